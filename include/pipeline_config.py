@@ -1,0 +1,280 @@
+"""A pipeline is one YAML file; this module reads it and refuses what could not work.
+
+`load_pipeline(path)` gives a frozen `Pipeline` with every duration in epoch milliseconds. Everything wrong with a file is
+raised as one `PipelineError`, one line that names the file, the key and the consequence. DAG files and jobs both read
+pipelines through here, so neither pyspark nor airflow is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
+LONGEST_MS = 365 * MS_PER_UNIT["d"]
+# Columns the tables need for themselves, so no key or payload field may take their names.
+RESERVED_COLUMNS = frozenset(
+    "topic partition offset record_timestamp key value headers ts payload problem reason batch_id side kind op revision "
+    "pair_id outcome left_ts left_topic left_partition left_offset left_payload left_batch right_ts right_topic "
+    "right_partition right_offset right_payload right_batch table batch source".split()
+)
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+class PipelineError(ValueError):
+    """A pipeline file that cannot work; the text is one line: file, key, consequence."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two input topics and the body field in which its events differ."""
+
+    topic: str
+    payload: str
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Thresholds of the quality report. `max_orphan_ratio`: orphans / compounds of a batch, inclusive."""
+
+    max_orphan_ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """All settings of one pipeline. Durations in ms; `key` in the order in which the output key joins its fields."""
+
+    name: str
+    left: Side
+    right: Side
+    output_topic: str
+    key: tuple[str, ...]
+    timestamp: str
+    tolerance_ms: int
+    gap_ms: int
+    grace_ms: int
+    max_future_ms: int
+    max_session_ms: int
+    matching: str
+    late: str
+    clock: str
+    drop_duplicates: bool
+    offset_gaps: str
+    schedule: str | None
+    max_records_per_batch: int
+    quality: Quality = field(default_factory=Quality)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Left, right."""
+        return self.left, self.right
+
+    def to_json(self) -> str:
+        """Canonical text: equal settings give equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Pipeline:
+        """Inverse of `to_json`."""
+        settings = json.loads(text)
+        settings["left"], settings["right"] = Side(**settings["left"]), Side(**settings["right"])
+        settings["key"] = tuple(settings["key"])
+        settings["quality"] = Quality(**settings["quality"])
+        return Pipeline(**settings)
+
+    @property
+    def config_hash(self) -> str:
+        """Sixteen hex digits that change with any setting."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What the tables are made of: it may not change once a pipeline has run."""
+        return self.left, self.right, self.output_topic, self.key
+
+
+def parse_duration(text: object) -> int:
+    """Milliseconds of a duration such as ``90s``; raises ValueError on anything else.
+
+    >>> parse_duration("1m"), parse_duration("500ms"), parse_duration("2h"), parse_duration("0s")
+    (60000, 500, 7200000, 0)
+    >>> parse_duration("-1m")
+    Traceback (most recent call last):
+    ValueError: '-1m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s
+    """
+    found = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d)", text) if isinstance(text, str) and text.isascii() else None
+    if not found:
+        raise ValueError(f"{text!r} is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s")
+    duration = int(found[1]) * MS_PER_UNIT[found[2]]
+    if duration > LONGEST_MS:
+        raise ValueError(f"{text!r} is longer than a year")
+    return duration
+
+
+def load_pipeline(path: str | Path) -> Pipeline:
+    """The pipeline in a YAML file, its name the file's stem; raises PipelineError."""
+    path = Path(path)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: no such file; a pipeline is a YAML file like include/pipelines/calls.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PipelineError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    return _Reader(path, document).pipeline()
+
+
+class _Reader:
+    """Takes keys out of the document one by one; what is left over at the end is unknown."""
+
+    def __init__(self, path: Path, document: object) -> None:
+        self.path = path
+        if not isinstance(document, dict):
+            raise PipelineError(f"{path}: holds no settings; start from include/pipelines/calls.yaml")
+        self.rest: dict[Any, Any] = dict(document)
+
+    def refuse(self, key: str, problem: str) -> PipelineError:
+        return PipelineError(f"{self.path}: {key}: {' '.join(problem.split())}")
+
+    def pipeline(self) -> Pipeline:
+        if not _PIPELINE_NAME.fullmatch(self.path.stem):
+            raise PipelineError(
+                f"{self.path}: file name: a pipeline is named after its file, in lower-case letters, digits and underscores"
+            )
+        pipeline = Pipeline(
+            name=self.path.stem,
+            left=self.side("left"),
+            right=self.side("right"),
+            output_topic=self.output(),
+            key=self.key_fields(),
+            timestamp=self.field_name("timestamp", self.rest.pop("timestamp", "timestamp")),
+            tolerance_ms=self.duration("tolerance", "without it nothing says how far apart two sides of one call may be"),
+            gap_ms=self.duration("gap", "without it nothing says when a session ends", at_least=1),
+            grace_ms=self.duration("grace", "without it nothing says how long to wait for late events"),
+            max_future_ms=self.duration("max_future", default="5m"),
+            max_session_ms=self.duration("max_session", default="1h"),
+            matching=self.choice("matching", "one_to_one", "collapse"),
+            late=self.choice("late", "dead_letter", "replay"),
+            clock=self.choice("clock", "lag_aware", "stream_time"),
+            drop_duplicates=self.flag("drop_duplicates", default=True),
+            offset_gaps=self.choice("offset_gaps", "count", "fail"),
+            schedule=self.schedule(),
+            max_records_per_batch=self.whole_number("max_records_per_batch", default=5_000_000),
+            quality=self.quality(),
+        )
+        for unknown in self.rest:
+            raise self.refuse(str(unknown), "unknown key; nothing reads it, so it would silently do nothing")
+        self.check_together(pipeline)
+        return pipeline
+
+    def check_together(self, p: Pipeline) -> None:
+        topics = {"left": p.left.topic, "right": p.right.topic, "output": p.output_topic}
+        for first, second in (("left", "right"), ("left", "output"), ("right", "output")):
+            if topics[first] == topics[second]:
+                raise self.refuse(
+                    f"{second}.topic", f"{topics[second]} is already the {first} topic; their events could not be told apart"
+                )
+        columns = [*p.key, p.left.payload, p.right.payload]
+        for name in columns:
+            if columns.count(name) > 1:
+                raise self.refuse(name, "used twice among key and payloads; one column of the tables would hide the other")
+        if p.timestamp in columns:
+            raise self.refuse("timestamp", f"{p.timestamp} is a key or payload field already")
+        if p.max_session_ms < p.gap_ms:
+            raise self.refuse("max_session", "must not be shorter than gap; sessions would be cut before they could end")
+
+    def mapping(self, key: str, missing: str) -> dict[Any, Any]:
+        value = self.rest.pop(key, None)
+        if not isinstance(value, dict):
+            raise self.refuse(key, missing)
+        return dict(value)
+
+    def side(self, key: str) -> Side:
+        value = self.mapping(key, "missing; write {topic: …, payload: …}, one side of the events would never be read")
+        topic = self.topic(f"{key}.topic", value.pop("topic", None))
+        payload = self.field_name(f"{key}.payload", value.pop("payload", None), reserved=True)
+        self.nothing_left(key, value)
+        return Side(topic, payload)
+
+    def output(self) -> str:
+        value = self.mapping("output", "missing; write {topic: …}, compounds would have nowhere to go")
+        topic = self.topic("output.topic", value.pop("topic", None))
+        self.nothing_left("output", value)
+        return topic
+
+    def nothing_left(self, key: str, rest: dict[Any, Any]) -> None:
+        for unknown in rest:
+            raise self.refuse(f"{key}.{unknown}", "unknown key; nothing reads it, so it would silently do nothing")
+
+    def topic(self, key: str, value: object) -> str:
+        if not isinstance(value, str) or not _TOPIC_NAME.fullmatch(value) or value in (".", ".."):
+            raise self.refuse(key, f"{value!r} is no Kafka topic name (1 to 249 of letters, digits, '.', '_', '-')")
+        return value
+
+    def field_name(self, key: str, value: object, reserved: bool = False) -> str:
+        if not isinstance(value, str) or not _COLUMN_NAME.fullmatch(value):
+            raise self.refuse(key, f"{value!r} cannot name a column (letters, digits, underscore; at most 64)")
+        if reserved and value.lower() in RESERVED_COLUMNS:
+            raise self.refuse(key, f"{value!r} is a column the tables need for themselves; rename the field at the producer")
+        return value
+
+    def key_fields(self) -> tuple[str, ...]:
+        value = self.rest.pop("key", None)
+        if not isinstance(value, list) or not value:
+            raise self.refuse("key", "missing; list the body fields that identify a pair, or no two events could meet")
+        return tuple(self.field_name("key", name, reserved=True) for name in value)
+
+    def duration(self, key: str, missing: str = "", default: str | None = None, at_least: int = 0) -> int:
+        value = self.rest.pop(key, default)
+        if value is None:
+            raise self.refuse(key, f"missing; {missing}")
+        try:
+            duration = parse_duration(value)
+        except ValueError as error:
+            raise self.refuse(key, str(error)) from None
+        if duration < at_least:
+            raise self.refuse(key, f"must be at least {at_least} ms, or every event would be a session of its own")
+        return duration
+
+    def choice(self, key: str, *allowed: str) -> str:
+        value = self.rest.pop(key, allowed[0])
+        if value not in allowed:
+            raise self.refuse(key, f"{value!r} is none of {', '.join(allowed)}")
+        return str(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.rest.pop(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, f"{value!r} is neither true nor false")
+        return value
+
+    def whole_number(self, key: str, default: int) -> int:
+        value = self.rest.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.refuse(key, f"{value!r} is not a whole number from 1; no batch could read anything")
+        return value
+
+    def schedule(self) -> str | None:
+        value = self.rest.pop("schedule", "*/5 * * * *")
+        if value is None or (isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z*/,\-#?]+( +[0-9A-Za-z*/,\-#?]+){4}", value)):
+            return value
+        raise self.refuse("schedule", f"{value!r} is no cron expression of five fields (null: only by hand)")
+
+    def quality(self) -> Quality:
+        value = self.rest.pop("quality", {})
+        if not isinstance(value, dict):
+            raise self.refuse("quality", "must be a mapping of thresholds")
+        value = dict(value)
+        ratio = value.pop("max_orphan_ratio", 1.0)
+        self.nothing_left("quality", value)
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            raise self.refuse("quality.max_orphan_ratio", f"{ratio!r} is not a number from 0 to 1")
+        return Quality(float(ratio))

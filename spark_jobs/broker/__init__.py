@@ -1,0 +1,1 @@
+"""Kafka: which offsets a batch reads, and the transactional publisher."""

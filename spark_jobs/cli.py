@@ -1,0 +1,32 @@
+"""What all commands share: one clear line on bad arguments, and the pipeline argument."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from include.pipeline_config import Pipeline, PipelineError, load_pipeline
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, without the usage in front of it. Exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse on bad arguments."""
+        fail(f"{message} (see {self.prog} --help)")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with status 2 and one line on standard error."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def pipeline_argument(path: str) -> Pipeline:
+    """`type=` of --pipeline: the loaded pipeline, or a one-line error."""
+    try:
+        return load_pipeline(Path(path))
+    except PipelineError as error:
+        fail(str(error))

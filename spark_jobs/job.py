@@ -1,0 +1,85 @@
+"""What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
+
+A job tells how it ended in a file, too, if PAIRING_OUTCOME names one: `{"ok": true, "counts": {…}}` or
+`{"ok": false, "error": "…", "retry": true|false}`. Airflow's operator reads it, so the reason stands where people look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from include.pipeline_config import Pipeline
+from spark_jobs.cli import OneLineParser, fail, pipeline_argument
+from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.session import spark_session
+from spark_jobs.storage.tables import Warehouse
+from spark_jobs.storage.writer_lock import local_folder, writer_lock
+
+WAREHOUSE_VARIABLE, OUTCOME_VARIABLE = "PAIRING_WAREHOUSE", "PAIRING_OUTCOME"
+_DEFAULT_WAREHOUSE = Path(__file__).resolve().parents[1] / ".local" / "warehouse"
+_LOCK_WAIT_S = 300.0
+
+Counts = dict[str, int]
+
+
+def job_parser(job: str, description: str | None) -> OneLineParser:
+    """The arguments that all jobs have."""
+    parser = OneLineParser(prog=job, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipeline", type=pipeline_argument, required=True, help="the pipeline's YAML file")
+    parser.add_argument(
+        "--warehouse",
+        default=os.environ.get(WAREHOUSE_VARIABLE) or str(_DEFAULT_WAREHOUSE),
+        help=f"folder or URI above the pipelines' tables (default: ${WAREHOUSE_VARIABLE}, else .local/warehouse)",
+    )
+    return parser
+
+
+def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse], Counts]) -> None:
+    """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
+    pipeline: Pipeline = arguments.pipeline
+    root = arguments.warehouse.rstrip("/")
+    try:
+        if pipeline.late == "replay":
+            raise NeedsOperator(f"pipeline {pipeline.name}: late: replay needs a replay DAG, which there is not yet; use dead_letter")
+        folder = local_folder(root)
+        root = root if folder is None else str(folder.absolute())
+        with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
+            spark = spark_session(job, pipeline.name)
+            counts = work(Warehouse(spark, root, pipeline))
+        _tell({"ok": True, "counts": counts})
+        print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
+    except (JobProblem, BrokenInvariant, OSError) as error:
+        _end_with(error, f"{' '.join(str(error).split())}")
+    except Exception as error:
+        traceback.print_exc()
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        _end_with(error, f"{type(error).__name__}: {first_line[:500]}")
+    _stop(spark)
+
+
+def _end_with(error: Exception, line: str) -> None:
+    _tell({"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator)})
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+def _tell(outcome: dict[str, object]) -> None:
+    path = os.environ.get(OUTCOME_VARIABLE)
+    if path:
+        Path(path).write_text(json.dumps(outcome), encoding="utf-8")
+
+
+def _stop(spark: SparkSession) -> None:
+    spark.stop()
+
+
+__all__ = ["Counts", "fail", "job_parser", "run_job"]

@@ -1,0 +1,205 @@
+"""Pair: give every event of the batch, and every event still open, exactly one outcome.
+
+    pair_events --pipeline include/pipelines/calls.yaml [--warehouse URI]
+
+Reads the events that the batch landed and `open_events` at the version its plan names, so a second try sees the same. The
+conservation law is checked before the first commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from include.pipeline_config import Pipeline, Side
+from spark_jobs.batch_rules import batch_rules
+from spark_jobs.fault_points import fault_point
+from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.pairing.conservation import check_conservation
+from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
+from spark_jobs.pairing.outcomes import Outcome, decide_outcomes, outcome_schema
+from spark_jobs.pairing.reasons import AT_PAIRING
+from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
+
+_EVENTS_A_TASK = 250_000
+_ROWS_AT_ONCE = 65_536
+
+
+def main(warehouse: Warehouse) -> Counts:
+    """Pairs the last batch if that has not been done; gives its counts."""
+    ledger = Ledger(warehouse)
+    steps = ledger.last_batch()
+    if LANDED not in steps or PAIRED in steps:
+        return {}
+    paired = pair_batch(warehouse, ledger, steps[PLANNED], steps[LANDED])
+    return {"batch_id": paired.batch_id, **paired.counts}
+
+
+def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed: LedgerRow) -> LedgerRow:
+    """Pairs one landed batch and gives its `paired` row."""
+    started = datetime.now(UTC)
+    pipeline, batch_id = planned.pipeline, planned.batch_id
+    open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
+    outcomes = decide(warehouse, planned, landed).persist(StorageLevel.DISK_ONLY)
+    try:
+        found = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
+        check_conservation(open_before, accepted, found)
+        compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
+        rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
+        open_after = found.get(Outcome.OPEN, 0)
+        fault_point("before_compounds")
+        if compounds:
+            commit(warehouse, COMPOUNDS, compound_rows(outcomes, pipeline, batch_id), COMPOUNDS, batch_id)
+        fault_point("after_compounds")
+        if rejected:
+            commit(warehouse, REJECTED, rejected_rows(warehouse, outcomes, planned, found), REJECTED, batch_id)
+        fault_point("after_rejected")
+        if open_before or open_after:
+            commit(warehouse, OPEN, open_rows(outcomes, pipeline), OPEN, batch_id, mode="overwrite")
+        fault_point("after_open")
+    finally:
+        outcomes.unpersist()
+    counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
+    counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
+    counts["open_after"] = open_after
+    versions = {table: warehouse.version(table) for table in (OPEN, COMPOUNDS, REJECTED)}
+    ledger.append(landed.next_step(PAIRED, started, counts=counts, versions=versions))
+    return ledger.last_batch()[PAIRED]
+
+
+def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
+    """The outcomes (`outcome_schema`) of the batch's accepted events and the open ones."""
+    pipeline = planned.pipeline
+    rules = batch_rules(pipeline, landed.clock, previous_clock=planned.clock)
+    new = [_new_events(warehouse, planned.batch_id, pipeline, side, number) for number, side in enumerate(pipeline.sides)]
+    events = reduce(DataFrame.unionAll, new, _open_events(warehouse, planned))
+    tasks = max(2, (planned.counts["open_before"] + landed.counts["accepted"]) // _EVENTS_A_TASK)
+    return (
+        events.repartition(tasks, *pipeline.key)
+        .sortWithinPartitions(*pipeline.key)
+        .mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(pipeline.key)))
+    )
+
+
+def _new_events(warehouse: Warehouse, batch_id: int, pipeline: Pipeline, side: Side, number: int) -> DataFrame:
+    columns = [*pipeline.key, F.lit(number).alias("side"), "partition", "offset", "ts", "payload", "batch_id"]
+    accepted = (F.col("batch_id") == batch_id) & F.col("problem").isNull()
+    return warehouse.read(raw_table(side)).where(accepted).select(*columns, F.lit(False).alias("is_open"))
+
+
+def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
+    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT).alias("side")
+    columns = [*planned.pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
+    return warehouse.read(OPEN, planned.versions[OPEN]).select(*columns, F.lit(True).alias("is_open"))
+
+
+def _decider(rules: Rules) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for events in complete_keys(batches, rules.key, _ROWS_AT_ONCE):
+            yield from decide_outcomes(events.cast(event_schema(rules.key)), rules).to_batches()
+
+    return run
+
+
+def complete_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_at_once: int) -> Iterator[pa.Table]:
+    """Regroups batches sorted by key into tables that hold every key whole: about `rows_at_once` rows, or one larger key."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        cut = _start_of_last_key(batch, key)
+        # The last key of a batch may go on in the next one; all before it is complete.
+        if rows + cut >= rows_at_once and (cut or not _same_key(waiting[-1], batch, key)):
+            yield pa.Table.from_batches([*waiting, batch.slice(0, cut)])
+            waiting, rows = [], 0
+            batch = batch.slice(cut)
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _start_of_last_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> int:
+    same = reduce(pc.and_, (pc.equal(batch.column(name), batch.column(name)[-1]) for name in key))
+    return int(pc.index(same, pa.scalar(True)).as_py())
+
+
+def _same_key(one: pa.RecordBatch, other: pa.RecordBatch, key: tuple[str, ...]) -> bool:
+    return all(one.column(name)[-1] == other.column(name)[0] for name in key)
+
+
+def _pair_id(left_topic: str, right_topic: str) -> Column:
+    left = F.concat_ws("-", F.lit(left_topic), "left_partition", "left_offset")
+    right = F.concat_ws("-", F.lit(right_topic), "right_partition", "right_offset")
+    return F.when(F.col("left_offset").isNotNull(), left).otherwise(right)
+
+
+def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
+    """Rows of compound_events: pairs and single sides, `ts` the smaller of the two."""
+    sides: list[Column] = []
+    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
+        topic = F.when(F.col(f"{name}_offset").isNotNull(), F.lit(side.topic)).alias(f"{name}_topic")
+        sides += [F.col(f"{name}_ts"), topic, F.col(f"{name}_partition"), F.col(f"{name}_offset")]
+    return outcomes.where(F.col("outcome").isin([str(kind) for kind in COMPOUND_KINDS])).select(
+        _pair_id(pipeline.left.topic, pipeline.right.topic).alias("pair_id"),
+        F.lit(0).alias("revision"),
+        F.lit("upsert").alias("op"),
+        F.col("outcome").alias("kind"),
+        *pipeline.key,
+        F.least("left_ts", "right_ts").alias("ts"),
+        F.col("left_payload").alias(pipeline.left.payload),
+        F.col("right_payload").alias(pipeline.right.payload),
+        *sides,
+        F.lit(batch_id).cast("bigint").alias("batch_id"),
+    )
+
+
+def rejected_rows(warehouse: Warehouse, outcomes: DataFrame, planned: LedgerRow, found: Counts) -> DataFrame:
+    """Rows of rejected_events: the batch's messages with a problem, and the duplicates and late ones with their bytes."""
+    pipeline, batch_id = planned.pipeline, planned.batch_id
+    raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in pipeline.sides))
+    rows = raw.where((F.col("batch_id") == batch_id) & F.col("problem").isNotNull()).withColumn("reason", F.col("problem"))
+    if any(found.get(str(reason)) for reason in AT_PAIRING):
+        events = _events_of(outcomes.where(F.col("outcome").isin([str(reason) for reason in AT_PAIRING])), pipeline)
+        # A duplicate may have been landed by an earlier batch; only the batches that are needed are read.
+        landed_in = [row["batch_id"] for row in events.select("batch_id").distinct().collect()]
+        place = ["topic", "partition", "offset"]
+        reasons = events.select(*place, F.col("outcome").alias("reason"))
+        rows = rows.unionByName(raw.where(F.col("batch_id").isin(landed_in)).join(F.broadcast(reasons), place), allowMissingColumns=True)
+    columns = [field.name for field in declared_schema(pipeline, REJECTED).fields if field.name != "batch_id"]
+    return rows.select(*columns, F.lit(batch_id).cast("bigint").alias("batch_id"))
+
+
+def open_rows(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Rows of open_events: the events of sessions that are not closed yet."""
+    still_open = _events_of(outcomes.where(F.col("outcome") == str(Outcome.OPEN)), pipeline)
+    return still_open.select(*(field.name for field in declared_schema(pipeline, OPEN).fields))
+
+
+def _events_of(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Outcomes of single events, as events: side, topic and the columns of the side that is there."""
+    is_left = F.col("left_offset").isNotNull()
+    columns = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in ("partition", "offset", "ts", "payload", "batch_id")]
+    return outcomes.select(
+        "outcome",
+        *pipeline.key,
+        F.when(is_left, "left").otherwise("right").alias("side"),
+        F.when(is_left, pipeline.left.topic).otherwise(pipeline.right.topic).alias("topic"),
+        *columns,
+    )
+
+
+if __name__ == "__main__":
+    run_job("pair_events", job_parser("pair_events", __doc__).parse_args(), main)

@@ -1,0 +1,9 @@
+"""Problems that a job tells in one line instead of a stack trace."""
+
+
+class JobProblem(RuntimeError):
+    """Something outside the code is wrong; the text names it and the remedy."""
+
+
+class NeedsOperator(JobProblem):
+    """Trying again cannot help: somebody must change or decide something first."""

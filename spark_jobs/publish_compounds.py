@@ -1,0 +1,121 @@
+"""Publish: send the compounds of every paired batch beyond the position to the output topic, exactly once.
+
+    publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI]
+
+Records and position go out in one Kafka transaction an output partition; see spark_jobs/broker/publisher.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from confluent_kafka.admin import AdminClient
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+from include.pipeline_config import Pipeline
+from spark_jobs.broker.messages import Message, compound_message
+from spark_jobs.broker.murmur2 import partitions_of
+from spark_jobs.broker.offsets import partition_count
+from spark_jobs.broker.publisher import Slot, SlotReport, publish_slot
+from spark_jobs.broker.settings import BrokerProblem, Settings, admin_settings, kafka_settings
+from spark_jobs.fault_points import fault_point
+from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger
+from spark_jobs.storage.tables import COMPOUNDS, Warehouse
+
+_MESSAGE = "slot INT, batch_id BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, ts BIGINT"
+_REPORT = "partition INT, position BIGINT, sent BIGINT, problem STRING, retry BOOLEAN"
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def main(warehouse: Warehouse) -> Counts:
+    """Sends what is paired but not published; gives the number of records sent."""
+    ledger, started = Ledger(warehouse), datetime.now(UTC)
+    copy, target = ledger.last_id(PUBLISHED), ledger.last_id(PAIRED)
+    if target <= copy:
+        return {}
+    reports = _send(warehouse, copy, target)
+    fault_point("after_publish")
+    paired = [row for row in ledger.rows(copy + 1, target) if row.step == PAIRED]
+    sent = sum(report.sent for report in reports)
+    ledger.append(*(row.next_step(PUBLISHED, started, counts={"compounds": row.counts["compounds"], "position": target}) for row in paired))
+    return {"batch_id": target, "batches": len(paired), "compounds": sum(row.counts["compounds"] for row in paired), "sent": sent}
+
+
+def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
+    pipeline, settings = warehouse.pipeline, kafka_settings()
+    slots = partition_count(AdminClient(admin_settings(settings)), pipeline.output_topic, settings)
+    table_id = warehouse.table_id(COMPOUNDS)
+    beyond = (F.col("batch_id") > copy) & (F.col("batch_id") <= target)
+    rows = (
+        warehouse.read(COMPOUNDS)
+        .where(beyond)
+        .mapInArrow(_to_messages(pipeline, slots), _MESSAGE)
+        # The slot is the output partition: each task holds one, and an empty one moves its position all the same.
+        .repartitionById(slots, F.col("slot"))
+        .sortWithinPartitions("batch_id", "ts", "key", "value")
+        .mapInArrow(_sender(settings, pipeline, table_id, copy, target), _REPORT)
+        .collect()
+    )
+    for row in rows:
+        if row["problem"]:
+            raise (BrokerProblem if row["retry"] else NeedsOperator)(row["problem"])
+    return [SlotReport(row["partition"], row["position"], row["sent"]) for row in rows]
+
+
+def _to_messages(pipeline: Pipeline, slots: int) -> Stage:
+    key, payloads = pipeline.key, (pipeline.left.payload, pipeline.right.payload)
+
+    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            messages = [compound_message(row, key, payloads) for row in batch.to_pylist()]
+            headers = [[{"name": name, "value": value} for name, value in message.headers] for message in messages]
+            columns = [
+                pa.array(partitions_of([message.key for message in messages], slots), pa.int32()),
+                batch.column("batch_id"),
+                pa.array([message.key for message in messages], pa.binary()),
+                pa.array([message.value for message in messages], pa.binary()),
+                pa.array(headers, pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+                batch.column("ts"),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, ["slot", "batch_id", "key", "value", "headers", "ts"])
+
+    return convert
+
+
+def _sender(settings: Settings, pipeline: Pipeline, table_id: str, copy: int, target: int) -> Stage:
+    name, topic = pipeline.name, pipeline.output_topic
+
+    def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        if task is None:
+            raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
+        slot = Slot(name, topic, task.partitionId(), table_id, copy, target)
+        report, problem, retry = SlotReport(slot.partition, copy, 0), None, True
+        try:
+            report = publish_slot(settings, slot, _messages(batches))
+        except (BrokerProblem, NeedsOperator) as error:
+            # Told to the driver as a row: an exception would reach it as a page of stack traces.
+            problem, retry = str(error), not isinstance(error, NeedsOperator)
+        row = [*report, problem, retry]
+        types = (pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.bool_())
+        columns = [pa.array([value], kind) for value, kind in zip(row, types, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, ["partition", "position", "sent", "problem", "retry"])
+
+    return send
+
+
+def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            headers = [(header["name"], header["value"]) for header in row["headers"]]
+            yield Message(row["batch_id"], row["key"], row["value"], headers)
+
+
+if __name__ == "__main__":
+    run_job("publish_compounds", job_parser("publish_compounds", __doc__).parse_args(), main)

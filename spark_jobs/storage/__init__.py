@@ -1,0 +1,1 @@
+"""Delta tables: their schemas, the one function that commits to them, the ledger, and the lock of local warehouses."""

@@ -1,0 +1,134 @@
+"""The ledger: one row a step of every batch. What it says is what happened; every job begins by reading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from include.pipeline_config import Pipeline
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.tables import LEDGER, Warehouse, declared_schema
+
+PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
+
+
+class OffsetRange(NamedTuple):
+    """What a batch reads of one partition: from_offset inclusive, until_offset exclusive. `end_offset`: the read_committed end
+    asked for after W. `max_ts`: largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
+    `lost`: records before from_offset that the broker no longer had and the operator gave up.
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    end_offset: int
+    max_ts: int | None = None
+    lost: int = 0
+
+    @property
+    def planned(self) -> int:
+        """Offsets in the range."""
+        return self.until_offset - self.from_offset
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One step of one batch. `wall_time` is W, `clock` the batch's clock (None: minus infinity), both epoch ms."""
+
+    batch_id: int
+    kind: str
+    step: str
+    offsets: tuple[OffsetRange, ...]
+    wall_time: int
+    clock: int | None
+    config: str
+    config_hash: str
+    started_at: datetime
+    counts: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    finished_at: datetime | None = None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The settings the batch was planned with; a batch is finished with these, whatever the file says by now."""
+        return Pipeline.from_json(self.config)
+
+    def next_step(self, step: str, started_at: datetime, **changes: Any) -> LedgerRow:
+        """The row of a later step of the same batch."""
+        return replace(self, step=step, started_at=started_at, **changes)
+
+
+class Ledger:
+    """Reads and appends ledger rows of one pipeline."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+
+    def last_batch(self) -> dict[str, LedgerRow]:
+        """Step -> row of the batch with the largest id; empty before the first plan."""
+        rows = self._table()
+        newest = rows.agg(F.max("batch_id")).first()
+        if newest is None or newest[0] is None:
+            return {}
+        return {row.step: row for row in self.rows(newest[0], newest[0])}
+
+    def last_id(self, step: str) -> int:
+        """Largest batch_id for which the step is recorded; 0 if none."""
+        newest = self._table().where(F.col("step") == step).agg(F.max("batch_id")).first()
+        return int(newest[0]) if newest is not None and newest[0] is not None else 0
+
+    def rows(self, first: int, last: int) -> list[LedgerRow]:
+        """All rows of the batches first..last, both inclusive, by batch and step."""
+        found = [_from_row(row) for row in self._table().where(F.col("batch_id").between(first, last)).collect()]
+        return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
+
+    def append(self, *rows: LedgerRow) -> None:
+        """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing."""
+        step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
+        now = datetime.now(UTC)
+        frame = self.warehouse.spark.createDataFrame(
+            [_to_row(replace(row, finished_at=now)) for row in rows], declared_schema(self.warehouse.pipeline, LEDGER)
+        )
+        commit(self.warehouse, LEDGER, frame, step, batch_id)
+
+    def _table(self) -> Any:
+        return self.warehouse.read(LEDGER)
+
+
+def _to_row(row: LedgerRow) -> tuple[Any, ...]:
+    return (
+        row.batch_id,
+        row.kind,
+        row.step,
+        [tuple(offsets) for offsets in row.offsets],
+        row.wall_time,
+        row.clock,
+        row.counts,
+        row.versions,
+        row.started_at,
+        row.finished_at,
+        row.config_hash,
+        row.config,
+    )
+
+
+def _from_row(row: Row) -> LedgerRow:
+    return LedgerRow(
+        batch_id=row["batch_id"],
+        kind=row["kind"],
+        step=row["step"],
+        offsets=tuple(OffsetRange(*offsets) for offsets in row["offsets"]),
+        wall_time=row["wall_time"],
+        clock=row["clock"],
+        config=row["config"],
+        config_hash=row["config_hash"],
+        started_at=row["started_at"],
+        counts=row["counts"],
+        versions=row["versions"],
+        finished_at=row["finished_at"],
+    )

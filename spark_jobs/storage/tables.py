@@ -1,0 +1,128 @@
+"""The tables of a pipeline: where they are, their declared schemas, and how they come to be.
+
+Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here; a write is checked against the declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from include.pipeline_config import Pipeline, Side
+from spark_jobs.problems import JobProblem
+
+LEDGER = "batch_ledger"
+COMPOUNDS = "compound_events"
+REJECTED = "rejected_events"
+OPEN = "open_events"
+METRICS = "quality_metrics"
+
+# One struct an input partition. until_offset is exclusive; end_offset is the read_committed end asked for after W; max_ts the
+# largest accepted timestamp landed so far; lost: records before from_offset that the broker no longer had, accepted by hand.
+_OFFSETS = (
+    "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
+    "max_ts: bigint, lost: bigint>>"
+)
+# Many small commits: a checkpoint every 100 keeps the cost of a commit flat (10, the default, shows as spikes).
+_PROPERTIES = "'delta.checkpointInterval' = '100'"
+
+
+class TableProblem(JobProblem):
+    """A table is missing or not as declared; the text says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """The tables of one pipeline. `root`: a folder or URI, without a slash at the end."""
+
+    spark: SparkSession
+    root: str
+    pipeline: Pipeline
+
+    def path(self, table: str) -> str:
+        """Folder or URI of a table."""
+        return f"{self.root}/{self.pipeline.name}/{table}"
+
+    def sql_name(self, table: str) -> str:
+        """How SQL names the table."""
+        return f"delta.`{self.path(table).replace('`', '``')}`"
+
+    def read(self, table: str, version: int | None = None) -> DataFrame:
+        """The table, at a Delta version if one is given."""
+        reader = self.spark.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
+
+    def exists(self, table: str) -> bool:
+        """Whether a Delta table is at the path."""
+        try:
+            return bool(self.read(table).columns)
+        except AnalysisException as error:
+            if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
+                return False
+            raise
+
+    def version(self, table: str) -> int:
+        """The table's latest Delta version."""
+        newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
+        if newest is None:
+            raise TableProblem(f"{self.path(table)} has no history; was its _delta_log deleted?")
+        return int(newest["version"])
+
+    def table_id(self, table: str) -> str:
+        """The id that Delta gave the table when it was created; another id means another table."""
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
+        if detail is None:
+            raise TableProblem(f"{self.path(table)} has no detail; was its _delta_log deleted?")
+        return str(detail["id"])
+
+    def create_missing(self) -> None:
+        """Creates what is not there. The ledger comes last: where it exists, all the others were created."""
+        for table, columns in schemas(self.pipeline).items():
+            self.spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({_PROPERTIES})"
+            )
+
+
+def raw_table(side: Side) -> str:
+    """Name of the raw table of one side."""
+    return f"raw_{side.payload}"
+
+
+def declared_schema(pipeline: Pipeline, table: str) -> StructType:
+    """The declared schema of a table."""
+    return StructType.fromDDL(schemas(pipeline)[table])
+
+
+def schemas(pipeline: Pipeline) -> dict[str, str]:
+    """Table name -> columns in SQL. Times are epoch ms (BIGINT), payloads JSON texts as they came, null where there is none."""
+    key = ", ".join(f"`{name}` STRING" for name in pipeline.key)
+    raw = (
+        "topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
+        f"headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>, ts BIGINT, {key}, payload STRING, problem STRING, batch_id BIGINT"
+    )
+    left, right = pipeline.sides
+    coordinates = ", ".join(
+        f"{side}_ts BIGINT, {side}_topic STRING, {side}_partition INT, {side}_offset BIGINT" for side in ("left", "right")
+    )
+    return {
+        raw_table(left): raw,
+        raw_table(right): raw,
+        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, batch_id BIGINT",
+        COMPOUNDS: (
+            f"pair_id STRING, revision INT, op STRING, kind STRING, {key}, ts BIGINT, `{left.payload}` STRING, "
+            f"`{right.payload}` STRING, {coordinates}, batch_id BIGINT"
+        ),
+        REJECTED: (
+            "reason STRING, topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
+            "batch_id BIGINT"
+        ),
+        METRICS: "batch_id BIGINT, judged_at TIMESTAMP, success BOOLEAN, metrics MAP<STRING, DOUBLE>",
+        LEDGER: (
+            f"batch_id BIGINT, kind STRING, step STRING, offsets {_OFFSETS}, wall_time BIGINT, clock BIGINT, "
+            "counts MAP<STRING, BIGINT>, versions MAP<STRING, BIGINT>, started_at TIMESTAMP, finished_at TIMESTAMP, "
+            "config_hash STRING, config STRING"
+        ),
+    }
