@@ -14,10 +14,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from include.pipeline_config import Pipeline
-from spark_jobs.cli import OneLineParser, fail, pipeline_argument
+from spark_jobs.cli import OneLineParser, pipeline_argument
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import spark_session
@@ -55,6 +53,7 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
         with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
             counts = work(Warehouse(spark, root, pipeline))
+            spark.stop()
         _tell({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
     except (JobProblem, BrokenInvariant, OSError) as error:
@@ -63,7 +62,6 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
         traceback.print_exc()
         first_line = next(iter(str(error).strip().splitlines()), "")
         _end_with(error, f"{type(error).__name__}: {first_line[:500]}")
-    _stop(spark)
 
 
 def _end_with(error: Exception, line: str) -> None:
@@ -76,10 +74,3 @@ def _tell(outcome: dict[str, object]) -> None:
     path = os.environ.get(OUTCOME_VARIABLE)
     if path:
         Path(path).write_text(json.dumps(outcome), encoding="utf-8")
-
-
-def _stop(spark: SparkSession) -> None:
-    spark.stop()
-
-
-__all__ = ["Counts", "fail", "job_parser", "run_job"]

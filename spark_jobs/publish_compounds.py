@@ -52,11 +52,11 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
     slots = partition_count(AdminClient(admin_settings(settings)), pipeline.output_topic, settings)
     table_id = warehouse.table_id(COMPOUNDS)
     beyond = (F.col("batch_id") > copy) & (F.col("batch_id") <= target)
+    messages = warehouse.read(COMPOUNDS).where(beyond).mapInArrow(_to_messages(pipeline, slots), _MESSAGE)
+    # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
+    everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (
-        warehouse.read(COMPOUNDS)
-        .where(beyond)
-        .mapInArrow(_to_messages(pipeline, slots), _MESSAGE)
-        # The slot is the output partition: each task holds one, and an empty one moves its position all the same.
+        messages.unionByName(everyone, allowMissingColumns=True)
         .repartitionById(slots, F.col("slot"))
         .sortWithinPartitions("batch_id", "ts", "key", "value")
         .mapInArrow(_sender(settings, pipeline, table_id, copy, target), _REPORT)
@@ -65,6 +65,8 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
     for row in rows:
         if row["problem"]:
             raise (BrokerProblem if row["retry"] else NeedsOperator)(row["problem"])
+    if sorted(row["partition"] for row in rows) != list(range(slots)):
+        raise RuntimeError(f"{slots} output partitions, but reports of {len(rows)}: the position of the others did not move")
     return [SlotReport(row["partition"], row["position"], row["sent"]) for row in rows]
 
 
@@ -113,6 +115,8 @@ def _sender(settings: Settings, pipeline: Pipeline, table_id: str, copy: int, ta
 def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
     for batch in batches:
         for row in batch.to_pylist():
+            if row["batch_id"] is None:
+                continue
             headers = [(header["name"], header["value"]) for header in row["headers"]]
             yield Message(row["batch_id"], row["key"], row["value"], headers)
 

@@ -1,0 +1,1 @@
+"""Quality: what is counted of a batch, what is demanded of the counts, and the pages that show both."""

@@ -1,0 +1,47 @@
+# Event pairing: what can be done here. A bare `make` prints this list.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo setup test lint ci stop clean lock
+
+KAFKA_PORT ?= 9092
+AIRFLOW_PORT ?= 8080
+export KAFKA_PORT AIRFLOW_PORT
+# Start-up of the project's programs is slow without the bytecode they leave for the next time.
+unexport PYTHONDONTWRITEBYTECODE
+
+VENV_PYTHON := .venv/bin/python
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## everything at once: broker, Airflow, sample calls, one run of the DAG, and what came out
+	@$(VENV_PYTHON) -m include.demo
+
+setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
+	@python=; \
+	for candidate in $${PYTHON:-python3.11 python3}; do \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2> /dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
+	fi; \
+	"$$python" -m include.local_setup
+
+test: setup ## unit, integration and end-to-end tests
+	@$(VENV_PYTHON) -m pytest
+
+lint: setup ## ruff (rules and format) and mypy
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+ci: ## what the continuous integration runs: lint, then test
+	@.ci/run
+
+stop: ## end Airflow and the broker; their data stay
+	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.local_airflow stop; $(VENV_PYTHON) -m include.local_broker stop; else echo "nothing runs: not set up"; fi
+
+clean: stop ## stop, then delete everything that setup and demo made, data included
+	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+lock: setup ## compile requirements.lock from requirements.txt, with hashes
+	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock

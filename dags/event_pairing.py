@@ -1,0 +1,78 @@
+"""One live DAG a pipeline file: land the two topics, pair their events, publish the compounds, report on quality."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+
+from include.pipeline_config import Pipeline, load_pipeline
+from plugins.pairing_operator import PairingJobOperator
+
+PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
+
+DEFAULT_ARGS = {
+    "owner": "data-engineering",
+    "retries": 2,
+    "retry_delay": timedelta(seconds=30),
+    "retry_exponential_backoff": True,
+    "execution_timeout": timedelta(hours=2),
+}
+
+PARAMS = {
+    "max_records": Param(
+        None, type=["null", "integer"], minimum=1, title="Records at most", description="Instead of max_records_per_batch."
+    ),
+    "accept_lost_range": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+$",
+        title="Accept a lost range",
+        description="Go on without these records, which the broker no longer has; copy the range from the failed task.",
+    ),
+}
+
+LAND_ARGUMENTS = [
+    "{% if params.max_records %}--max-records={{ params.max_records }}{% endif %}",
+    "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
+]
+
+
+def live_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """The scheduled DAG of one pipeline, named after it."""
+    with DAG(
+        dag_id=pipeline.name,
+        schedule=CronDataIntervalTimetable(pipeline.schedule, timezone="UTC") if pipeline.schedule else None,
+        start_date=datetime(2026, 1, 1),
+        catchup=False,
+        max_active_runs=1,
+        default_args=DEFAULT_ARGS,
+        params=PARAMS,
+        tags=["event-pairing"],
+        doc_md=doc(pipeline),
+    ) as dag:
+        land_events = PairingJobOperator(job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS)
+        pair_events = PairingJobOperator(job="pair_events", pipeline_file=file)
+        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file)
+        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+
+        land_events >> pair_events >> publish_compounds >> report_quality
+    return dag
+
+
+def doc(pipeline: Pipeline) -> str:
+    """What the DAG's page in Airflow says."""
+    left, right = pipeline.sides
+    return f"""### {left.topic} + {right.topic} → {pipeline.output_topic}
+
+1. **land_events** plans a batch and lands `{left.topic}` and `{right.topic}` into Delta tables.
+2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
+3. **publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`.
+4. **report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if
+   an event was lost.
+"""
+
+
+for pipeline_file in sorted(PIPELINES.glob("*.yaml")):
+    live_dag(load_pipeline(pipeline_file), pipeline_file)

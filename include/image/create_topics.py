@@ -1,0 +1,44 @@
+"""Creates the topics of every pipeline in include/pipelines/ that do not exist yet: `python -m include.image.create_topics kafka:19092`.
+
+Topics that exist are left as they are, whatever their number of partitions: somebody may have given them more.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from confluent_kafka import KafkaException
+
+from include.local_broker import admin_client, create_topics
+from include.local_machine import ROOT, SetupError
+from include.pipeline_config import PipelineError, load_pipeline
+
+PARTITIONS = 4
+TIMEOUT_SECONDS = 30
+
+
+def pipeline_topics() -> list[str]:
+    """Inputs and outputs of all pipelines, each once, in alphabetical order; raises PipelineError."""
+    pipelines = [load_pipeline(path) for path in (ROOT / "include" / "pipelines").glob("*.yaml")]
+    return sorted({topic for p in pipelines for topic in (p.left.topic, p.right.topic, p.output_topic)})
+
+
+def main(arguments: list[str]) -> int:
+    """`arguments`: the broker's host:port. Exit code 0 when every topic is there, else 1 with one line."""
+    (bootstrap,) = arguments
+    try:
+        existing = admin_client(bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics
+        missing = [topic for topic in pipeline_topics() if topic not in existing]
+        create_topics(bootstrap, dict.fromkeys(missing, PARTITIONS))
+    except KafkaException as error:
+        print(f"Kafka at {bootstrap}: {error.args[0].str()}: see docker compose logs kafka")
+        return 1
+    except (SetupError, PipelineError) as error:
+        print(error)
+        return 1
+    print(f"Created: {', '.join(missing) or 'nothing, every topic exists'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

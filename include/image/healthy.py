@@ -1,0 +1,53 @@
+"""Healthcheck of a container: is what a local web page says in JSON what it should be?
+
+    python -m include.image.healthy http://127.0.0.1:8080/json/ status=ALIVE
+
+asks the page and compares the named fields (dots lead into nested objects); without fields the answer alone counts, whatever
+it holds. Exit code 0 if it answers with a status below 400 and all fields agree, else 1 with one line that says what was
+found. The image has no curl, and curl could not look inside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from typing import Any
+
+# Shorter than the timeout of the healthchecks, so that the line below reaches `docker inspect`.
+TIMEOUT_SECONDS = 5.0
+
+
+def disagreement(page: Any, expected: list[str]) -> str | None:
+    """The first `field=value` that the page contradicts, with what it says instead; None if there is none.
+
+    >>> disagreement({"scheduler": {"status": "healthy"}}, ["scheduler.status=healthy"])
+    >>> disagreement({"scheduler": {"status": "unhealthy"}}, ["scheduler.status=healthy"])
+    "scheduler.status is 'unhealthy', not 'healthy'"
+    >>> disagreement({}, ["scheduler.status=healthy"])
+    "scheduler.status is None, not 'healthy'"
+    """
+    for field, value in (text.split("=", 1) for text in expected):
+        found = page
+        for name in field.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found != value:
+            return f"{field} is {found!r}, not {value!r}"
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """`arguments`: the page's address, then any number of `field=value`."""
+    url, *expected = arguments
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+            problem = disagreement(json.load(answer), expected) if expected else None
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        print(f"{url}: {problem}")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

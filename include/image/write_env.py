@@ -1,0 +1,63 @@
+"""Writes `.env` with fresh secrets, once, for `docker compose`.
+
+    python3 include/image/write_env.py
+
+`docker compose` reads `.env` beside docker-compose.yaml by itself. The file is readable by its owner only, git-ignored and kept
+out of the image. An existing one is never overwritten: the database keeps the password it was created with, and what was
+encrypted with the old key could not be read again. Needs nothing but Python, since it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ENV_FILE = Path(__file__).resolve().parents[2] / ".env"
+
+
+def fernet_key() -> str:
+    """32 random bytes in URL-safe base64, the form that Airflow's encryption of connections asks for."""
+    return base64.urlsafe_b64encode(os.urandom(32)).decode()
+
+
+def password() -> str:
+    """Letters, digits, `-` and `_` only: it also becomes part of a database URL."""
+    return secrets.token_urlsafe(24)
+
+
+SECRETS: dict[str, Callable[[], str]] = {
+    "POSTGRES_PASSWORD": password,
+    "AIRFLOW_FERNET_KEY": fernet_key,
+    "AIRFLOW_JWT_SECRET": password,
+    "AIRFLOW_SECRET_KEY": password,
+}
+
+
+def write_env(path: Path) -> None:
+    """Creates `path` with one `NAME=secret` a line; raises FileExistsError if there is one already."""
+    # Mode and exclusiveness in the same call: the secrets are never readable by others, not even for a moment.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(f"{name}={make()}\n" for name, make in SECRETS.items())
+
+
+def main() -> int:
+    """Exit code 1 and one line if `.env` is there already or cannot be written."""
+    try:
+        write_env(ENV_FILE)
+    except FileExistsError:
+        print(f"{ENV_FILE} exists and is kept; remove it, and the volumes (docker compose down -v), to start anew")
+        return 1
+    except OSError as error:
+        print(f"{ENV_FILE} cannot be written: {error.strerror}")
+        return 1
+    print(f"Wrote {ENV_FILE}. Airflow's user is admin, its password AIRFLOW_ADMIN_PASSWORD in that file.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

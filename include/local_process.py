@@ -1,0 +1,136 @@
+"""Programs that outlive the command that started them: the broker and Airflow's parts.
+
+A program belongs to a folder, where its log and its pid file lie. Its environment names that folder, and so does that of
+every process it starts: what is ended is proven to be ours, and nothing of ours is left behind, whoever its parent is now.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from include.local_machine import ROOT, SetupError
+
+MARK = "PAIRING_SERVER_FOLDER"
+
+
+def start_program(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+    """Starts `command` in a session of its own, output to `<folder>/<name>.log`, process id in `<folder>/<name>.pid`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # setproctitle, which Airflow uses, would write its titles over the mark without SPT_NOENV.
+    marked = {**environment, MARK: str(folder.resolve()), "SPT_NOENV": "1"}
+    with log_path(folder, name).open("ab") as log:
+        program = subprocess.Popen(
+            command, cwd=ROOT, env=marked, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    (folder / f"{name}.pid").write_text(str(program.pid))
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """Where the output of a program goes."""
+    return folder / f"{name}.log"
+
+
+def running_program(folder: Path, name: str) -> psutil.Process | None:
+    """The process in the pid file, if it lives and really is the one that was started for this folder."""
+    try:
+        process = psutil.Process(int((folder / f"{name}.pid").read_text()))
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return None
+    return process if _belongs_to(process, folder) else None
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every living process that was started for this folder, directly or by another one."""
+    return [process for process in psutil.process_iter() if _belongs_to(process, folder)]
+
+
+def _belongs_to(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.environ().get(MARK) == str(folder.resolve())
+    except (psutil.Error, OSError):
+        # Gone meanwhile, or another user's.
+        return False
+
+
+def stop_programs(folder: Path, patience_s: float = 10.0) -> bool:
+    """Ends all processes of a folder, False if there are none. They get `patience_s` to end in good order (0: none at all).
+
+    The youngest come first, so that no parent leaves children behind that it would have ended itself.
+    """
+    found = sorted(processes_of(folder), key=lambda process: process.create_time(), reverse=True)
+    if patience_s:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _wait_until_gone(found, patience_s)
+    # Those that did not end, and whatever they started meanwhile.
+    left = processes_of(folder)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _wait_until_gone([*found, *left], 5)
+    for pid_file in folder.glob("*.pid"):
+        pid_file.unlink()
+    return bool(found)
+
+
+def _wait_until_gone(processes: list[psutil.Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not all(_is_gone(process) for process in processes):
+        time.sleep(0.05)
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        # A zombie only waits to be counted by its parent; while it has threads it still holds its ports.
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def check_port(port: int, variable: str) -> None:
+    """Raises SetupError if something listens on the port already; `variable` is what the user sets to choose another."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        taken = probe.connect_ex(("127.0.0.1", port)) == 0
+    if not taken:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                taken = True
+    if taken:
+        raise SetupError(
+            f"port {port} is taken by another program: end that, or choose another port: {variable}={port + 1000}"
+        )
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_setting(text: str | None, default: int, variable: str) -> int:
+    """The port a user asked for, or the default; raises SetupError if it is none (1024 to 65535)."""
+    if not text:
+        return default
+    if not text.isdecimal() or not 1024 <= int(text) <= 65535:
+        raise SetupError(f"{variable}={text} is no port: choose a number from 1024 to 65535")
+    return int(text)
+
+
+def last_lines(folder: Path, name: str, count: int = 5, containing: Sequence[str] = ()) -> list[str]:
+    """The last lines of a program's log, those with one of the words in `containing` if there are any."""
+    lines = [line.rstrip() for line in log_path(folder, name).read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if any(word in line for word in containing)]
+    return (telling or lines)[-count:]

@@ -1,0 +1,65 @@
+"""The operator of the pipeline's tasks: SparkSubmitOperator, with the broker's settings and a readable end."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from airflow.exceptions import AirflowException, AirflowFailException
+from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+ROOT = Path(__file__).resolve().parents[1]
+KAFKA_CONNECTION = "kafka_default"
+
+
+class PairingJobOperator(SparkSubmitOperator):
+    """Submits one job of a pipeline through `spark_default`.
+
+    The job gets the settings of `kafka_default` in its environment, never on a command line. Its counts become the task's
+    XCom; when it fails, its own one-line reason is the task's error, and a reason that only an operator can mend is not
+    tried again.
+    """
+
+    template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
+
+    def __init__(self, *, job: str, pipeline_file: Path, job_arguments: list[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(
+            task_id=job,
+            application=str(ROOT / "spark_jobs" / f"{job}.py"),
+            name=f"{pipeline_file.stem}.{job}",
+            **kwargs,
+        )
+        self.pipeline_file = pipeline_file
+        self.job_arguments = job_arguments or []
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Called by Airflow in the task's process; gives the job's counts."""
+        # An argument whose template came out empty was not wanted.
+        arguments = [argument for argument in self.job_arguments if argument]
+        self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
+        with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
+            outcome = Path(folder) / "outcome.json"
+            self.env_vars = {
+                "PYTHONPATH": str(ROOT),
+                "PAIRING_KAFKA": json.dumps(KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson),
+                "PAIRING_OUTCOME": str(outcome),
+            }
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                raise _readable(error, _read(outcome)) from None
+            return dict(_read(outcome).get("counts", {}))
+
+
+def _read(outcome: Path) -> dict[str, Any]:
+    # In cluster mode the job runs on another machine and cannot leave a word here.
+    return dict(json.loads(outcome.read_text(encoding="utf-8"))) if outcome.exists() else {}
+
+
+def _readable(error: AirflowException, outcome: dict[str, Any]) -> AirflowException:
+    if not outcome.get("error"):
+        return error
+    return (AirflowException if outcome["retry"] else AirflowFailException)(outcome["error"])

@@ -1,0 +1,62 @@
+"""The quality pages of all pipelines inside Airflow's web server, behind its login, at /quality/<pipeline>/."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import requires_access_view
+from airflow.plugins_manager import AirflowPlugin
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import FileResponse, RedirectResponse
+
+from include.pipeline_config import load_pipeline
+
+ROOT = Path(__file__).resolve().parents[1]
+_PAGE = re.compile(r"(index|batch-\d{1,18}(-expectations)?)\.html")
+
+app = FastAPI(dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
+
+
+def pages_root() -> Path:
+    """The folder above the pipelines' pages: the local warehouse, or where the report job was told to put them."""
+    default = os.environ.get("PAIRING_WAREHOUSE") or str(ROOT / ".local" / "warehouse")
+    return Path(default if "://" not in default else os.environ.get("PAIRING_QUALITY_PAGES", ""))
+
+
+@app.get("/{pipeline}")
+def to_latest(pipeline: str) -> RedirectResponse:
+    """Sends to the latest batch's page."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", pipeline):
+        raise HTTPException(404, "no such pipeline")
+    return RedirectResponse(f"{pipeline}/index.html")
+
+
+@app.get("/{pipeline}/{page}")
+def quality_page(pipeline: str, page: str) -> FileResponse:
+    """One page; only names of the known form are looked for, so no path leads out of the folder."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", pipeline) or not _PAGE.fullmatch(page):
+        raise HTTPException(404, "no such page")
+    path = pages_root() / pipeline / "quality" / page
+    if not path.is_file():
+        raise HTTPException(404, f"no batch of {pipeline} has been reported yet")
+    return FileResponse(path, media_type="text/html", headers={"Cache-Control": "no-store"})
+
+
+def _views() -> list[dict[str, Any]]:
+    names = [load_pipeline(path).name for path in sorted((ROOT / "include" / "pipelines").glob("*.yaml"))]
+    return [
+        {"name": f"Quality: {name}", "href": f"/quality/{name}/index.html", "destination": "nav", "url_route": f"quality-{name}"}
+        for name in names
+    ]
+
+
+class QualityPages(AirflowPlugin):
+    """Registers the pages and a navigation entry a pipeline."""
+
+    name = "quality_pages"
+    fastapi_apps = [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]
+    external_views = _views()

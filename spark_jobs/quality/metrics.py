@@ -1,0 +1,91 @@
+"""The numbers of a batch, counted afresh from the tables rather than taken from the jobs that wrote them."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.pairing.outcomes import Outcome
+from spark_jobs.pairing.reasons import AT_LANDING, AT_PAIRING, Reason
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
+
+Metrics = dict[str, float]
+_Counted = dict[tuple[str, int, str], int]
+
+
+def measure(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> list[Metrics]:
+    """The metrics of successive batches, given their ledger rows by step. One Spark job for all of them."""
+    counted = _count_tables(warehouse, steps)
+    return [_metrics(rows, counted) for rows in steps]
+
+
+def _count_tables(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> _Counted:
+    first, last = steps[0][PAIRED].batch_id, steps[-1][PAIRED].batch_id
+    tables = [
+        *(_grouped(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last) for side in warehouse.pipeline.sides),
+        _grouped(warehouse.read(COMPOUNDS), COMPOUNDS, F.col("kind"), first, last),
+        _grouped(warehouse.read(REJECTED), REJECTED, F.col("reason"), first, last),
+        *(_open_after(warehouse, rows[PAIRED]) for rows in steps),
+    ]
+    counted: _Counted = {}
+    for row in reduce(DataFrame.unionAll, tables).collect():
+        place = (row["table"], row["batch_id"], row["label"])
+        counted[place] = counted.get(place, 0) + row["records"]
+    return counted
+
+
+def _grouped(rows: DataFrame, table: str, label: Column, first: int, last: int) -> DataFrame:
+    mine = rows.where(F.col("batch_id").between(first, last))
+    grouped = mine.groupBy("batch_id", label.alias("label")).agg(F.count("*").alias("records"))
+    return grouped.select(F.lit(table).alias("table"), "batch_id", "label", "records")
+
+
+def _open_after(warehouse: Warehouse, paired: LedgerRow) -> DataFrame:
+    """open_events holds the sessions of one moment: after this batch, that is the version its ledger row names."""
+    rows = warehouse.read(OPEN, paired.versions[OPEN])
+    batch_id = F.lit(paired.batch_id).cast("bigint").alias("batch_id")
+    return rows.agg(F.count("*").alias("records")).select(F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label"), "records")
+
+
+def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
+    """All numbers of one batch; the `…_difference` ones are conservation laws and must be 0."""
+    planned, landed, paired = rows[PLANNED], rows[LANDED], rows[PAIRED]
+    batch_id = paired.batch_id
+
+    def count(table: str, *labels: str) -> int:
+        return sum(counted.get((table, batch_id, str(label)), 0) for label in labels)
+
+    pairs, left_only, right_only = (count(COMPOUNDS, kind) for kind in ("pair", "left_only", "right_only"))
+    compounds = pairs + left_only + right_only
+    accepted, broken = count("raw", "accepted"), count("raw", *AT_LANDING)
+    refused = count(REJECTED, *AT_PAIRING)
+    open_before, open_after = planned.counts["open_before"], count(OPEN, "open")
+    collapsed = paired.counts[Outcome.COLLAPSED]
+    published = compounds if PUBLISHED in rows else 0
+    metrics: dict[str, float] = {
+        "planned": sum(known.planned for known in planned.offsets),
+        "offset_gaps": landed.counts["offset_gaps"],
+        "lost": landed.counts["lost"],
+        "backlog": landed.counts["backlog"],
+        "landed": accepted + broken,
+        "accepted": accepted,
+        "open_before": open_before,
+        "pair": pairs,
+        "left_only": left_only,
+        "right_only": right_only,
+        "collapsed": collapsed,
+        "open_after": open_after,
+        "compounds": compounds,
+        "rejected": count(REJECTED, *Reason),
+        **{f"rejected_{reason}": count(REJECTED, reason) for reason in Reason},
+        "orphan_ratio": (left_only + right_only) / compounds if compounds else 0.0,
+    }
+    events_out = 2 * pairs + left_only + right_only + collapsed + refused + open_after
+    metrics["landing_difference"] = metrics["planned"] - metrics["offset_gaps"] - metrics["landed"]
+    metrics["pairing_difference"] = open_before + accepted - events_out
+    metrics["rejection_difference"] = broken + refused - metrics["rejected"]
+    metrics["publishing_difference"] = compounds - published
+    return {name: float(value) for name, value in metrics.items()}

@@ -1,0 +1,96 @@
+"""The quality pages: plain HTML files that need nothing from the internet."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from spark_jobs.pairing.reasons import Reason
+from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.suite import Judged, Verdict
+from spark_jobs.storage.ledger import LedgerRow
+
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
+th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #8886; vertical-align: top; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.passed { color: #1a7f37; } .warning { color: #9a6700; } .critical { color: #cf222e; }
+@media (prefers-color-scheme: dark) { .passed { color: #3fb950; } .warning { color: #d29922; } .critical { color: #ff7b72; } }
+"""
+_EXTERNAL = re.compile(r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>", re.S)
+
+
+def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict) -> Path:
+    """Writes `batch-<id>.html` and its Great Expectations page, and makes it the `index.html`; gives the batch's page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"batch-{row.batch_id}"
+    _write(folder / f"{name}-expectations.html", _without_internet(verdict.page))
+    page = _batch_page(row, metrics, verdict, older=row.batch_id > 1)
+    _write(folder / f"{name}.html", page)
+    _write(folder / "index.html", page)
+    return folder / f"{name}.html"
+
+
+def _write(path: Path, text: str) -> None:
+    # Renamed into place: a reader sees the old page or the new one, never half of one.
+    draft = path.with_suffix(".draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _without_internet(page: str) -> str:
+    """Great Expectations' page without what it would load from other sites; what is left reads well without it."""
+    return _EXTERNAL.sub("", page).replace("</head>", f"<style>{_STYLE}</style></head>", 1)
+
+
+def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
+    title = f"{row.pipeline.name}: batch {row.batch_id}"
+    state = "failed" if verdict.failed else "passed"
+    previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>
+<h1>{html.escape(title)} <span class="{'critical' if verdict.failed else 'passed'}">{state}</span></h1>
+<p>{previous}<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
+<h2>Checks</h2><table><tr><th>Check</th><th>Observed</th><th>Allowed</th><th>Result</th></tr>
+{"".join(_check_line(judged) for judged in verdict.checks)}</table>
+<h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>
+<h2>Rejected</h2><table>{"".join(_line(f"{reason}: {reason.sentence}", metrics[f"rejected_{reason}"]) for reason in Reason)}</table>
+</body></html>
+"""
+
+
+def _story(metrics: Metrics) -> list[tuple[str, float]]:
+    sentences = {
+        "planned": "offsets planned",
+        "offset_gaps": "of them without a record (compaction, transaction markers)",
+        "landed": "records landed",
+        "accepted": "of them accepted as events",
+        "open_before": "events open before",
+        "pair": "pairs",
+        "left_only": "compounds with a left side only",
+        "right_only": "compounds with a right side only",
+        "collapsed": "events collapsed",
+        "rejected": "events rejected",
+        "open_after": "events still open",
+        "backlog": "records left on the topics for the next batch",
+    }
+    return [(text, metrics[name]) for name, text in sentences.items()]
+
+
+def _line(text: str, value: float) -> str:
+    return f'<tr><td>{html.escape(text)}</td><td class="number">{value:,.0f}</td></tr>\n'
+
+
+def _check_line(judged: Judged) -> str:
+    check = judged.check
+    style = "passed" if judged.passed else check.severity
+    observed = "nothing" if judged.observed is None else f"{judged.observed:g}"
+    allowed = f"{check.least:g}" if check.least == check.most else f"{check.least:g} to {check.most:g}"
+    return (
+        f'<tr><td>{html.escape(check.sentence)}</td><td class="number">{observed}</td><td class="number">{allowed}</td>'
+        f'<td class="{style}">{"passed" if judged.passed else f"failed ({check.severity})"}</td></tr>\n'
+    )

@@ -1,0 +1,112 @@
+"""What is demanded of a batch, judged by Great Expectations on the one row of its metrics.
+
+Great Expectations is imported when a batch is judged, not before: it takes seconds, which overlap with Spark's work when
+`warm_up` runs in a thread beside it. An expectation that raises counts as critical and failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import Any, NamedTuple
+
+from include.pipeline_config import Quality
+from spark_jobs.quality.metrics import Metrics
+
+CRITICAL, WARNING = "critical", "warning"
+
+
+class Check(NamedTuple):
+    """A metric that must lie within [least, most], both inclusive; `sentence` says what that means."""
+
+    metric: str
+    least: float
+    most: float
+    severity: str
+    sentence: str
+
+
+class Judged(NamedTuple):
+    """A check with what was observed (None: it could not be)."""
+
+    check: Check
+    passed: bool
+    observed: float | None
+
+
+class Verdict(NamedTuple):
+    """All checks of a batch, and the page that Great Expectations renders of them (HTML)."""
+
+    checks: list[Judged]
+    page: str
+
+    @property
+    def failed(self) -> list[Judged]:
+        """The critical checks that did not pass."""
+        return [judged for judged in self.checks if not judged.passed and judged.check.severity == CRITICAL]
+
+
+def checks(thresholds: Quality) -> list[Check]:
+    """The checks of a batch, laws first."""
+    return [
+        Check("landing_difference", 0, 0, CRITICAL, "every planned offset is a raw row or a counted gap"),
+        Check("pairing_difference", 0, 0, CRITICAL, "every event is in a compound, open, collapsed or rejected"),
+        Check("rejection_difference", 0, 0, CRITICAL, "every rejected event is in rejected_events"),
+        Check("publishing_difference", 0, 0, CRITICAL, "every compound of the batch was published"),
+        Check("lost", 0, 0, WARNING, "no records were lost to the broker's retention"),
+        Check("orphan_ratio", 0, thresholds.max_orphan_ratio, WARNING, "one-sided compounds stay below the bound"),
+    ]
+
+
+def warm_up() -> Any:
+    """Imports Great Expectations quietly. It must not find a Spark session: one row is pandas' work."""
+    os.environ.pop("SPARK_REMOTE", None)
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    return importlib.import_module("great_expectations")
+
+
+def judge(metrics: Metrics, thresholds: Quality) -> Verdict:
+    """Judges the metrics of one batch."""
+    gx = warm_up()
+    wanted = checks(thresholds)
+    pandas = importlib.import_module("pandas")
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    row = context.data_sources.add_pandas("metrics").add_dataframe_asset("batch").add_batch_definition_whole_dataframe("row")
+    suite = context.suites.add(gx.ExpectationSuite(name="quality", expectations=[_one_row(gx), *(_bound(gx, check) for check in wanted)]))
+    definition = context.validation_definitions.add(gx.ValidationDefinition(name="batch", data=row, suite=suite))
+    result = definition.run(batch_parameters={"dataframe": pandas.DataFrame([metrics])}, result_format="COMPLETE")
+    for entry in result.results:
+        # numpy's numbers are none to the renderer
+        if entry.result.get("observed_value") is not None:
+            entry.result["observed_value"] = float(entry.result["observed_value"])
+    found = {entry.expectation_config.kwargs.get("column"): entry for entry in result.results}
+    if not found[None].success:
+        raise RuntimeError("the metrics are not one row; nothing could be judged")
+    return Verdict([_judged(check, found.get(check.metric)) for check in wanted], _page(result))
+
+
+def _one_row(gx: Any) -> Any:
+    # Bounds hold on an empty table, so there must be a row.
+    return gx.expectations.ExpectTableRowCountToEqual(value=1, severity=CRITICAL)
+
+
+def _bound(gx: Any, check: Check) -> Any:
+    # The maximum, because bounds on values pass when the value is missing.
+    return gx.expectations.ExpectColumnMaxToBeBetween(
+        column=check.metric, min_value=check.least, max_value=check.most, severity=check.severity, notes=check.sentence
+    )
+
+
+def _judged(check: Check, entry: Any) -> Judged:
+    observed = None if entry is None else entry.result.get("observed_value")
+    if observed is None:
+        return Judged(check._replace(severity=CRITICAL), False, None)
+    return Judged(check, bool(entry.success), float(observed))
+
+
+def _page(result: Any) -> str:
+    renderer = importlib.import_module("great_expectations.render.renderer").ValidationResultsPageRenderer()
+    view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
+    return str(view.render(renderer.render(result)))

@@ -1,0 +1,102 @@
+"""Report: count each batch afresh, judge the counts, write its page; then fail if something is lost.
+
+    report_quality --pipeline include/pipelines/calls.yaml [--warehouse URI]
+
+Report first, then fail: metrics row, page and ledger row are there whatever the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from spark_jobs.fault_points import fault_point
+from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.problems import JobProblem
+from spark_jobs.quality.metrics import Metrics, measure
+from spark_jobs.quality.pages import write_pages
+from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.storage.tables import METRICS, Warehouse, declared_schema
+from spark_jobs.storage.writer_lock import local_folder
+
+PAGES_VARIABLE = "PAIRING_QUALITY_PAGES"
+
+
+class BrokenBatch(JobProblem):
+    """A critical check failed; the text says which, with both numbers."""
+
+
+def main(warehouse: Warehouse) -> Counts:
+    """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        beside.submit(warm_up)
+        return _report(warehouse)
+
+
+def _report(warehouse: Warehouse) -> Counts:
+    ledger, started = Ledger(warehouse), datetime.now(UTC)
+    done, last = ledger.last_id(REPORTED), ledger.last_id(PAIRED)
+    if last <= done:
+        # A second try must not turn a broken batch green.
+        _fail_again(warehouse, done)
+        return {}
+    steps: dict[int, dict[str, LedgerRow]] = {}
+    for row in ledger.rows(done + 1, last):
+        steps.setdefault(row.batch_id, {})[row.step] = row
+    batches = [rows for _, rows in sorted(steps.items()) if PAIRED in rows]
+    measured = measure(warehouse, batches)
+    verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
+    _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
+    fault_point("after_metrics")
+    for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
+        page = write_pages(pages_folder(warehouse), rows[PAIRED], metrics, verdict)
+    print(f"quality report: {page}")
+    ledger.append(
+        *(
+            rows[PAIRED].next_step(REPORTED, started, counts={"failed_checks": len(verdict.failed)})
+            for rows, verdict in zip(batches, verdicts, strict=True)
+        )
+    )
+    _fail_if_broken([(rows[PAIRED].batch_id, judged) for rows, verdict in zip(batches, verdicts, strict=True) for judged in verdict.failed])
+    shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
+    return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
+
+
+def pages_folder(warehouse: Warehouse) -> Path:
+    """Where the pages go: beside the tables of a local warehouse, else below $PAIRING_QUALITY_PAGES."""
+    folder = local_folder(warehouse.root)
+    elsewhere = os.environ.get(PAGES_VARIABLE) or str(Path(tempfile.gettempdir()) / "event-pairing")
+    return (folder or Path(elsewhere)) / warehouse.pipeline.name / "quality"
+
+
+def _append_metrics(warehouse: Warehouse, last: int, batch_ids: list[int], measured: list[Metrics], verdicts: list[Verdict]) -> None:
+    now = datetime.now(UTC)
+    rows = [(batch_id, now, not verdict.failed, metrics) for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)]
+    frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, METRICS))
+    commit(warehouse, METRICS, frame, METRICS, last)
+
+
+def _fail_again(warehouse: Warehouse, batch_id: int) -> None:
+    row = warehouse.read(METRICS).where((F.col("batch_id") == batch_id) & ~F.col("success")).first()
+    if row is not None:
+        _fail_if_broken([(batch_id, judged) for judged in judge(row["metrics"], warehouse.pipeline.quality).failed])
+
+
+def _fail_if_broken(failed: list[tuple[int, Judged]]) -> None:
+    if failed:
+        told = "; ".join(
+            f"batch {batch_id}: {judged.check.sentence}: {judged.check.metric} is {judged.observed}, allowed {judged.check.least:g} to {judged.check.most:g}"
+            for batch_id, judged in failed
+        )
+        raise BrokenBatch(f"the counts do not add up: {told}")
+
+
+if __name__ == "__main__":
+    run_job("report_quality", job_parser("report_quality", __doc__).parse_args(), main)

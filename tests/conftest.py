@@ -1,0 +1,91 @@
+"""One real broker and one Spark session for all tests that need them; topics and tables of its own for each test."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.local_broker import LocalBroker, create_topics
+from include.local_machine import project_environment
+from include.local_process import free_port
+from include.pipeline_config import Pipeline, Side
+from spark_jobs.storage.tables import Warehouse
+from tests.timeline import CALLS
+
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path_factory.mktemp("broker"), free_port()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    environment = project_environment()
+    os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH")})
+    from spark_jobs.session import spark_session
+
+    session = spark_session("tests", "tests")
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def pipeline(broker, request, monkeypatch) -> Pipeline:
+    """The shipped pipeline on fresh topics, its name that of the test."""
+    name = f"t{abs(hash(request.node.nodeid)):x}"[:20]
+    monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
+    mine = replace(
+        CALLS,
+        name=name,
+        left=Side(f"{name}-analytics", "analytics"),
+        right=Side(f"{name}-metrics", "metrics"),
+        output_topic=f"{name}-output",
+    )
+    topics = dict.fromkeys((mine.left.topic, mine.right.topic, mine.output_topic), PARTITIONS)
+    create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
+    return mine
+
+
+@pytest.fixture
+def warehouse(spark, pipeline, tmp_path) -> Warehouse:
+    return Warehouse(spark, str(tmp_path / "warehouse"), pipeline)
+
+
+@pytest.fixture
+def send(broker, pipeline) -> Callable[..., None]:
+    """send("a", user, ts, payload) or send("m", value=b"…", key=…, timestamp=…): one record, to the side's topic."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+
+    def send_one(side: str, user: str = "", ts: int = 0, payload: Any = None, value: bytes | None = None, **options: Any) -> None:
+        of = pipeline.left if side == "a" else pipeline.right
+        if user:
+            body = {"user1": user, "user2": "v", "timestamp": ts, of.payload: payload}
+            value, options = json.dumps(body).encode(), {"key": f"{user}-v", **options}
+        producer.produce(of.topic, value=value, **options)
+        producer.flush(20)
+
+    return send_one
+
+
+def yaml_of(pipeline: Pipeline, folder: Path) -> Path:
+    """The pipeline as a file, for jobs that run as processes."""
+    path = folder / f"{pipeline.name}.yaml"
+    side = "{{topic: {0.topic}, payload: {0.payload}}}"
+    path.write_text(
+        f"left: {side.format(pipeline.left)}\nright: {side.format(pipeline.right)}\noutput: {{topic: {pipeline.output_topic}}}\n"
+        f"key: [{', '.join(pipeline.key)}]\ntolerance: {pipeline.tolerance_ms}ms\ngap: {pipeline.gap_ms}ms\n"
+        f"grace: {pipeline.grace_ms}ms\nmax_future: {pipeline.max_future_ms}ms\nmax_session: {pipeline.max_session_ms}ms\n"
+    )
+    return path

@@ -1,0 +1,254 @@
+"""Each job against a real broker and real Delta tables, read back by independent readers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+
+from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
+from tests.conftest import PARTITIONS
+from tests.integration.reading import consume, table_rows
+
+pytestmark = pytest.mark.integration
+
+LONG_AGO = 3_600_000
+
+
+def land(warehouse, max_records=1_000_000, accepted=()):
+    return land_events.main(warehouse, max_records, accepted)
+
+
+def run_all(warehouse):
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    return report_quality.main(warehouse)
+
+
+@pytest.fixture
+def now():
+    return time.time_ns() // 1_000_000
+
+
+def test_the_whole_way(warehouse, pipeline, broker, send, now):
+    ago = now - LONG_AGO
+    send("a", "both", ago, {"id": "1", "big": 9223372036854775807})
+    send("m", "both", ago + 60_000, ["é", None])
+    send("a", "left", ago, "text")
+    send("m", "right", ago, 0.1)
+    send("m", "right", ago, 0.1)
+    send("a", "young", now, 1)
+    send("m", value=b"{nope", key="k")
+    send("m", value=b'{"user1":"a"}')
+    send("a", value=None, key="gone")
+    landed = land(warehouse)
+    assert (landed["planned"], landed["landed"], landed["accepted"], landed["offset_gaps"]) == (9, 9, 6, 0)
+    counts = pair_events.main(warehouse)
+    assert {n: counts[n] for n in ("pair", "left_only", "right_only", "duplicate", "open_after", "rejected")} == {
+        "pair": 1, "left_only": 1, "right_only": 1, "duplicate": 1, "open_after": 1, "rejected": 4,
+    }  # fmt: skip
+    assert publish_compounds.main(warehouse)["sent"] == 3
+    assert report_quality.main(warehouse)["pair"] == 1
+
+    published = {message["key"]: message for message in consume(broker.bootstrap, pipeline.output_topic)}
+    assert published["both-v"]["value"] == {
+        "user1": "both", "user2": "v", "ts": ago, "analytics": {"id": "1", "big": 9223372036854775807}, "metrics": ["é", None],
+    }  # fmt: skip
+    assert published["left-v"]["value"] == {"user1": "left", "user2": "v", "ts": ago, "analytics": "text", "metrics": None}
+    assert published["right-v"]["value"]["metrics"] == 0.1
+    assert {m["kind"] for m in published.values()} == {"pair", "left_only", "right_only"}
+    assert {(m["revision"], m["op"]) for m in published.values()} == {("0", "upsert")}
+    assert len({m["pair-id"] for m in published.values()}) == 3
+    assert all(abs(m["timestamp"] - now) < 600_000 for m in published.values()), "the record's time is that of publishing"
+
+    rejected = table_rows(warehouse, "rejected_events")
+    assert Counter(row["reason"] for row in rejected) == {"malformed_json": 2, "missing_key": 1, "duplicate": 1}
+    assert {row["value"] for row in rejected} >= {b"{nope", b'{"user1":"a"}', None}
+    assert [row["user1"] for row in table_rows(warehouse, "open_events")] == ["young"]
+    raw = table_rows(warehouse, "raw_metrics")
+    assert sorted(row["value"] for row in raw) == sorted(
+        [b"{nope", b'{"user1":"a"}', *(row["value"] for row in raw if row["problem"] is None)]
+    )
+    steps = [row.step for row in Ledger(warehouse).rows(1, 1)]
+    assert steps == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+
+
+def test_the_other_half_comes_with_the_next_batch(warehouse, pipeline, broker, send, now):
+    send("a", "u", now - 1_000, "early")
+    run_all(warehouse)
+    assert consume(broker.bootstrap, pipeline.output_topic) == []
+    send("m", "u", now - 500, "late")
+    run_all(warehouse)
+    assert len(table_rows(warehouse, "open_events")) == 2
+    assert table_rows(warehouse, "compound_events") == []
+
+
+def test_late_events_keep_their_bytes(warehouse, send, now):
+    run_all(warehouse)
+    send("a", "u", now - LONG_AGO, "x")
+    run_all(warehouse)
+    (rejected,) = table_rows(warehouse, "rejected_events")
+    assert rejected["reason"] == "late"
+    assert json.loads(rejected["value"])["analytics"] == "x"
+    assert rejected["batch_id"] == 2
+
+
+def test_batches_without_data_are_green_and_move_every_position(warehouse, pipeline, broker):
+    from confluent_kafka import Consumer, TopicPartition
+
+    for _ in range(2):
+        run_all(warehouse)
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
+    places = [TopicPartition(pipeline.output_topic, number) for number in range(PARTITIONS)]
+    committed = reader.committed(places, timeout=20)
+    reader.close()
+    assert [place.offset for place in committed] == [2] * PARTITIONS
+    assert {place.metadata for place in committed} == {warehouse.table_id("compound_events")}
+
+
+def test_a_backlog_is_read_in_bounded_batches_and_closes_nothing_early(warehouse, send, now):
+    for number in range(6):
+        send("a", f"u{number}", now - LONG_AGO + number, number)
+    clocks = []
+    for _ in range(3):
+        landed = land(warehouse, max_records=2)
+        assert landed["landed"] == 2
+        pair_events.main(warehouse)
+        clocks.append(Ledger(warehouse).last_batch()[PAIRED].clock)
+    assert clocks[0] is None or clocks[0] <= now - LONG_AGO + 6
+    assert clocks[2] >= now
+    assert len(table_rows(warehouse, "compound_events")) == 6
+
+
+def test_repeating_a_job_changes_nothing(warehouse, pipeline, broker, send, now):
+    send("a", "u", now - LONG_AGO, 1)
+    run_all(warehouse)
+    before = {table: table_rows(warehouse, table) for table in ("raw_analytics", "compound_events", "batch_ledger")}
+    assert pair_events.main(warehouse) == {}
+    assert publish_compounds.main(warehouse) == {}
+    assert report_quality.main(warehouse) == {}
+    assert {table: table_rows(warehouse, table) for table in before} == before
+    assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
+
+
+def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, now):
+    for number in range(20):
+        send("a", f"u{number % 7}", now - LONG_AGO + number * 1_000, number)
+        send("m", f"u{number % 5}", now - LONG_AGO + number * 1_500, number)
+    land(warehouse)
+    steps = Ledger(warehouse).last_batch()
+    def rows():
+        return sorted(pair_events.decide(warehouse, steps[PLANNED], steps[LANDED]).collect())
+    first = rows()
+    warehouse.spark.conf.set("spark.sql.shuffle.partitions", "5")
+    assert rows() == first
+
+
+def test_what_a_dead_job_left_unpaired_is_finished_with_the_settings_of_its_plan(warehouse, pipeline, send, now):
+    from dataclasses import replace
+
+    from spark_jobs.storage.tables import Warehouse
+
+    send("a", "u", now - LONG_AGO, 1)
+    send("m", "u", now - LONG_AGO + 50_000, 1)
+    land(warehouse)
+    stricter = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, tolerance_ms=10))
+    land(stricter)
+    assert [row["kind"] for row in table_rows(warehouse, "compound_events")] == ["pair"]
+    assert Ledger(warehouse).last_batch()[PLANNED].batch_id == 2
+
+
+def test_another_identity_is_refused(warehouse, pipeline):
+    from dataclasses import replace
+
+    from spark_jobs.storage.tables import Warehouse
+
+    land(warehouse)
+    with pytest.raises(NeedsOperator, match="needs a new file name"):
+        land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, key=("user2", "user1"))))
+
+
+def test_a_missing_topic_is_said_by_name(warehouse, pipeline):
+    from dataclasses import replace
+
+    from include.pipeline_config import Side
+    from spark_jobs.storage.tables import Warehouse
+
+    with pytest.raises(NeedsOperator, match="topic nowhere is not on the broker at 127.0.0.1"):
+        land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, right=Side("nowhere", "metrics"))))
+
+
+def test_compounds_of_a_doubled_row_fail_the_report_and_go_on_failing(warehouse, send, now):
+    send("a", "u", now - LONG_AGO, 1)
+    land(warehouse)
+    pair_events.main(warehouse)
+    doubled = warehouse.read("compound_events")
+    doubled.write.format("delta").mode("append").save(warehouse.path("compound_events"))
+    publish_compounds.main(warehouse)
+    for _ in range(2):
+        with pytest.raises(report_quality.BrokenBatch, match="pairing_difference is -1"):
+            report_quality.main(warehouse)
+    page = (report_quality.pages_folder(warehouse) / "index.html").read_text()
+    assert "failed (critical)" in page
+
+
+def test_a_swallowed_rejection_is_caught_by_name(warehouse, send, now):
+    send("m", value=b"{nope")
+    land(warehouse)
+    pair_events.main(warehouse)
+    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('rejected_events')}")
+    publish_compounds.main(warehouse)
+    with pytest.raises(report_quality.BrokenBatch, match="every rejected event is in rejected_events: rejection_difference is 1"):
+        report_quality.main(warehouse)
+
+
+def test_a_raw_row_lost_after_landing_is_caught_by_name(warehouse, send, now):
+    send("a", "u", now - LONG_AGO, 1)
+    land(warehouse)
+    pair_events.main(warehouse)
+    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('raw_analytics')}")
+    publish_compounds.main(warehouse)
+    with pytest.raises(report_quality.BrokenBatch, match="landing_difference is 1"):
+        report_quality.main(warehouse)
+
+
+def test_a_position_ahead_of_the_ledger_is_refused(warehouse, pipeline, broker):
+    from confluent_kafka import Consumer, TopicPartition
+
+    land(warehouse)
+    pair_events.main(warehouse)
+    stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
+    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    stranger.commit(offsets=[ahead], asynchronous=False)
+    stranger.close()
+    with pytest.raises(NeedsOperator, match="is batch 7, but the ledger knows of 0 published and 1 paired"):
+        publish_compounds.main(warehouse)
+
+
+def test_a_recreated_table_is_refused(warehouse, pipeline, broker):
+    from confluent_kafka import Consumer, TopicPartition
+
+    land(warehouse)
+    pair_events.main(warehouse)
+    stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
+    stranger.commit(offsets=[TopicPartition(pipeline.output_topic, 1, 1, metadata="another")], asynchronous=False)
+    stranger.close()
+    with pytest.raises(NeedsOperator, match="belongs to another compound_events table"):
+        publish_compounds.main(warehouse)
+
+
+def test_expired_positions_are_taken_from_the_ledger(warehouse, pipeline, broker, send, now):
+    from confluent_kafka.admin import AdminClient
+
+    send("a", "u", now - LONG_AGO, 1)
+    run_all(warehouse)
+    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_consumer_groups([f"{pipeline.name}.publisher"])[
+        f"{pipeline.name}.publisher"
+    ].result()
+    run_all(warehouse)
+    assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1

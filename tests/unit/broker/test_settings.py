@@ -1,0 +1,38 @@
+"""Client settings."""
+
+import pytest
+
+from spark_jobs.broker.settings import VARIABLE, consumer_settings, java_settings, kafka_settings, producer_settings
+from spark_jobs.problems import NeedsOperator
+
+SECRET = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "u", "sasl.password": 'p"\\'}
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
+def test_unusable(text, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if text is not None:
+        monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(NeedsOperator, match=r"bootstrap\.servers|not JSON"):
+        kafka_settings()
+
+
+def test_java_gets_the_login():
+    java = java_settings(SECRET)
+    assert java["kafka.sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p\\"\\\\";'
+    )
+    assert java["kafka.isolation.level"] == "read_committed"
+    assert java["kafka.bootstrap.servers"] == "b:1"
+
+
+def test_the_promise_cannot_be_set_away():
+    producer = producer_settings({"bootstrap.servers": "b:1", "acks": "1", "enable.idempotence": False, "partitioner": "random"}, "id")
+    assert (producer["acks"], producer["enable.idempotence"], producer["partitioner"]) == ("all", True, "murmur2_random")
+    consumer = consumer_settings({"bootstrap.servers": "b:1", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}, "g")
+    assert (consumer["enable.auto.commit"], consumer["isolation.level"]) == (False, "read_committed")
+
+
+def test_other_settings_stay():
+    assert producer_settings({"bootstrap.servers": "b:1", "linger.ms": 5, "group.id": "g"}, "id")["linger.ms"] == 5
+    assert "group.id" not in producer_settings({"bootstrap.servers": "b:1", "group.id": "g"}, "id")

@@ -1,0 +1,64 @@
+"""The DAGs: exactly those of the pipeline files, tasks in order, the same defaults for all."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import CronDataIntervalTimetable
+
+from tests.timeline import ROOT
+
+TASKS = ["land_events", "pair_events", "publish_compounds", "report_quality"]
+
+
+@pytest.fixture(scope="module")
+def dag_bag(tmp_path_factory):
+    import os
+
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("airflow")
+        patch.setenv("AIRFLOW_HOME", str(home))
+        patch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+        patch.setenv("AIRFLOW__CORE__PLUGINS_FOLDER", str(home / "none"))
+        assert os.environ["AIRFLOW_HOME"] == str(home)
+        from airflow.dag_processing.dagbag import DagBag
+
+        yield lambda folder: DagBag(dag_folder=str(folder))
+
+
+def test_exactly_the_dags_of_the_pipelines(dag_bag):
+    bag = dag_bag(ROOT / "dags")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {path.stem for path in (ROOT / "include/pipelines").glob("*.yaml")} == {"calls"}
+
+
+def test_the_live_dag(dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls"]
+    assert [task.task_id for task in dag.topological_sort()] == TASKS
+    for before, after in zip(TASKS, TASKS[1:], strict=False):
+        assert dag.get_task(before).downstream_task_ids == {after}
+    assert dag.max_active_runs == 1
+    assert dag.catchup is False
+    assert all(task in dag.doc_md for task in TASKS)
+    # A plain cron string would give zero-width data intervals.
+    assert isinstance(dag.timetable, CronDataIntervalTimetable)
+    assert dag.timetable.expression == "*/5 * * * *"
+
+
+def test_every_task_has_the_default_arguments_and_connections(dag_bag):
+    for task in dag_bag(ROOT / "dags").dags["calls"].tasks:
+        assert (task.owner, task.retries, task.execution_timeout) == ("data-engineering", 2, timedelta(hours=2))
+        assert task._conn_id == "spark_default"
+
+
+def test_a_broken_pipeline_is_refused_at_parse_with_one_line(dag_bag, tmp_path):
+    for folder in ("dags", "include", "plugins", "spark_jobs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "include/pipelines/calls.yaml"
+    file.write_text(file.read_text().replace("grace: 3m", "grace: -3m"))
+    errors = dag_bag(tmp_path / "dags").import_errors
+    assert len(errors) == 1
+    last = next(iter(errors.values())).strip().splitlines()[-1]
+    assert last.endswith(f"{file}: grace: '-3m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s")

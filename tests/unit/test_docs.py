@@ -1,0 +1,238 @@
+"""The documents say what the code does: settings, links, words, messages, examples."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from include.pipeline_config import Pipeline, PipelineError, Quality, Side, load_pipeline
+from spark_jobs.pairing.outcomes import Outcome
+from spark_jobs.pairing.reasons import Reason
+from spark_jobs.storage.ledger import STEPS
+from spark_jobs.storage.tables import declared_schema, raw_table, schemas
+from tests.timeline import CALLS, ROOT
+
+README = ROOT / "README.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PROBLEMS = {
+    "JobProblem", "NeedsOperator", "BrokerProblem", "BrokenInvariant", "LockedOut", "TableProblem", "BrokenBatch", "PipelineError",
+}  # fmt: skip
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def section(document: Path, heading: str) -> str:
+    """The text below a heading, up to the next one of its level or above."""
+    level = heading.split()[0]
+    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", document.read_text(), re.M | re.S)
+    assert found, f"{document.name} has no section {heading!r}"
+    return found[1]
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of a Markdown table's rows, without its heading."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+# Settings
+
+
+def accepted_keys() -> set[str]:
+    """What a pipeline file may hold, from the classes that hold it."""
+    nested: dict[str, list[str]] = {side: [f"{side}.{f.name}" for f in fields(Side)] for side in ("left", "right")}
+    nested |= {"quality": [f"quality.{f.name}" for f in fields(Quality)], "output_topic": ["output.topic"], "name": []}
+    return {key for f in fields(Pipeline) for key in nested.get(f.name, [f.name.removesuffix("_ms")])}
+
+
+@cache
+def settings() -> dict[str, str]:
+    """Key -> default, as the README has them."""
+    rows = table_rows(section(README, "## Settings of a pipeline"))
+    return {key.strip("`"): default.strip("`") for key, _, default, _ in rows}
+
+
+def load(tmp_path: Path, document: dict[str, Any]) -> Pipeline:
+    path = tmp_path / "calls.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return load_pipeline(path)
+
+
+def required_only() -> dict[str, Any]:
+    """The shipped file without every key that the README gives a default for."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())
+    return {key: value for key, value in document.items() if settings().get(key, "required") == "required" and key != "quality"}
+
+
+def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """A copy with `key` (dots lead into mappings) set, or removed where the value is None."""
+    outer, _, inner = key.partition(".")
+    if inner:
+        value = {name: each for name, each in {**document.get(outer, {}), inner: value}.items() if each is not None}
+    return {**{name: each for name, each in document.items() if name != outer}, **({} if value is None else {outer: value})}
+
+
+def test_the_settings_table_has_exactly_the_keys():
+    assert set(settings()) == accepted_keys()
+
+
+@pytest.mark.parametrize("key", sorted(accepted_keys()))
+def test_defaults_are_those_of_the_code(key, tmp_path):
+    least = required_only()
+    expected = load(tmp_path, least)
+    default = settings()[key]
+    if default == "required":
+        with pytest.raises(PipelineError, match=re.escape(key.partition(".")[0])):
+            load(tmp_path, changed(least, key, None))
+    else:
+        # In YAML a leading star means something else, so such a default is text.
+        value = default if default.startswith("*") else yaml.safe_load(default)
+        assert load(tmp_path, changed(least, key, value)) == expected
+
+
+# Words
+
+
+@pytest.mark.parametrize("word", [*Reason, *Outcome, *STEPS])
+def test_the_glossary_has_every_word_of_the_tables(word):
+    assert f"`{word}`" in (ROOT / "docs/glossary.md").read_text()
+
+
+def test_the_readme_has_every_table():
+    rows = table_rows(section(README, "## Where the tables are"))
+    assert {row[0].strip("`") for row in rows} == set(schemas(CALLS))
+
+
+def test_every_environment_variable_is_explained():
+    sources = [path for folder in ("dags", "include", "plugins", "spark_jobs") for path in (ROOT / folder).rglob("*.py")]
+    used = {name for path in sources for name in re.findall(r"\bPAIRING_[A-Z_]+\b", path.read_text())}
+    rows = table_rows(section(ROOT / "docs/operating.md", "## Environment"))
+    assert used == {name for row in rows for name in re.findall(r"PAIRING_[A-Z_]+", row[0])}
+
+
+# Links and commands
+
+
+def slug(heading: str) -> str:
+    """The anchor that a Markdown renderer gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names(DOCUMENTS))
+def test_relative_links_resolve(document):
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{target} leads nowhere"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.M)
+            assert anchor in map(slug, headings), f"{target}: {file.name} has no such heading"
+
+
+@pytest.mark.parametrize("folder", ["decisions", "runbooks"])
+def test_every_page_is_in_its_index(folder):
+    index = (ROOT / "docs" / folder / "README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs" / folder).glob("*.md")} - {"README.md"}
+    assert pages and pages == set(re.findall(r"\]\(([^)/]+\.md)\)", index))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names(DOCUMENTS))
+def test_make_targets_and_modules_exist(document):
+    text = document.read_text()
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"`make ([a-z]+)", text)) <= targets
+    for module in re.findall(r"python -m ((?:include|spark_jobs)[.\w]*)", text):
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
+
+
+# Messages
+
+
+def message(node: ast.expr) -> str | None:
+    """A text of the source with `…` where a value goes in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return None
+
+
+@cache
+def messages() -> tuple[str, ...]:
+    """Every line that a job can end with, as the source has it."""
+    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_config.py"]
+    calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]
+    return tuple(text for call in raised if (text := message(call.args[0])) is not None)
+
+
+def message_starts() -> list[str]:
+    rows = table_rows((ROOT / "docs/runbooks/README.md").read_text())
+    return [found[1] for row in rows if (found := re.match(r"`(.+?)`", row[0]))]
+
+
+@pytest.mark.parametrize("start", message_starts())
+def test_every_message_of_the_runbooks_is_in_the_source(start):
+    assert any(text.startswith(start) for text in messages())
+
+
+@pytest.mark.parametrize("text", messages(), ids=lambda text: text[:40])
+def test_every_message_of_the_source_has_a_runbook(text):
+    # The three gaps of a refused setting would match any line, so they count only where the line is nothing else.
+    assert any(text.startswith(start) for start in message_starts() if start != "…: …: …" or text == start)
+
+
+# Examples
+
+
+def test_the_rehearsal_prints_what_the_readme_shows(tmp_path):
+    text = section(README, "## Rehearse what a configuration would do")
+    (script,), (output,) = code_blocks(text, "bash"), code_blocks(text, "json")
+    script = script.replace(".venv/bin/python", sys.executable).replace("include/pipelines", f"{ROOT}/include/pipelines")
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def sql_examples() -> Iterator[Any]:
+    for document in DOCUMENTS:
+        for number, sql in enumerate(code_blocks(document.read_text(), "sql"), 1):
+            yield pytest.param(sql, id=f"{document.stem}-{number}")
+
+
+@pytest.fixture(scope="module")
+def empty_tables(tmp_path_factory) -> QueryBuilder:
+    """Every table of the pipeline calls, with its declared columns and no rows."""
+    folder, query = tmp_path_factory.mktemp("tables"), QueryBuilder()
+    for table in schemas(CALLS):
+        if table not in map(raw_table, CALLS.sides):
+            write_deltalake(str(folder / table), to_arrow_schema(declared_schema(CALLS, table)).empty_table())
+            query = query.register(table, DeltaTable(str(folder / table)))
+    return query
+
+
+@pytest.mark.parametrize("sql", sql_examples())
+def test_sql_examples_run(sql, empty_tables):
+    assert pa.table(empty_tables.execute(sql)).column_names

@@ -1,0 +1,45 @@
+"""The house: imports point one way, and files stay small enough to be read."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.timeline import ROOT
+
+FORBIDDEN = {
+    "spark_jobs": ("airflow", "plugins", "dags"),
+    "spark_jobs/pairing": ("airflow", "plugins", "dags", "include", "pyspark", "confluent_kafka", "delta"),
+    "include": ("spark_jobs", "plugins", "dags", "pyspark"),
+    "dags": ("pyspark", "pandas", "great_expectations", "spark_jobs"),
+    "plugins": ("pyspark", "pandas", "great_expectations", "spark_jobs", "dags"),
+}
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize(("folder", "banned"), FORBIDDEN.items(), ids=FORBIDDEN)
+def test_imports_point_one_way(folder, banned):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files
+    found = {(path.name, name) for path in files for name in imported(path) if name.split(".")[0] in banned}
+    assert not found
+
+
+def test_pairing_imports_nothing_of_ours_but_its_own():
+    for path in (ROOT / "spark_jobs/pairing").glob("*.py"):
+        assert all(name.startswith("spark_jobs.pairing") for name in imported(path) if name.startswith("spark_jobs")), path.name
+
+
+def test_jobs_run_on_spark_connect_too():
+    for path in (ROOT / "spark_jobs").rglob("*.py"):
+        text = path.read_text()
+        assert not [word for word in ("._jvm", "DeltaTable", ".rdd", ".sparkContext") if word in text], path.name

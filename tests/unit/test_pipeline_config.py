@@ -1,0 +1,98 @@
+"""Broken pipeline files: one line that names file, key and consequence."""
+
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from include.pipeline_config import Pipeline, PipelineError, load_pipeline, parse_duration
+from tests.timeline import CALLS, ROOT
+
+SHIPPED = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())
+GONE = object()
+
+BROKEN = {
+    "unknown key": ({"tolerence": "1m"}, "tolerence: unknown key"),
+    "negative duration": ({"gap": "-1m"}, "gap: '-1m' is not a duration"),
+    "no unit": ({"gap": 60}, "gap: 60 is not a duration"),
+    "too long": ({"grace": "400d"}, "grace: '400d' is longer than a year"),
+    "grace missing": ({"grace": GONE}, "grace: missing; without it nothing says how long to wait for late events"),
+    "tolerance missing": ({"tolerance": GONE}, "tolerance: missing"),
+    "gap missing": ({"gap": GONE}, "gap: missing"),
+    "gap zero": ({"gap": "0s"}, "gap: must be at least 1 ms"),
+    "same topic twice": ({"right": {"topic": "analyticsTopic", "payload": "metrics"}}, "right.topic: analyticsTopic is already the left topic"),
+    "output is an input": ({"output": {"topic": "metricsTopic"}}, "output.topic: metricsTopic is already the right topic"),
+    "same payload twice": ({"right": {"topic": "x", "payload": "analytics"}}, "analytics: used twice"),
+    "payload is a key": ({"right": {"topic": "x", "payload": "user1"}}, "user1: used twice"),
+    "timestamp is a key": ({"timestamp": "user1"}, "timestamp: user1 is a key"),
+    "reserved column": ({"key": ["offset"]}, "key: 'offset' is a column the tables need"),
+    "no key": ({"key": []}, "key: missing"),
+    "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),
+    "quote in a name": ({"key": ["a`b"]}, "key: 'a`b' cannot name a column"),
+    "topic with a slash": ({"output": {"topic": "../x"}}, "output.topic: '../x' is no Kafka topic name"),
+    "left missing": ({"left": GONE}, "left: missing"),
+    "unknown in a side": ({"left": {"topic": "x", "payload": "y", "offset": 1}}, "left.offset: unknown key"),
+    "matching": ({"matching": "best"}, "matching: 'best' is none of one_to_one, collapse"),
+    "flag": ({"drop_duplicates": "yes"}, "drop_duplicates: 'yes' is neither true nor false"),
+    "records": ({"max_records_per_batch": 0}, "max_records_per_batch: 0 is not a whole number"),
+    "schedule": ({"schedule": "often"}, "schedule: 'often' is no cron expression"),
+    "session shorter than gap": ({"max_session": "1s"}, "max_session: must not be shorter than gap"),
+    "ratio": ({"quality": {"max_orphan_ratio": 2}}, "quality.max_orphan_ratio: 2 is not a number from 0 to 1"),
+    "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
+}
+
+
+def load(tmp_path, changes, name="p.yaml"):
+    settings = {key: value for key, value in (SHIPPED | changes).items() if value is not GONE}
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(settings))
+    return load_pipeline(path)
+
+
+@pytest.mark.parametrize(("changes", "says"), BROKEN.values(), ids=BROKEN)
+def test_broken(changes, says, tmp_path):
+    with pytest.raises(PipelineError) as refused:
+        load(tmp_path, changes)
+    assert str(refused.value).startswith(f"{tmp_path / 'p.yaml'}: {says}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "5", "\tx: 1"])
+def test_no_settings(text, tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match=r"p\.yaml: (holds no settings|cannot be read as YAML)"):
+        load_pipeline(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(PipelineError, match="no such file"):
+        load_pipeline(tmp_path / "p.yaml")
+
+
+def test_name_of_the_file_is_the_pipeline(tmp_path):
+    assert load(tmp_path, {}, "orders_eu.yaml").name == "orders_eu"
+    with pytest.raises(PipelineError, match="file name"):
+        load(tmp_path, {}, "Orders EU.yaml")
+
+
+def test_the_plan_keeps_all_settings():
+    assert Pipeline.from_json(CALLS.to_json()) == CALLS
+    assert Pipeline.from_json(CALLS.to_json()).config_hash == CALLS.config_hash
+
+
+def test_every_setting_changes_the_hash(tmp_path):
+    other = load(tmp_path, {"tolerance": "61s"}, "calls.yaml")
+    assert {name for name, value in asdict(other).items() if value != asdict(CALLS)[name]} == {"tolerance_ms"}
+    assert other.config_hash != CALLS.config_hash
+
+
+@pytest.mark.parametrize(("text", "ms"), [("0s", 0), ("250ms", 250), ("90s", 90_000), ("2h", 7_200_000), ("365d", 31_536_000_000)])
+def test_duration(text, ms):
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "1", "m", "1.5m", "1m ", "1 m", "1min", "٣m", None, 5, "+1m", "1e3s"])
+def test_no_duration(text):
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
