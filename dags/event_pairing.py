@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
-from include.pipeline_config import Pipeline, load_pipeline
+from include.pipeline_config import Pipeline, check_runnable, load_pipeline
 from plugins.pairing_operator import PairingJobOperator
 
 PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
@@ -75,4 +75,4 @@ def doc(pipeline: Pipeline) -> str:
 
 
 for pipeline_file in sorted(PIPELINES.glob("*.yaml")):
-    live_dag(load_pipeline(pipeline_file), pipeline_file)
+    live_dag(check_runnable(load_pipeline(pipeline_file)), pipeline_file)

@@ -41,6 +41,7 @@ def project_environment() -> dict[str, str]:
         "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(SPARK_CONF),
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PAIRING_WAREHOUSE": warehouse,
     }
 

@@ -125,6 +125,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 logger.hadoop.name = org.apache.hadoop.util.NativeCodeLoader
 logger.hadoop.level = error
+logger.plans.name = org.apache.spark.util.SparkStringUtils
+logger.plans.level = error
 """
 
 

@@ -22,8 +22,8 @@ LONGEST_MS = 365 * MS_PER_UNIT["d"]
 # Columns the tables need for themselves, so no key or payload field may take their names.
 RESERVED_COLUMNS = frozenset(
     "topic partition offset record_timestamp key value headers ts payload problem reason batch_id side kind op revision "
-    "pair_id outcome left_ts left_topic left_partition left_offset left_payload left_batch right_ts right_topic "
-    "right_partition right_offset right_payload right_batch table batch source".split()
+    "pair_id outcome is_open left_ts left_topic left_partition left_offset left_payload left_batch_id right_ts right_topic "
+    "right_partition right_offset right_payload right_batch_id table batch source".split()
 )
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -132,6 +132,15 @@ def load_pipeline(path: str | Path) -> Pipeline:
     return _Reader(path, document).pipeline()
 
 
+def check_runnable(pipeline: Pipeline) -> Pipeline:
+    """The pipeline, if it can run and not only be rehearsed; raises PipelineError."""
+    if pipeline.late == "replay":
+        raise PipelineError(
+            f"{pipeline.name}.yaml: late: replay needs a replay DAG, which there is not yet; use dead_letter"
+        )
+    return pipeline
+
+
 class _Reader:
     """Takes keys out of the document one by one; what is left over at the end is unknown."""
 
@@ -183,8 +192,10 @@ class _Reader:
                     f"{second}.topic", f"{topics[second]} is already the {first} topic; their events could not be told apart"
                 )
         columns = [*p.key, p.left.payload, p.right.payload]
+        lower = [name.lower() for name in columns]
         for name in columns:
-            if columns.count(name) > 1:
+            # Delta's columns do not differ by case alone.
+            if lower.count(name.lower()) > 1:
                 raise self.refuse(name, "used twice among key and payloads; one column of the tables would hide the other")
         if p.timestamp in columns:
             raise self.refuse("timestamp", f"{p.timestamp} is a key or payload field already")
@@ -235,7 +246,7 @@ class _Reader:
     def duration(self, key: str, missing: str = "", default: str | None = None, at_least: int = 0) -> int:
         value = self.rest.pop(key, default)
         if value is None:
-            raise self.refuse(key, f"missing; {missing}")
+            raise self.refuse(key, f"missing; {missing or f'leave the key out for the default, {default}'}")
         try:
             duration = parse_duration(value)
         except ValueError as error:
@@ -264,7 +275,9 @@ class _Reader:
 
     def schedule(self) -> str | None:
         value = self.rest.pop("schedule", "*/5 * * * *")
-        if value is None or (isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z*/,\-#?]+( +[0-9A-Za-z*/,\-#?]+){4}", value)):
+        if value is None or (
+            isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z*/,\-#?]+( +[0-9A-Za-z*/,\-#?]+){4}", value)
+        ):
             return value
         raise self.refuse("schedule", f"{value!r} is no cron expression of five fields (null: only by hand)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,20 @@ class PairingJobOperator(SparkSubmitOperator):
         self.pipeline_file = pipeline_file
         self.job_arguments = job_arguments or []
 
-    def execute(self, context: Any) -> dict[str, Any]:
+    def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
         """Called by Airflow in the task's process; gives the job's counts."""
         # An argument whose template came out empty was not wanted.
         arguments = [argument for argument in self.job_arguments if argument]
         self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
         with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
             outcome = Path(folder) / "outcome.json"
-            self.env_vars = {
+            # In the environment of this process, which spark-submit inherits: the provider's env_vars end on its command line
+            # for YARN and Kubernetes.
+            os.environ |= {
                 "PYTHONPATH": str(ROOT),
-                "PAIRING_KAFKA": json.dumps(KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson),
+                "PAIRING_KAFKA": json.dumps(
+                    KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson
+                ),
                 "PAIRING_OUTCOME": str(outcome),
             }
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,12 @@ from airflow.plugins_manager import AirflowPlugin
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, RedirectResponse
 
-from include.pipeline_config import load_pipeline
+from include.warehouse_folder import pages_folder, warehouse_root
 
 ROOT = Path(__file__).resolve().parents[1]
 _PAGE = re.compile(r"(index|batch-\d{1,18}(-expectations)?)\.html")
 
 app = FastAPI(dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
-
-
-def pages_root() -> Path:
-    """The folder above the pipelines' pages: the local warehouse, or where the report job was told to put them."""
-    default = os.environ.get("PAIRING_WAREHOUSE") or str(ROOT / ".local" / "warehouse")
-    return Path(default if "://" not in default else os.environ.get("PAIRING_QUALITY_PAGES", ""))
 
 
 @app.get("/{pipeline}")
@@ -40,16 +33,21 @@ def quality_page(pipeline: str, page: str) -> FileResponse:
     """One page; only names of the known form are looked for, so no path leads out of the folder."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", pipeline) or not _PAGE.fullmatch(page):
         raise HTTPException(404, "no such page")
-    path = pages_root() / pipeline / "quality" / page
+    path = pages_folder(warehouse_root(), pipeline) / page
     if not path.is_file():
         raise HTTPException(404, f"no batch of {pipeline} has been reported yet")
     return FileResponse(path, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def _views() -> list[dict[str, Any]]:
-    names = [load_pipeline(path).name for path in sorted((ROOT / "include" / "pipelines").glob("*.yaml"))]
+    names = [path.stem for path in sorted((ROOT / "include" / "pipelines").glob("*.yaml"))]
     return [
-        {"name": f"Quality: {name}", "href": f"/quality/{name}/index.html", "destination": "nav", "url_route": f"quality-{name}"}
+        {
+            "name": f"Quality: {name}",
+            "href": f"/quality/{name}/index.html",
+            "destination": "nav",
+            "url_route": f"quality-{name}",
+        }
         for name in names
     ]
 
@@ -58,5 +56,5 @@ class QualityPages(AirflowPlugin):
     """Registers the pages and a navigation entry a pipeline."""
 
     name = "quality_pages"
-    fastapi_apps = [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]
+    fastapi_apps = [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]  # noqa: RUF012
     external_views = _views()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from include.pipeline_config import Pipeline, PipelineError, load_pipeline
+
+OUTCOME_VARIABLE = "PAIRING_OUTCOME"
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -20,8 +24,17 @@ class OneLineParser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Ends the command with status 2 and one line on standard error."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    tell_outcome({"ok": False, "error": line, "retry": False})
+    print(f"error: {line}", file=sys.stderr)
     sys.exit(2)
+
+
+def tell_outcome(outcome: dict[str, object]) -> None:
+    """Leaves word of how a job ended in the file that PAIRING_OUTCOME names, if it names one."""
+    path = os.environ.get(OUTCOME_VARIABLE)
+    if path:
+        Path(path).write_text(json.dumps(outcome), encoding="utf-8")
 
 
 def pipeline_argument(path: str) -> Pipeline:

@@ -7,23 +7,19 @@ A job tells how it ended in a file, too, if PAIRING_OUTCOME names one: `{"ok": t
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
-from include.pipeline_config import Pipeline
-from spark_jobs.cli import OneLineParser, pipeline_argument
+from include.pipeline_config import Pipeline, PipelineError, check_runnable
+from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
+from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import spark_session
 from spark_jobs.storage.tables import Warehouse
-from spark_jobs.storage.writer_lock import local_folder, writer_lock
+from spark_jobs.storage.writer_lock import writer_lock
 
-WAREHOUSE_VARIABLE, OUTCOME_VARIABLE = "PAIRING_WAREHOUSE", "PAIRING_OUTCOME"
-_DEFAULT_WAREHOUSE = Path(__file__).resolve().parents[1] / ".local" / "warehouse"
 _LOCK_WAIT_S = 300.0
 
 Counts = dict[str, int]
@@ -35,7 +31,7 @@ def job_parser(job: str, description: str | None) -> OneLineParser:
     parser.add_argument("--pipeline", type=pipeline_argument, required=True, help="the pipeline's YAML file")
     parser.add_argument(
         "--warehouse",
-        default=os.environ.get(WAREHOUSE_VARIABLE) or str(_DEFAULT_WAREHOUSE),
+        default=warehouse_root(),
         help=f"folder or URI above the pipelines' tables (default: ${WAREHOUSE_VARIABLE}, else .local/warehouse)",
     )
     return parser
@@ -46,17 +42,16 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
     pipeline: Pipeline = arguments.pipeline
     root = arguments.warehouse.rstrip("/")
     try:
-        if pipeline.late == "replay":
-            raise NeedsOperator(f"pipeline {pipeline.name}: late: replay needs a replay DAG, which there is not yet; use dead_letter")
+        check_runnable(pipeline)
         folder = local_folder(root)
         root = root if folder is None else str(folder.absolute())
         with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
             counts = work(Warehouse(spark, root, pipeline))
             spark.stop()
-        _tell({"ok": True, "counts": counts})
+        tell_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
-    except (JobProblem, BrokenInvariant, OSError) as error:
+    except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
         _end_with(error, f"{' '.join(str(error).split())}")
     except Exception as error:
         traceback.print_exc()
@@ -65,12 +60,8 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
 
 
 def _end_with(error: Exception, line: str) -> None:
-    _tell({"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator)})
+    tell_outcome(
+        {"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator | BrokenInvariant | PipelineError)}
+    )
     print(f"error: {line}", file=sys.stderr, flush=True)
     sys.exit(1)
-
-
-def _tell(outcome: dict[str, object]) -> None:
-    path = os.environ.get(OUTCOME_VARIABLE)
-    if path:
-        Path(path).write_text(json.dumps(outcome), encoding="utf-8")

@@ -9,13 +9,14 @@ conservation law is checked before the first commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,6 +35,7 @@ from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, decl
 
 _EVENTS_A_TASK = 250_000
 _ROWS_AT_ONCE = 65_536
+_WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 
 
 def main(warehouse: Warehouse) -> Counts:
@@ -53,17 +55,19 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
     outcomes = decide(warehouse, planned, landed).persist(StorageLevel.DISK_ONLY)
     try:
-        found = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
+        summary = _summary(outcomes)
+        found = {row["outcome"]: row["rows"] for row in summary}
         check_conservation(open_before, accepted, found)
         compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
         rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
         open_after = found.get(Outcome.OPEN, 0)
+        landed_in = {batch for row in summary if row["outcome"] in AT_PAIRING for batch in row["landed_in"]}
         fault_point("before_compounds")
         if compounds:
             commit(warehouse, COMPOUNDS, compound_rows(outcomes, pipeline, batch_id), COMPOUNDS, batch_id)
         fault_point("after_compounds")
         if rejected:
-            commit(warehouse, REJECTED, rejected_rows(warehouse, outcomes, planned, found), REJECTED, batch_id)
+            commit(warehouse, REJECTED, rejected_rows(warehouse, outcomes, planned, landed_in), REJECTED, batch_id)
         fault_point("after_rejected")
         if open_before or open_after:
             commit(warehouse, OPEN, open_rows(outcomes, pipeline), OPEN, batch_id, mode="overwrite")
@@ -73,9 +77,21 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
     counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
     counts["open_after"] = open_after
-    versions = {table: warehouse.version(table) for table in (OPEN, COMPOUNDS, REJECTED)}
-    ledger.append(landed.next_step(PAIRED, started, counts=counts, versions=versions))
-    return ledger.last_batch()[PAIRED]
+    with ThreadPoolExecutor(max_workers=3) as beside:
+        versions = dict(zip(_WRITTEN, beside.map(warehouse.version, _WRITTEN), strict=True))
+    paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
+    ledger.append(paired)
+    return paired
+
+
+def _summary(outcomes: DataFrame) -> list[Row]:
+    """Rows by outcome; for rejected events also the batches that landed them, where their bytes are."""
+    landed_in = F.when(
+        F.col("outcome").isin([str(reason) for reason in AT_PAIRING]), F.coalesce("left_batch_id", "right_batch_id")
+    )
+    return list(
+        outcomes.groupBy("outcome").agg(F.count("*").alias("rows"), F.collect_set(landed_in).alias("landed_in")).collect()
+    )
 
 
 def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
@@ -93,14 +109,22 @@ def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataF
 
 
 def _new_events(warehouse: Warehouse, batch_id: int, pipeline: Pipeline, side: Side, number: int) -> DataFrame:
-    columns = [*pipeline.key, F.lit(number).alias("side"), "partition", "offset", "ts", "payload", "batch_id"]
+    columns: list[Column | str] = [
+        *pipeline.key,
+        F.lit(number).alias("side"),
+        "partition",
+        "offset",
+        "ts",
+        "payload",
+        "batch_id",
+    ]
     accepted = (F.col("batch_id") == batch_id) & F.col("problem").isNull()
     return warehouse.read(raw_table(side)).where(accepted).select(*columns, F.lit(False).alias("is_open"))
 
 
 def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT).alias("side")
-    columns = [*planned.pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
+    columns: list[Column | str] = [*planned.pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
     return warehouse.read(OPEN, planned.versions[OPEN]).select(*columns, F.lit(True).alias("is_open"))
 
 
@@ -166,18 +190,20 @@ def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> Dat
     )
 
 
-def rejected_rows(warehouse: Warehouse, outcomes: DataFrame, planned: LedgerRow, found: Counts) -> DataFrame:
-    """Rows of rejected_events: the batch's messages with a problem, and the duplicates and late ones with their bytes."""
+def rejected_rows(warehouse: Warehouse, outcomes: DataFrame, planned: LedgerRow, landed_in: set[int]) -> DataFrame:
+    """Rows of rejected_events: the batch's messages with a problem, and the duplicates and late ones with their bytes.
+
+    `landed_in`: the batches that landed duplicates and late events; only these are searched for the bytes.
+    """
     pipeline, batch_id = planned.pipeline, planned.batch_id
     raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in pipeline.sides))
     rows = raw.where((F.col("batch_id") == batch_id) & F.col("problem").isNotNull()).withColumn("reason", F.col("problem"))
-    if any(found.get(str(reason)) for reason in AT_PAIRING):
+    if landed_in:
         events = _events_of(outcomes.where(F.col("outcome").isin([str(reason) for reason in AT_PAIRING])), pipeline)
-        # A duplicate may have been landed by an earlier batch; only the batches that are needed are read.
-        landed_in = [row["batch_id"] for row in events.select("batch_id").distinct().collect()]
         place = ["topic", "partition", "offset"]
         reasons = events.select(*place, F.col("outcome").alias("reason"))
-        rows = rows.unionByName(raw.where(F.col("batch_id").isin(landed_in)).join(F.broadcast(reasons), place), allowMissingColumns=True)
+        searched = raw.where(F.col("batch_id").isin(sorted(landed_in)))
+        rows = rows.unionByName(searched.join(F.broadcast(reasons), place), allowMissingColumns=True)
     columns = [field.name for field in declared_schema(pipeline, REJECTED).fields if field.name != "batch_id"]
     return rows.select(*columns, F.lit(batch_id).cast("bigint").alias("batch_id"))
 
@@ -191,7 +217,10 @@ def open_rows(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
 def _events_of(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Outcomes of single events, as events: side, topic and the columns of the side that is there."""
     is_left = F.col("left_offset").isNotNull()
-    columns = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in ("partition", "offset", "ts", "payload", "batch_id")]
+    columns = [
+        F.coalesce(f"left_{name}", f"right_{name}").alias(name)
+        for name in ("partition", "offset", "ts", "payload", "batch_id")
+    ]
     return outcomes.select(
         "outcome",
         *pipeline.key,

@@ -7,7 +7,8 @@ Records and position go out in one Kafka transaction an output partition; see sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -23,12 +24,15 @@ from spark_jobs.broker.publisher import Slot, SlotReport, publish_slot
 from spark_jobs.broker.settings import BrokerProblem, Settings, admin_settings, kafka_settings
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
-_MESSAGE = "slot INT, batch_id BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, ts BIGINT"
-_REPORT = "partition INT, position BIGINT, sent BIGINT, problem STRING, retry BOOLEAN"
+_MESSAGE = (
+    "slot INT, batch_id BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, ts BIGINT"
+)
+_REPORT = "partition INT, sent BIGINT, there MAP<BIGINT, BIGINT>, problem STRING, retry BOOLEAN"
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -36,15 +40,30 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def main(warehouse: Warehouse) -> Counts:
     """Sends what is paired but not published; gives the number of records sent."""
     ledger, started = Ledger(warehouse), datetime.now(UTC)
-    copy, target = ledger.last_id(PUBLISHED), ledger.last_id(PAIRED)
+    last = ledger.last_ids()
+    copy, target = last[PUBLISHED], last[PAIRED]
     if target <= copy:
         return {}
     reports = _send(warehouse, copy, target)
     fault_point("after_publish")
     paired = [row for row in ledger.rows(copy + 1, target) if row.step == PAIRED]
+    there: Counter[int] = sum((Counter(report.there) for report in reports), Counter())
+    _check(paired, there)
+    ledger.append(
+        *(row.next_step(PUBLISHED, started, counts={"compounds": there[row.batch_id], "position": target}) for row in paired)
+    )
     sent = sum(report.sent for report in reports)
-    ledger.append(*(row.next_step(PUBLISHED, started, counts={"compounds": row.counts["compounds"], "position": target}) for row in paired))
-    return {"batch_id": target, "batches": len(paired), "compounds": sum(row.counts["compounds"] for row in paired), "sent": sent}
+    return {"batch_id": target, "batches": len(paired), "compounds": sum(there.values()), "sent": sent}
+
+
+def _check(paired: list[LedgerRow], there: Mapping[int, int]) -> None:
+    """Every compound that was paired must be on the topic before the ledger says so."""
+    for row in paired:
+        if there.get(row.batch_id, 0) != row.counts["compounds"]:
+            raise BrokenInvariant(
+                f"batch {row.batch_id}: {row.counts['compounds']} compounds were paired, but {there.get(row.batch_id, 0)} "
+                "published: was compound_events changed by hand?"
+            )
 
 
 def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
@@ -67,7 +86,7 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
             raise (BrokerProblem if row["retry"] else NeedsOperator)(row["problem"])
     if sorted(row["partition"] for row in rows) != list(range(slots)):
         raise RuntimeError(f"{slots} output partitions, but reports of {len(rows)}: the position of the others did not move")
-    return [SlotReport(row["partition"], row["position"], row["sent"]) for row in rows]
+    return [SlotReport(row["partition"], row["sent"], row["there"]) for row in rows]
 
 
 def _to_messages(pipeline: Pipeline, slots: int) -> Stage:
@@ -98,16 +117,16 @@ def _sender(settings: Settings, pipeline: Pipeline, table_id: str, copy: int, ta
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
         slot = Slot(name, topic, task.partitionId(), table_id, copy, target)
-        report, problem, retry = SlotReport(slot.partition, copy, 0), None, True
+        report, problem, retry = SlotReport(slot.partition, 0, {}), None, True
         try:
             report = publish_slot(settings, slot, _messages(batches))
         except (BrokerProblem, NeedsOperator) as error:
             # Told to the driver as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator)
-        row = [*report, problem, retry]
-        types = (pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.bool_())
+        row = [report.partition, report.sent, list(report.there.items()), problem, retry]
+        types = (pa.int32(), pa.int64(), pa.map_(pa.int64(), pa.int64()), pa.string(), pa.bool_())
         columns = [pa.array([value], kind) for value, kind in zip(row, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, ["partition", "position", "sent", "problem", "retry"])
+        yield pa.RecordBatch.from_arrays(columns, ["partition", "sent", "there", "problem", "retry"])
 
     return send
 
@@ -117,7 +136,7 @@ def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
         for row in batch.to_pylist():
             if row["batch_id"] is None:
                 continue
-            headers = [(header["name"], header["value"]) for header in row["headers"]]
+            headers: list[tuple[str, str | bytes | None]] = [(header["name"], header["value"]) for header in row["headers"]]
             yield Message(row["batch_id"], row["key"], row["value"], headers)
 
 

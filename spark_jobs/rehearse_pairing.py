@@ -63,20 +63,31 @@ class Rehearsal:
         rejected += [(str(reason), self._source(row)) for reason in AT_PAIRING for row in _rows(outcomes, reason)]
         self.open_events = self._still_open(outcomes)
         self.clock = clock
-        ledger = {"table": "batch_ledger", "batch": self.batch_id, "clock": clock, "landed": landed, "accepted": accepted.num_rows}
+        ledger = {
+            "table": "batch_ledger",
+            "batch": self.batch_id,
+            "clock": clock,
+            "landed": landed,
+            "accepted": accepted.num_rows,
+        }
         ledger |= {"open_before": open_before, "open_after": self.open_events.num_rows}
         ledger |= {name: counts.get(name, 0) for name in ("pair", "left_only", "right_only", "collapsed")}
         ledger["rejected"] = dict(sorted(Counter(reason for reason, _ in rejected).items()))
-        lines = sorted(self._compound_lines(compounds)) + sorted((_source_order(source), self._rejected_line(reason, source)) for reason, source in rejected)
+        lines = sorted(self._compound_lines(compounds)) + sorted(
+            (_source_order(source), self._rejected_line(reason, source)) for reason, source in rejected
+        )
         return [line for _, line in lines], json.dumps(ledger)
 
     def _land(self, records: list[Row], wall_time: int) -> tuple[pa.Table, list[tuple[str, str]]]:
         tables, rejected = [event_schema(self.pipeline.key).empty_table()], []
         for number, side in ((LEFT, self.pipeline.left), (RIGHT, self.pipeline.right)):
             mine = [record for record in records if record["topic"] == side.topic]
-            values = [None if record["payload"] is None else record["payload"].encode("utf-8", "surrogatepass") for record in mine]
+            values = [_bytes(record["payload"]) for record in mine]
             parsed = parse_columns(
-                values, [record["ts"] for record in mine], body_fields(self.pipeline, side), latest_ts(self.pipeline, wall_time)
+                values,
+                [record["ts"] for record in mine],
+                body_fields(self.pipeline, side),
+                latest_ts(self.pipeline, wall_time),
             )
             columns = [
                 *parsed.key,
@@ -107,7 +118,9 @@ class Rehearsal:
         return pa.Table.from_pylist(rows, schema=event_schema(self.pipeline.key))
 
     def _source(self, row: Row) -> str:
-        side, topic = ("right", self.pipeline.right.topic) if row["left_offset"] is None else ("left", self.pipeline.left.topic)
+        side, topic = (
+            ("right", self.pipeline.right.topic) if row["left_offset"] is None else ("left", self.pipeline.left.topic)
+        )
         return f"{topic}-{row[f'{side}_partition']}-{row[f'{side}_offset']}"
 
     def _compound_lines(self, compounds: pa.Table) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -148,10 +161,20 @@ def _source_order(source: str) -> tuple[Any, ...]:
 
 def _read_records(path: Path, pipeline: Pipeline) -> list[Row]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    except OSError as error:
         fail(f"{path}: cannot be read: {error}")
     return [_read_record(f"{path}:{number}", line, pipeline) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _bytes(text: str | None) -> bytes | None:
+    """The message's bytes. kcat prints bytes that are no UTF-8 as they are; they must come out malformed, not stop the others."""
+    if text is None:
+        return None
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _read_record(place: str, line: str, pipeline: Pipeline) -> Row:
@@ -192,7 +215,9 @@ def main(pipeline: Pipeline, batches: list[BatchFile]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = OneLineParser(prog="rehearse_pairing", description="Rehearse the pairing rules on files, without Kafka, Delta or Airflow.")
+    parser = OneLineParser(
+        prog="rehearse_pairing", description="Rehearse the pairing rules on files, without Kafka, Delta or Airflow."
+    )
     parser.add_argument("--pipeline", type=pipeline_argument, required=True, help="the pipeline's YAML file")
     parser.add_argument(
         "--batch",

@@ -7,29 +7,24 @@ Report first, then fail: metrics row, page and ledger row are there whatever the
 
 from __future__ import annotations
 
-import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import functions as F
 
+from include.warehouse_folder import pages_folder
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.problems import JobProblem
+from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.metrics import Metrics, measure
 from spark_jobs.quality.pages import write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
 from spark_jobs.storage.tables import METRICS, Warehouse, declared_schema
-from spark_jobs.storage.writer_lock import local_folder
-
-PAGES_VARIABLE = "PAIRING_QUALITY_PAGES"
 
 
-class BrokenBatch(JobProblem):
+class BrokenBatch(NeedsOperator):
     """A critical check failed; the text says which, with both numbers."""
 
 
@@ -42,10 +37,11 @@ def main(warehouse: Warehouse) -> Counts:
 
 def _report(warehouse: Warehouse) -> Counts:
     ledger, started = Ledger(warehouse), datetime.now(UTC)
-    done, last = ledger.last_id(REPORTED), ledger.last_id(PAIRED)
+    known = ledger.last_ids()
+    done, last = known[REPORTED], known[PAIRED]
     if last <= done:
         # A second try must not turn a broken batch green.
-        _fail_again(warehouse, done)
+        _fail_again(warehouse)
         return {}
     steps: dict[int, dict[str, LedgerRow]] = {}
     for row in ledger.rows(done + 1, last):
@@ -56,7 +52,7 @@ def _report(warehouse: Warehouse) -> Counts:
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
     fault_point("after_metrics")
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
-        page = write_pages(pages_folder(warehouse), rows[PAIRED], metrics, verdict)
+        page = write_pages(pages_folder(warehouse.root, warehouse.pipeline.name), rows[PAIRED], metrics, verdict)
     print(f"quality report: {page}")
     ledger.append(
         *(
@@ -64,29 +60,46 @@ def _report(warehouse: Warehouse) -> Counts:
             for rows, verdict in zip(batches, verdicts, strict=True)
         )
     )
-    _fail_if_broken([(rows[PAIRED].batch_id, judged) for rows, verdict in zip(batches, verdicts, strict=True) for judged in verdict.failed])
+    _fail_if_broken(
+        [
+            (rows[PAIRED].batch_id, judged)
+            for rows, verdict in zip(batches, verdicts, strict=True)
+            for judged in verdict.failed
+        ]
+    )
     shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
     return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
 
 
-def pages_folder(warehouse: Warehouse) -> Path:
-    """Where the pages go: beside the tables of a local warehouse, else below $PAIRING_QUALITY_PAGES."""
-    folder = local_folder(warehouse.root)
-    elsewhere = os.environ.get(PAGES_VARIABLE) or str(Path(tempfile.gettempdir()) / "event-pairing")
-    return (folder or Path(elsewhere)) / warehouse.pipeline.name / "quality"
-
-
-def _append_metrics(warehouse: Warehouse, last: int, batch_ids: list[int], measured: list[Metrics], verdicts: list[Verdict]) -> None:
+def _append_metrics(
+    warehouse: Warehouse, last: int, batch_ids: list[int], measured: list[Metrics], verdicts: list[Verdict]
+) -> None:
     now = datetime.now(UTC)
-    rows = [(batch_id, now, not verdict.failed, metrics) for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)]
+    rows = [
+        (batch_id, now, not verdict.failed, metrics)
+        for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)
+    ]
+    # A report that died after this commit has left its rows; the batches that came since are added to them.
+    there = {
+        row["batch_id"]
+        for row in warehouse.read(METRICS).where(F.col("batch_id") >= batch_ids[0]).select("batch_id").collect()
+    }
+    rows = [row for row in rows if row[0] not in there]
+    if not rows:
+        return
     frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, METRICS))
     commit(warehouse, METRICS, frame, METRICS, last)
 
 
-def _fail_again(warehouse: Warehouse, batch_id: int) -> None:
-    row = warehouse.read(METRICS).where((F.col("batch_id") == batch_id) & ~F.col("success")).first()
-    if row is not None:
-        _fail_if_broken([(batch_id, judged) for judged in judge(row["metrics"], warehouse.pipeline.quality).failed])
+def _fail_again(warehouse: Warehouse) -> None:
+    """Judges the batches of the last report again; they were written together and share their time."""
+    rows = warehouse.read(METRICS)
+    newest = rows.agg(F.max("judged_at").alias("judged_at"))
+    broken = rows.where(~F.col("success")).join(newest, "judged_at").orderBy("batch_id").collect()
+    failed = [
+        (row["batch_id"], judged) for row in broken for judged in judge(row["metrics"], warehouse.pipeline.quality).failed
+    ]
+    _fail_if_broken(failed)
 
 
 def _fail_if_broken(failed: list[tuple[int, Judged]]) -> None:

@@ -68,7 +68,9 @@ def send(broker, pipeline) -> Callable[..., None]:
 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
 
-    def send_one(side: str, user: str = "", ts: int = 0, payload: Any = None, value: bytes | None = None, **options: Any) -> None:
+    def send_one(
+        side: str, user: str = "", ts: int = 0, payload: Any = None, value: bytes | None = None, **options: Any
+    ) -> None:
         of = pipeline.left if side == "a" else pipeline.right
         if user:
             body = {"user1": user, "user2": "v", "timestamp": ts, of.payload: payload}

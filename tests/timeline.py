@@ -39,7 +39,12 @@ def play(tmp_path: Path, batches: Iterable[Batch], pipeline: Pipeline = SMALL, a
             event, _, user = word.partition(":")
             side, at = event[0], int(event[1:])
             topic, payload = ("analyticsTopic", "analytics") if side == "a" else ("metricsTopic", "metrics")
-            body = {"user1": user or "u", "user2": "v", "timestamp": T0 + at, payload: word if alike else f"{word}#{offsets[side]}"}
+            body = {
+                "user1": user or "u",
+                "user2": "v",
+                "timestamp": T0 + at,
+                payload: word if alike else f"{word}#{offsets[side]}",
+            }
             record = {"topic": topic, "partition": 0, "offset": offsets[side], "ts": T0 + at, "key": None}
             lines.append(json.dumps(record | {"payload": json.dumps(body)}))
             offsets[side] += 1

@@ -1,6 +1,7 @@
-"""Creates the topics of every pipeline in include/pipelines/ that do not exist yet: `python -m include.image.create_topics kafka:19092`.
+"""Creates the topics of all pipelines that do not exist yet: `python -m include.image.create_topics kafka:19092`.
 
-Topics that exist are left as they are, whatever their number of partitions: somebody may have given them more.
+The pipelines are those in include/pipelines/. Topics that exist are left as they are, whatever their number of
+partitions: somebody may have given them more.
 """
 
 from __future__ import annotations

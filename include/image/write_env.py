@@ -2,9 +2,9 @@
 
     python3 include/image/write_env.py
 
-`docker compose` reads `.env` beside docker-compose.yaml by itself. The file is readable by its owner only, git-ignored and kept
-out of the image. An existing one is never overwritten: the database keeps the password it was created with, and what was
-encrypted with the old key could not be read again. Needs nothing but Python, since it runs before anything is installed.
+`docker compose` reads `.env` beside docker-compose.yaml by itself. The file is readable by its owner only, git-ignored and
+kept out of the image. An existing one is never overwritten: the database keeps the password it was created with, and what
+was encrypted with the old key could not be read again. Needs nothing but Python: it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
     except OSError as error:
         print(f"{ENV_FILE} cannot be written: {error.strerror}")
         return 1
-    print(f"Wrote {ENV_FILE}. Airflow's user is admin, its password AIRFLOW_ADMIN_PASSWORD in that file.")
+    print(f"Wrote {ENV_FILE}. Next: docker compose up --wait")
     return 0
 
 

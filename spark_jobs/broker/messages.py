@@ -12,7 +12,7 @@ class Message(NamedTuple):
     batch_id: int
     key: bytes
     value: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, str | bytes | None]]
 
 
 def compound_message(row: dict[str, Any], key: tuple[str, ...], payloads: tuple[str, str]) -> Message:
@@ -24,7 +24,7 @@ def compound_message(row: dict[str, Any], key: tuple[str, ...], payloads: tuple[
     >>> message.key, message.value
     (b'x-y', b'{"a":"x","b":"y","ts":5,"left":null,"right":{"loss":0.10}}')
     """
-    headers = [
+    headers: list[tuple[str, str | bytes | None]] = [
         ("pair-id", row["pair_id"].encode()),
         ("revision", str(row["revision"]).encode()),
         ("kind", row["kind"].encode()),

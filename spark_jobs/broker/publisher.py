@@ -7,14 +7,22 @@ same transactional id is fenced by `init_transactions`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message as Delivered, Producer, TopicPartition
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as Delivered
 
 from spark_jobs.broker.messages import Message
-from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, consumer_settings, producer_settings
+from spark_jobs.broker.settings import (
+    ANSWER_WITHIN_S,
+    BrokerProblem,
+    Settings,
+    address,
+    consumer_settings,
+    producer_settings,
+)
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import NeedsOperator
 
@@ -38,11 +46,11 @@ class Slot(NamedTuple):
 
 
 class SlotReport(NamedTuple):
-    """`position`: the batch_id published last before this run; `sent`: records sent in this run."""
+    """`sent`: records sent in this run. `there`: batch_id -> records that are on the topic now, sent in this run or before."""
 
     partition: int
-    position: int
     sent: int
+    there: dict[int, int]
 
 
 def publish_slot(settings: Settings, slot: Slot, messages: Iterable[Message]) -> SlotReport:
@@ -64,10 +72,7 @@ def _publish(settings: Settings, slot: Slot, messages: Iterable[Message]) -> Slo
     consumer = Consumer(consumer_settings(settings, slot.group))
     try:
         position = _position(consumer, slot)
-        sent = 0
-        if position < slot.target:
-            sent = _Transactions(producer, consumer, slot, position).send(messages)
-        return SlotReport(slot.partition, position, sent)
+        return _Transactions(producer, consumer, slot, position).send(messages)
     finally:
         consumer.close()
 
@@ -101,12 +106,15 @@ class _Transactions:
         self.in_transaction = 0
         self.failure: KafkaError | None = None
 
-    def send(self, messages: Iterable[Message]) -> int:
-        """Number of records sent. On any error the open transaction is aborted."""
+    def send(self, messages: Iterable[Message]) -> SlotReport:
+        """Sends what is beyond the position. On any error the open transaction is aborted."""
+        there: Counter[int] = Counter()
         sent, batch_id = 0, self.position
-        self.producer.begin_transaction()
+        if self.position < self.slot.target:
+            self.producer.begin_transaction()
         try:
             for message in messages:
+                there[message.batch_id] += 1
                 if message.batch_id <= self.position:
                     continue
                 if message.batch_id != batch_id and self.in_transaction >= _RECORDS_A_TRANSACTION:
@@ -118,11 +126,12 @@ class _Transactions:
                 if sent == 1:
                     fault_point("publish_half_sent")
             fault_point("publish_before_commit")
-            self._commit(self.slot.target)
+            if self.position < self.slot.target:
+                self._commit(self.slot.target)
         except BaseException:
             self._abort()
             raise
-        return sent
+        return SlotReport(self.slot.partition, sent, dict(there))
 
     def _produce(self, message: Message) -> None:
         while True:
@@ -156,6 +165,8 @@ class _Transactions:
         self.in_transaction = 0
 
     def _abort(self) -> None:
+        if self.position >= self.slot.target:
+            return
         try:
             self.producer.abort_transaction(ANSWER_WITHIN_S)
         except KafkaException as error:

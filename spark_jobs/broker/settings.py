@@ -16,7 +16,15 @@ Settings = dict[str, Any]
 
 # Of one kind of client only: the other kind would complain about them in the log.
 _CONSUMER_ONLY = ("group.id", "auto.offset.reset", "enable.auto.commit", "session.timeout.ms", "isolation.level")
-_PRODUCER_ONLY = ("acks", "linger.ms", "compression.type", "batch.size", "enable.idempotence", "partitioner", "transactional.id")
+_PRODUCER_ONLY = (
+    "acks",
+    "linger.ms",
+    "compression.type",
+    "batch.size",
+    "enable.idempotence",
+    "partitioner",
+    "transactional.id",
+)
 _SAME_NAME_IN_JAVA = ("bootstrap.servers", "security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
 
 
@@ -28,7 +36,9 @@ def kafka_settings() -> Settings:
     """The settings in the environment variable PAIRING_KAFKA; raises NeedsOperator if it cannot be used."""
     text = os.environ.get(VARIABLE)
     if not text:
-        raise NeedsOperator(f"{VARIABLE} is not set: give client settings as JSON, like {{\"bootstrap.servers\": \"127.0.0.1:9092\"}}")
+        raise NeedsOperator(
+            f'{VARIABLE} is not set: give client settings as JSON, like {{"bootstrap.servers": "127.0.0.1:9092"}}'
+        )
     try:
         settings = json.loads(text)
     except ValueError as error:
@@ -47,7 +57,12 @@ def address(settings: Settings) -> str:
 def consumer_settings(settings: Settings, group: str) -> Settings:
     """For a consumer or admin client that commits nothing by itself and sees committed records only."""
     mine = {name: value for name, value in settings.items() if name not in _PRODUCER_ONLY}
-    return mine | {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "logger": _quiet_logger()}
+    return mine | {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "logger": _quiet_logger(),
+    }
 
 
 def admin_settings(settings: Settings) -> Settings:

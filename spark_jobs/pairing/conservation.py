@@ -25,7 +25,9 @@ def check_conservation(open_before: int, accepted: int, outcomes: Mapping[str, i
     counted = {outcome: outcomes.get(outcome, 0) for outcome in Outcome}
     events_out = sum(rows * (2 if outcome is Outcome.PAIR else 1) for outcome, rows in counted.items())
     if open_before + accepted != events_out:
-        listed = ", ".join(f"{outcome} {rows}{' x 2' if outcome is Outcome.PAIR else ''}" for outcome, rows in counted.items())
+        listed = ", ".join(
+            f"{outcome} {rows}{' x 2' if outcome is Outcome.PAIR else ''}" for outcome, rows in counted.items()
+        )
         raise BrokenInvariant(
             f"conservation broken: {open_before} open before + {accepted} accepted = {open_before + accepted} events in, "
             f"but {events_out} out ({listed})"

@@ -39,7 +39,10 @@ def match_one_to_one(session: Ints, ts: Ints, side: Ints, tolerance_ms: int) -> 
     stretch = np.cumsum(new_stretch) - 1
     lefts, rights = np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)
     stretches = int(stretch[-1]) + 1 if len(ts) else 0
-    left_count, right_count = np.bincount(stretch[lefts], minlength=stretches), np.bincount(stretch[rights], minlength=stretches)
+    left_count, right_count = (
+        np.bincount(stretch[lefts], minlength=stretches),
+        np.bincount(stretch[rights], minlength=stretches),
+    )
     left_start, right_start = np.cumsum(left_count) - left_count, np.cumsum(right_count) - right_count
     both = np.flatnonzero((left_count > 0) & (right_count > 0))
     shapes, shape_of = np.unique(np.stack((left_count[both], right_count[both]), axis=1), axis=0, return_inverse=True)

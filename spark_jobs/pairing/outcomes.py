@@ -124,7 +124,9 @@ def _decide(events: pa.Table, rules: Rules) -> _Decided:
     is_left = side[single] == LEFT
     orphan = np.where(is_left, _CODES.index(Outcome.LEFT_ONLY), _CODES.index(Outcome.RIGHT_ONLY))
     return _Decided(
-        np.concatenate((np.full(len(left), _CODES.index(Outcome.PAIR)), np.where(outcome[single] < 0, orphan, outcome[single]))),
+        np.concatenate(
+            (np.full(len(left), _CODES.index(Outcome.PAIR)), np.where(outcome[single] < 0, orphan, outcome[single]))
+        ),
         np.concatenate((left, np.where(is_left, single, -1))),
         np.concatenate((right, np.where(is_left, -1, single))),
     )

@@ -115,7 +115,9 @@ class ParsedColumns(NamedTuple):
     problem: pa.Array
 
 
-def parse_columns(values: Iterable[bytes | None], record_ts: Iterable[int | None], fields: BodyFields, latest_ts: int) -> ParsedColumns:
+def parse_columns(
+    values: Iterable[bytes | None], record_ts: Iterable[int | None], fields: BodyFields, latest_ts: int
+) -> ParsedColumns:
     """Parses messages in bulk: aligned values and record timestamps in, aligned Arrow columns out."""
     parse = message_parser(fields, latest_ts)
     keys, ts, payloads, problems = [], [], [], []
@@ -126,4 +128,6 @@ def parse_columns(values: Iterable[bytes | None], record_ts: Iterable[int | None
         payloads.append(parsed.payload)
         problems.append(parsed.problem)
     key_columns = [pa.array([key[rank] for key in keys], pa.string()) for rank in range(len(fields.key))]
-    return ParsedColumns(key_columns, pa.array(ts, pa.int64()), pa.array(payloads, pa.string()), pa.array(problems, pa.string()))
+    return ParsedColumns(
+        key_columns, pa.array(ts, pa.int64()), pa.array(payloads, pa.string()), pa.array(problems, pa.string())
+    )

@@ -25,7 +25,10 @@ def measure(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> list[Met
 def _count_tables(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> _Counted:
     first, last = steps[0][PAIRED].batch_id, steps[-1][PAIRED].batch_id
     tables = [
-        *(_grouped(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last) for side in warehouse.pipeline.sides),
+        *(
+            _grouped(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last)
+            for side in warehouse.pipeline.sides
+        ),
         _grouped(warehouse.read(COMPOUNDS), COMPOUNDS, F.col("kind"), first, last),
         _grouped(warehouse.read(REJECTED), REJECTED, F.col("reason"), first, last),
         *(_open_after(warehouse, rows[PAIRED]) for rows in steps),
@@ -47,7 +50,9 @@ def _open_after(warehouse: Warehouse, paired: LedgerRow) -> DataFrame:
     """open_events holds the sessions of one moment: after this batch, that is the version its ledger row names."""
     rows = warehouse.read(OPEN, paired.versions[OPEN])
     batch_id = F.lit(paired.batch_id).cast("bigint").alias("batch_id")
-    return rows.agg(F.count("*").alias("records")).select(F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label"), "records")
+    return rows.agg(F.count("*").alias("records")).select(
+        F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label"), "records"
+    )
 
 
 def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
@@ -64,7 +69,7 @@ def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
     refused = count(REJECTED, *AT_PAIRING)
     open_before, open_after = planned.counts["open_before"], count(OPEN, "open")
     collapsed = paired.counts[Outcome.COLLAPSED]
-    published = compounds if PUBLISHED in rows else 0
+    published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
     metrics: dict[str, float] = {
         "planned": sum(known.planned for known in planned.offsets),
         "offset_gaps": landed.counts["offset_gaps"],

@@ -20,7 +20,9 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .passed { color: #1a7f37; } .warning { color: #9a6700; } .critical { color: #cf222e; }
 @media (prefers-color-scheme: dark) { .passed { color: #3fb950; } .warning { color: #d29922; } .critical { color: #ff7b72; } }
 """
-_EXTERNAL = re.compile(r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>", re.S)
+_EXTERNAL = re.compile(
+    r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>", re.S
+)
 
 
 def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict) -> Path:
@@ -53,7 +55,7 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{html.escape(title)} <span class="{'critical' if verdict.failed else 'passed'}">{state}</span></h1>
+<h1>{html.escape(title)} <span class="{"critical" if verdict.failed else "passed"}">{state}</span></h1>
 <p>{previous}<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
 <h2>Checks</h2><table><tr><th>Check</th><th>Observed</th><th>Allowed</th><th>Result</th></tr>
 {"".join(_check_line(judged) for judged in verdict.checks)}</table>

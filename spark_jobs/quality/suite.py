@@ -74,7 +74,9 @@ def judge(metrics: Metrics, thresholds: Quality) -> Verdict:
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     row = context.data_sources.add_pandas("metrics").add_dataframe_asset("batch").add_batch_definition_whole_dataframe("row")
-    suite = context.suites.add(gx.ExpectationSuite(name="quality", expectations=[_one_row(gx), *(_bound(gx, check) for check in wanted)]))
+    suite = context.suites.add(
+        gx.ExpectationSuite(name="quality", expectations=[_one_row(gx), *(_bound(gx, check) for check in wanted)])
+    )
     definition = context.validation_definitions.add(gx.ValidationDefinition(name="batch", data=row, suite=suite))
     result = definition.run(batch_parameters={"dataframe": pandas.DataFrame([metrics])}, result_format="COMPLETE")
     for entry in result.results:

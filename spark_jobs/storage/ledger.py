@@ -10,6 +10,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
+from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.tables import LEDGER, Warehouse, declared_schema
 
@@ -77,18 +78,32 @@ class Ledger:
             return {}
         return {row.step: row for row in self.rows(newest[0], newest[0])}
 
-    def last_id(self, step: str) -> int:
-        """Largest batch_id for which the step is recorded; 0 if none."""
-        newest = self._table().where(F.col("step") == step).agg(F.max("batch_id")).first()
-        return int(newest[0]) if newest is not None and newest[0] is not None else 0
+    def last_ids(self) -> dict[str, int]:
+        """Step -> the largest batch_id for which it is recorded; 0 for a step that never was."""
+        newest = self._table().groupBy("step").agg(F.max("batch_id").alias("batch_id")).collect()
+        return dict.fromkeys(STEPS, 0) | {row["step"]: row["batch_id"] for row in newest}
 
     def rows(self, first: int, last: int) -> list[LedgerRow]:
         """All rows of the batches first..last, both inclusive, by batch and step."""
         found = [_from_row(row) for row in self._table().where(F.col("batch_id").between(first, last)).collect()]
+        for row in found[:1]:
+            self._check_identity(row)
         return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
 
+    def _check_identity(self, row: LedgerRow) -> None:
+        ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity
+        if ran_with != now:
+            raise NeedsOperator(
+                f"pipeline {self.warehouse.pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
+                f"now says {now}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
+            )
+
     def append(self, *rows: LedgerRow) -> None:
-        """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing."""
+        """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing.
+
+        Of two planners with one batch_id only one writes, so a plan is read again before it is used. Later steps follow from
+        the plan and the tables; whoever repeats them would write the same.
+        """
         step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
         frame = self.warehouse.spark.createDataFrame(

@@ -26,12 +26,17 @@ _OFFSETS = (
     "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
     "max_ts: bigint, lost: bigint>>"
 )
+_NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 # Many small commits: a checkpoint every 100 keeps the cost of a commit flat (10, the default, shows as spikes).
 _PROPERTIES = "'delta.checkpointInterval' = '100'"
 
 
 class TableProblem(JobProblem):
     """A table is missing or not as declared; the text says which and what to do."""
+
+
+class MissingTable(TableProblem):
+    """There is no Delta table at the path."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,21 @@ class Warehouse:
     def read(self, table: str, version: int | None = None) -> DataFrame:
         """The table, at a Delta version if one is given."""
         reader = self.spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
+        try:
+            return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
+        except AnalysisException as error:
+            if error.getCondition() in _NO_TABLE:
+                raise MissingTable(
+                    f"there is no table {self.path(table)}: land_events creates the tables, run it first"
+                ) from None
+            raise
 
     def exists(self, table: str) -> bool:
         """Whether a Delta table is at the path."""
         try:
             return bool(self.read(table).columns)
-        except AnalysisException as error:
-            if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
-                return False
-            raise
+        except MissingTable:
+            return False
 
     def version(self, table: str) -> int:
         """The table's latest Delta version."""
@@ -93,7 +103,10 @@ def raw_table(side: Side) -> str:
 
 def declared_schema(pipeline: Pipeline, table: str) -> StructType:
     """The declared schema of a table."""
-    return StructType.fromDDL(schemas(pipeline)[table])
+    schema = StructType.fromDDL(schemas(pipeline)[table])
+    if not isinstance(schema, StructType):
+        raise TypeError(f"{table}: the declaration is no list of columns")
+    return schema
 
 
 def schemas(pipeline: Pipeline) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """One writer at a time on warehouses whose Delta log cannot tell processes apart.
 
 Delta's log on `file://` is safe within one JVM only, so a writer holds an exclusive flock for as long as it lives. The kernel
-frees it when the process dies, however it dies. Object stores have no flock: there the Airflow pool and Delta's own
+frees it when the process dies, however it dies. Object stores have no flock; there Delta's own
 transactions keep the order.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from include.warehouse_folder import local_folder
 from spark_jobs.problems import JobProblem
 
 
@@ -37,13 +38,6 @@ def writer_lock(root: str, pipeline: str, job: str, wait_seconds: float) -> Iter
         file.write(f"{job} (process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')})")
         file.flush()
         yield
-
-
-def local_folder(root: str) -> Path | None:
-    """The folder of a local warehouse, None for a URI of another file system."""
-    if root.startswith("file:"):
-        return Path("/" + root.removeprefix("file:").lstrip("/"))
-    return None if "://" in root else Path(root)
 
 
 def _acquire(descriptor: int, path: Path, wait_seconds: float) -> None:

@@ -63,7 +63,9 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, tmp_path):
     for other in client.active_runs(CALLS.name):
         client.pause(CALLS.name, False)
         client.wait_for_run(CALLS.name, other, 300)
-    verdict = sample_truth.check([truth], CALLS, kafka, airflow.warehouse, sample_truth.ledger_clock(airflow.warehouse, CALLS))
+    verdict = sample_truth.check(
+        [truth], CALLS, kafka, airflow.warehouse, sample_truth.ledger_clock(airflow.warehouse, CALLS)
+    )
     assert verdict.differences == []
     assert sum(verdict.kinds.values()) > 800
     assert set(verdict.rejected) >= {"malformed_json", "missing_key", "bad_timestamp", "future", "duplicate"}

@@ -26,7 +26,15 @@ def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
             continue
         headers = {name: value.decode() for name, value in message.headers() or []}
         value = json.loads(message.value()) if message.value() is not None else None
-        found.append({"partition": message.partition(), "key": message.key().decode(), "value": value, "timestamp": message.timestamp()[1], **headers})
+        found.append(
+            {
+                "partition": message.partition(),
+                "key": message.key().decode(),
+                "value": value,
+                "timestamp": message.timestamp()[1],
+                **headers,
+            }
+        )
     consumer.close()
     return found
 

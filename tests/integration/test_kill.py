@@ -39,7 +39,9 @@ def submit(pipeline, broker, tmp_path):
             (faults / f"{kill_at}.armed").touch()
         log = tmp_path / "job.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
             if kill_at:
                 reached = faults / f"{kill_at}.reached"
                 wait_for(lambda: reached.exists() or process.poll() is not None)
@@ -98,16 +100,21 @@ def test_killed_after_the_plan_after_the_compounds_and_in_the_middle_of_publishi
     assert Counter(row["user1"] for row in compounds) in (expected, expected + Counter(next=1))
     published = consume(broker.bootstrap, pipeline.output_topic)
     assert Counter(message["pair-id"] for message in published) == Counter(row["pair_id"] for row in compounds)
-    assert all(message["value"]["metrics"] == message["value"]["analytics"] for message in published if message["kind"] == "pair")
+    assert all(
+        message["value"]["metrics"] == message["value"]["analytics"] for message in published if message["kind"] == "pair"
+    )
     assert [row["reason"] for row in table_rows(warehouse, "rejected_events")][:1] == ["malformed_json"]
 
 
 def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):
     from spark_jobs.storage.writer_lock import LockedOut, writer_lock
 
-    with writer_lock(str(tmp_path), "calls", "pair_events", 1), pytest.raises(LockedOut, match=r"held by pair_events \(process \d+"):
-        with writer_lock(str(tmp_path), "calls", "land_events", 0.3):
-            pytest.fail("two writers at once")
+    with (
+        writer_lock(str(tmp_path), "calls", "pair_events", 1),
+        pytest.raises(LockedOut, match=r"held by pair_events \(process \d+"),
+        writer_lock(str(tmp_path), "calls", "land_events", 0.3),
+    ):
+        pytest.fail("two writers at once")
 
 
 def test_broker_away_is_said_with_its_address(pipeline, tmp_path, spark, monkeypatch):

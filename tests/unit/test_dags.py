@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from airflow.sdk import CronDataIntervalTimetable
@@ -37,7 +38,7 @@ def test_exactly_the_dags_of_the_pipelines(dag_bag):
 def test_the_live_dag(dag_bag):
     dag = dag_bag(ROOT / "dags").dags["calls"]
     assert [task.task_id for task in dag.topological_sort()] == TASKS
-    for before, after in zip(TASKS, TASKS[1:], strict=False):
+    for before, after in pairwise(TASKS):
         assert dag.get_task(before).downstream_task_ids == {after}
     assert dag.max_active_runs == 1
     assert dag.catchup is False
@@ -61,4 +62,6 @@ def test_a_broken_pipeline_is_refused_at_parse_with_one_line(dag_bag, tmp_path):
     errors = dag_bag(tmp_path / "dags").import_errors
     assert len(errors) == 1
     last = next(iter(errors.values())).strip().splitlines()[-1]
-    assert last.endswith(f"{file}: grace: '-3m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s")
+    assert last.endswith(
+        f"{file}: grace: '-3m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s"
+    )

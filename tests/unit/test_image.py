@@ -20,8 +20,9 @@ from cryptography.fernet import Fernet
 from include.image import create_topics, healthy, write_env
 from include.local_machine import JARS, ROOT, SPARK_CONF, VENV
 
-# One instruction a line: continuation lines joined, comments left out.
-DOCKERFILE = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", (ROOT / "include/image/Dockerfile").read_text(), flags=re.MULTILINE))
+# One instruction a line: comments left out, continuation lines joined.
+WITHOUT_COMMENTS = re.sub(r"^#.*\n", "", (ROOT / "include/image/Dockerfile").read_text(), flags=re.MULTILINE)
+DOCKERFILE = re.sub(r"\\\n\s*", "", WITHOUT_COMMENTS)
 INSTRUCTIONS = [tuple(line.split(maxsplit=1)) for line in DOCKERFILE.splitlines() if line]
 COPIES = [rest.split() for instruction, rest in INSTRUCTIONS if instruction == "COPY"]
 HOME = PurePosixPath(next(rest for instruction, rest in INSTRUCTIONS if instruction == "WORKDIR"))
@@ -64,9 +65,11 @@ def test_the_set_up_runs_from_what_was_copied_before_it(tmp_path: Path) -> None:
         for source in sources:
             shutil.copy(ROOT / source, tmp_path / target)
     # -S: no installed packages, as in the bare image.
-    program = "import include.local_setup as s; print(s.LOCK.is_file(), *[(s.ROOT / 'include' / f).is_file() for f in ('ivy.xml', 'ivysettings.xml')])"
-    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["True"] * 3, done.stderr
+    command = [sys.executable, "-S", "-c", "import include.local_setup as it; print(it.LOCK, it.ROOT)"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(tmp_path / "requirements.lock"), str(tmp_path)], done.stderr
+    wanted = ["requirements.lock", "include/ivy.xml", "include/ivysettings.xml"]
+    assert [name for name in wanted if not (tmp_path / name).is_file()] == []
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -83,7 +86,8 @@ def test_paths_in_the_image_are_where_the_set_up_puts_things() -> None:
     conf = spark_defaults()
     assert conf["spark.driver.extraClassPath"] == conf["spark.executor.extraClassPath"] == f"{in_image(JARS)}/spark/*"
     assert conf["spark.pyspark.python"] == f"{in_image(VENV)}/bin/python"
-    assert not [name for name, value in conf.items() if "127.0.0.1" in value], "executors could not call a driver on loopback"
+    # Executors could not call back a driver on loopback.
+    assert not [name for name, value in conf.items() if "127.0.0.1" in value]
 
 
 def test_volumes_begin_as_folders_of_the_image_s_user() -> None:

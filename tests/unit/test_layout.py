@@ -36,7 +36,9 @@ def test_imports_point_one_way(folder, banned):
 
 def test_pairing_imports_nothing_of_ours_but_its_own():
     for path in (ROOT / "spark_jobs/pairing").glob("*.py"):
-        assert all(name.startswith("spark_jobs.pairing") for name in imported(path) if name.startswith("spark_jobs")), path.name
+        assert all(name.startswith("spark_jobs.pairing") for name in imported(path) if name.startswith("spark_jobs")), (
+            path.name
+        )
 
 
 def test_jobs_run_on_spark_connect_too():

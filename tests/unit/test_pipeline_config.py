@@ -20,7 +20,10 @@ BROKEN = {
     "tolerance missing": ({"tolerance": GONE}, "tolerance: missing"),
     "gap missing": ({"gap": GONE}, "gap: missing"),
     "gap zero": ({"gap": "0s"}, "gap: must be at least 1 ms"),
-    "same topic twice": ({"right": {"topic": "analyticsTopic", "payload": "metrics"}}, "right.topic: analyticsTopic is already the left topic"),
+    "same topic twice": (
+        {"right": {"topic": "analyticsTopic", "payload": "metrics"}},
+        "right.topic: analyticsTopic is already the left topic",
+    ),
     "output is an input": ({"output": {"topic": "metricsTopic"}}, "output.topic: metricsTopic is already the right topic"),
     "same payload twice": ({"right": {"topic": "x", "payload": "analytics"}}, "analytics: used twice"),
     "payload is a key": ({"right": {"topic": "x", "payload": "user1"}}, "user1: used twice"),
@@ -87,7 +90,9 @@ def test_every_setting_changes_the_hash(tmp_path):
     assert other.config_hash != CALLS.config_hash
 
 
-@pytest.mark.parametrize(("text", "ms"), [("0s", 0), ("250ms", 250), ("90s", 90_000), ("2h", 7_200_000), ("365d", 31_536_000_000)])
+@pytest.mark.parametrize(
+    ("text", "ms"), [("0s", 0), ("250ms", 250), ("90s", 90_000), ("2h", 7_200_000), ("365d", 31_536_000_000)]
+)
 def test_duration(text, ms):
     assert parse_duration(text) == ms
 

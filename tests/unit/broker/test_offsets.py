@@ -39,7 +39,9 @@ def test_nothing_new_is_an_empty_range_that_reaches_the_end():
     assert planned.until_offset == planned.end_offset
 
 
-@given(st.dictionaries(st.tuples(st.sampled_from("am"), st.integers(0, 3)), st.integers(0, 50), min_size=1), st.integers(1, 120))
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("am"), st.integers(0, 3)), st.integers(0, 50), min_size=1), st.integers(1, 120)
+)
 def test_never_more_than_allowed_and_never_nothing(ends, most):
     planned = plan_ranges({}, now(ends), most)
     total = sum(r.planned for r in planned)

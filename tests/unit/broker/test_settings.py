@@ -5,7 +5,13 @@ import pytest
 from spark_jobs.broker.settings import VARIABLE, consumer_settings, java_settings, kafka_settings, producer_settings
 from spark_jobs.problems import NeedsOperator
 
-SECRET = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "u", "sasl.password": 'p"\\'}
+SECRET = {
+    "bootstrap.servers": "b:1",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "u",
+    "sasl.password": 'p"\\',
+}
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
@@ -27,9 +33,13 @@ def test_java_gets_the_login():
 
 
 def test_the_promise_cannot_be_set_away():
-    producer = producer_settings({"bootstrap.servers": "b:1", "acks": "1", "enable.idempotence": False, "partitioner": "random"}, "id")
+    producer = producer_settings(
+        {"bootstrap.servers": "b:1", "acks": "1", "enable.idempotence": False, "partitioner": "random"}, "id"
+    )
     assert (producer["acks"], producer["enable.idempotence"], producer["partitioner"]) == ("all", True, "murmur2_random")
-    consumer = consumer_settings({"bootstrap.servers": "b:1", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}, "g")
+    consumer = consumer_settings(
+        {"bootstrap.servers": "b:1", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}, "g"
+    )
     assert (consumer["enable.auto.commit"], consumer["isolation.level"]) == (False, "read_committed")
 
 

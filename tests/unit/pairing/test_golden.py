@@ -53,8 +53,11 @@ def test_agree_means_the_compounds_of_kafka_streams(path, tmp_path):
     scenario = json.loads(path.read_text())
     pipeline = replace(CALLS, **{name: scenario[name] for name in SETTINGS})
     lines = [json.loads(line) for line in main(pipeline, write_batches(tmp_path, scenario, "one_batch"))]
-    ours = Counter(json.dumps({k: v for k, v in row.items() if k in ("user1", "user2", "ts", "analytics", "metrics")}, sort_keys=True)
-                   for row in lines if row["table"] == "compound_events")
+    ours = Counter(
+        json.dumps({k: v for k, v in row.items() if k in ("user1", "user2", "ts", "analytics", "metrics")}, sort_keys=True)
+        for row in lines
+        if row["table"] == "compound_events"
+    )
     assert ours == Counter(json.dumps(row, sort_keys=True) for row in scenario["kafka_streams"])
 
 
@@ -81,9 +84,43 @@ def test_the_command_prints_the_same(tmp_path):
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_2(batch, says):
-    command = [sys.executable, "-m", "spark_jobs.rehearse_pairing", "--pipeline", "include/pipelines/calls.yaml", "--batch", batch]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_jobs.rehearse_pairing",
+        "--pipeline",
+        "include/pipelines/calls.yaml",
+        "--batch",
+        batch,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert says in done.stderr
+
+
+def test_bytes_that_are_no_utf8_stop_nothing(tmp_path):
+    line = json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "key": "k", "payload": "@"}).encode()
+    good = {
+        "topic": "analyticsTopic",
+        "partition": 0,
+        "offset": 2,
+        "ts": 5,
+        "key": "k",
+        "payload": '{"user1":"a","user2":"b"}',
+    }
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(
+        line.replace(b"@", b"\xff")
+        + b"\n"
+        + line.replace(b"@", b"\\ud800").replace(b'"offset": 0', b'"offset": 1')
+        + b"\n"
+        + json.dumps(good).encode()
+    )
+    told = [json.loads(line) for line in main(CALLS, [BatchFile(path, 10_000_000)])]
+    assert [(row["table"], row.get("reason")) for row in told[:3]] == [
+        ("compound_events", None),
+        ("rejected_events", "malformed_json"),
+        ("rejected_events", "malformed_json"),
+    ]

@@ -23,7 +23,10 @@ def every_matching(left, right, tolerance, i=0, j=0):
 
 
 def best(left, right, tolerance):
-    return min(every_matching(left, right, tolerance), key=lambda pairs: (-len(pairs), sum(abs(left[i] - right[k]) for i, k in pairs), pairs))
+    return min(
+        every_matching(left, right, tolerance),
+        key=lambda pairs: (-len(pairs), sum(abs(left[i] - right[k]) for i, k in pairs), pairs),
+    )
 
 
 times = st.lists(st.integers(0, 30), max_size=6).map(sorted)
@@ -34,11 +37,15 @@ times = st.lists(st.integers(0, 30), max_size=6).map(sorted)
 @example(left=[0, 10], right=[9, 19], tolerance=10)
 @example(left=[5, 5, 5], right=[5, 5], tolerance=0)
 def test_optimum_of_one_session(left, right, tolerance):
-    events = sorted([(ts, LEFT, rank) for rank, ts in enumerate(left)] + [(ts, RIGHT, rank) for rank, ts in enumerate(right)])
+    events = sorted(
+        [(ts, LEFT, rank) for rank, ts in enumerate(left)] + [(ts, RIGHT, rank) for rank, ts in enumerate(right)]
+    )
     ts, side = np.array([e[0] for e in events], dtype=np.int64), np.array([e[1] for e in events], dtype=np.int64)
     rank = [e[2] for e in events]
     partners = match_one_to_one(np.zeros(len(events), dtype=np.int64), ts, side, tolerance)
-    found = sorted((rank[one], rank[other]) for one, other in zip(partners.left.tolist(), partners.right.tolist(), strict=True))
+    found = sorted(
+        (rank[one], rank[other]) for one, other in zip(partners.left.tolist(), partners.right.tolist(), strict=True)
+    )
     assert found == best(left, right, tolerance)
 
 
@@ -52,7 +59,9 @@ def test_sessions_do_not_touch_each_other(sessions, tolerance):
     ]
     number, ts, side = (np.array([event[field] for event in events], dtype=np.int64) for field in range(3))
     partners = match_one_to_one(number, ts, side, tolerance)
-    found = sorted((events[one][0], events[one][3], events[other][3]) for one, other in zip(*map(list, partners), strict=True))
+    found = sorted(
+        (events[one][0], events[one][3], events[other][3]) for one, other in zip(*map(list, partners), strict=True)
+    )
     assert found == [(n, i, k) for n, (left, right) in enumerate(sessions) for i, k in best(left, right, tolerance)]
 
 

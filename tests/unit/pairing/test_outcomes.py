@@ -21,7 +21,9 @@ KEY = ("user1", "user2")
 def table(events):
     """Events as (user, side, ts, payload, is_open); offsets count up."""
     rows = [
-        dict(user1=user, user2="v", side=side, partition=0, offset=offset, ts=ts, payload=payload, batch_id=1, is_open=is_open)
+        dict(
+            user1=user, user2="v", side=side, partition=0, offset=offset, ts=ts, payload=payload, batch_id=1, is_open=is_open
+        )
         for offset, (user, side, ts, payload, is_open) in enumerate(events)
     ]
     return pa.Table.from_pylist(rows, schema=event_schema(KEY))
@@ -32,7 +34,9 @@ def rows(outcomes):
 
 
 events = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 1_500), st.sampled_from(["1", "2", None]), st.booleans()),
+    st.tuples(
+        st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 1_500), st.sampled_from(["1", "2", None]), st.booleans()
+    ),
     max_size=25,
 )
 

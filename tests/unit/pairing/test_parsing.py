@@ -60,7 +60,15 @@ def test_no_timestamp_at_all(record_ts):
 
 @pytest.mark.parametrize(
     "payload",
-    [b'"a \\u00e9 \\n"', b"9223372036854775807", b"0.100000000000000000000000000001", b'{"b": [1, {"c": null}] }', b'""', b"1E400", "\"☎\"".encode()],
+    [
+        b'"a \\u00e9 \\n"',
+        b"9223372036854775807",
+        b"0.100000000000000000000000000001",
+        b'{"b": [1, {"c": null}] }',
+        b'""',
+        b"1E400",
+        '"☎"'.encode(),
+    ],
 )
 def test_payload_stays_as_it_came(payload):
     assert parse(b'{"user1":"a","user2":"b","timestamp":5,"metrics":' + payload + b"}", 9).payload == payload.decode()
@@ -103,7 +111,15 @@ def test_same_verdict_as_a_strict_parser(value):
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8), st.booleans(), st.sampled_from([None, 1]))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    ),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
 def test_same_payload_as_a_strict_parser(payload, ascii_only, indent):
     try:
         text = json.dumps(payload, ensure_ascii=ascii_only, indent=indent).encode()

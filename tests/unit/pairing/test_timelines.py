@@ -79,7 +79,9 @@ DUPLICATES = {
 
 def count(tmp_path, batches, pipeline) -> Counter:
     rows = play(tmp_path, [Batch(*batch) for batch in batches], pipeline, alike=True)
-    return Counter(row.get("kind") or row["reason"] for row in rows if row["table"] in ("compound_events", "rejected_events"))
+    return Counter(
+        row.get("kind") or row["reason"] for row in rows if row["table"] in ("compound_events", "rejected_events")
+    )
 
 
 @pytest.mark.parametrize(("batches", "expected"), DUPLICATES.values(), ids=DUPLICATES)
