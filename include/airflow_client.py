@@ -13,10 +13,16 @@ from urllib.parse import quote, urlencode
 
 COMPONENTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 FINAL_RUN_STATES = ("success", "failed")
+# How often a question is asked again that Airflow could not answer just then.
+READ_AGAIN = 3
 
 
 class AirflowError(Exception):
     """Airflow refused or did not answer in time; the text is one line."""
+
+
+class AirflowUnavailable(AirflowError):
+    """Airflow did not answer, or could not just now: its database was locked, for one."""
 
 
 class AirflowClient:
@@ -33,6 +39,11 @@ class AirflowClient:
         if self._token is None:
             login = {"username": self.user, "password": self.password}
             self._token = str(self._send("POST", "/auth/token", login)["access_token"])
+        for _ in range(READ_AGAIN if method == "GET" else 0):
+            try:
+                return self._send(method, f"/api/v2{path}", body)
+            except AirflowUnavailable:
+                time.sleep(1)
         return self._send(method, f"/api/v2{path}", body)
 
     def health(self) -> dict[str, str]:
@@ -144,9 +155,10 @@ class AirflowClient:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             detail = " ".join(error.read().decode(errors="replace").split())[:300]
-            raise AirflowError(f"Airflow answered {error.code} to {method} {path}: {detail}") from None
+            kind = AirflowUnavailable if error.code >= 500 else AirflowError
+            raise kind(f"Airflow answered {error.code} to {method} {path}: {detail}") from None
         except (OSError, ValueError) as error:
-            raise AirflowError(f"no answer from Airflow at {self.url} ({error}): make stop, then make demo") from None
+            raise AirflowUnavailable(f"no answer from Airflow at {self.url} ({error}): make stop, then make demo") from None
 
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -30,6 +30,10 @@ def start_program(folder: Path, name: str, command: Sequence[str | Path], enviro
             command, cwd=ROOT, env=marked, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / f"{name}.pid").write_text(str(program.pid))
+    # For a moment after its start a process has no environment yet, and would not be known as ours.
+    deadline = time.monotonic() + 5
+    while program.poll() is None and running_program(folder, name) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def log_path(folder: Path, name: str) -> Path:

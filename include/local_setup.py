@@ -165,7 +165,9 @@ def set_up() -> None:
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with (LOCAL / "setup.lock").open("w") as lock:
         wait_for_turn(lock)
-        todo = [not is_done(VENV, packages), not is_done(JARS, jars)]
+        # A virtual environment outlives the Python that it was made from.
+        has_python = (VENV / "bin" / "python").exists()
+        todo = [not (has_python and is_done(VENV, packages)), not is_done(JARS, jars)]
         check_disk(DISK_GB_TO_INSTALL if any(todo) else DISK_GB_TO_RUN)
         if any(todo):
             refuse_under_running_servers()

@@ -7,9 +7,10 @@ same transactional id is fenced by `init_transactions`.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
@@ -27,6 +28,13 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import NeedsOperator
 
 _RECORDS_A_TRANSACTION = 200_000
+_COORDINATOR_MOVES = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+
+T = TypeVar("T")
 
 
 class Slot(NamedTuple):
@@ -68,7 +76,7 @@ def publish_slot(settings: Settings, slot: Slot, messages: Iterable[Message]) ->
 def _publish(settings: Settings, slot: Slot, messages: Iterable[Message]) -> SlotReport:
     producer = Producer(producer_settings(settings, f"{slot.group}-{slot.partition}"))
     # First of all: it ends a dead predecessor's transaction. Asking for the position before would wait for that one's timeout.
-    producer.init_transactions(ANSWER_WITHIN_S)
+    _patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     consumer = Consumer(consumer_settings(settings, slot.group))
     try:
         position = _position(consumer, slot)
@@ -77,22 +85,36 @@ def _publish(settings: Settings, slot: Slot, messages: Iterable[Message]) -> Slo
         consumer.close()
 
 
+def _patiently(call: Callable[[], T]) -> T:
+    """Repeats what the broker asks to be repeated, as when a group's or a transaction's coordinator is moving."""
+    give_up = time.monotonic() + ANSWER_WITHIN_S
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            problem = error.args[0]
+            if not (problem.retriable() or problem.code() in _COORDINATOR_MOVES) or time.monotonic() > give_up:
+                raise
+        time.sleep(0.1)
+
+
 def _position(consumer: Consumer, slot: Slot) -> int:
-    committed = consumer.committed([TopicPartition(slot.topic, slot.partition)], timeout=ANSWER_WITHIN_S)[0]
+    place = TopicPartition(slot.topic, slot.partition)
+    committed = _patiently(lambda: consumer.committed([place], timeout=ANSWER_WITHIN_S))[0]
     if committed.error is not None:
         raise KafkaException(committed.error)
     if committed.offset < 0:
         # Never published, or the group's offsets have expired: the ledger's copy says how far it was.
         return slot.copy
-    place = f"{slot.topic}-{slot.partition} of group {slot.group}"
+    where = f"{slot.topic}-{slot.partition} of group {slot.group}"
     if committed.metadata != slot.table_id:
         raise NeedsOperator(
-            f"the position on {place} belongs to another compound_events table (id {committed.metadata}, now {slot.table_id}): "
+            f"the position on {where} belongs to another compound_events table (id {committed.metadata}, now {slot.table_id}): "
             "the table was recreated; restore it, or start a new pipeline under another name"
         )
     if not slot.copy <= committed.offset <= slot.target:
         raise NeedsOperator(
-            f"the position on {place} is batch {committed.offset}, but the ledger knows of {slot.copy} published and "
+            f"the position on {where} is batch {committed.offset}, but the ledger knows of {slot.copy} published and "
             f"{slot.target} paired batches: one of them was reset; find out which before anything is sent"
         )
     return int(committed.offset)
@@ -157,11 +179,12 @@ class _Transactions:
 
     def _commit(self, batch_id: int) -> None:
         place = TopicPartition(self.slot.topic, self.slot.partition, batch_id, metadata=self.slot.table_id)
-        self.producer.send_offsets_to_transaction([place], self.consumer.consumer_group_metadata(), ANSWER_WITHIN_S)
+        group = self.consumer.consumer_group_metadata()
+        _patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
         self.producer.flush(ANSWER_WITHIN_S)
         if self.failure is not None:
             raise KafkaException(self.failure)
-        self.producer.commit_transaction(ANSWER_WITHIN_S)
+        _patiently(lambda: self.producer.commit_transaction(ANSWER_WITHIN_S))
         self.in_transaction = 0
 
     def _abort(self) -> None:

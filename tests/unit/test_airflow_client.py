@@ -68,6 +68,20 @@ def test_a_run_is_followed_to_its_end_and_each_change_is_told_once(api: SimpleNa
     assert api.requests.count("POST /auth/token") == 1
 
 
+def test_a_question_that_airflow_could_not_answer_just_then_is_asked_again(api: SimpleNamespace) -> None:
+    runs = "/api/v2/dags/calls/dagRuns"
+    api.answers[runs] = [(500, {"detail": "database is locked"}), (200, {"dag_runs": [{"dag_run_id": "r"}]})]
+    assert api.client.runs("calls") == [{"dag_run_id": "r"}]
+
+
+def test_a_request_to_change_something_is_made_once(api: SimpleNamespace) -> None:
+    runs = "/api/v2/dags/calls/dagRuns"
+    api.answers[runs] = [(500, {"detail": "database is locked"})]
+    with pytest.raises(AirflowError, match=r"^Airflow answered 500 to POST .*dagRuns: .*database is locked"):
+        api.client.trigger("calls")
+    assert api.requests.count(f"POST {runs}") == 1
+
+
 def test_a_run_without_end_is_given_up(api: SimpleNamespace) -> None:
     run = "/api/v2/dags/calls/dagRuns/r"
     api.answers |= {run: [(200, {"state": "running"})], f"{run}/taskInstances": [(200, {"task_instances": []})]}

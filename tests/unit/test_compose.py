@@ -155,7 +155,7 @@ def test_driver_and_executors_see_one_warehouse() -> None:
 
 
 def test_hosts_in_settings_are_services() -> None:
-    named = set(re.findall(r"(?:://|@|[ ,\"'])([a-z][a-z-]+)(?:\", \"port\": |:)(\d{4,5})\b", TEXT)) | {("postgres", "5432")}
+    named = set(re.findall(r"(?:://|@|[ ,\"'])([a-z][a-z-]+)(?:\", \"port\": |:)(\d{4,5})\b", TEXT))
     assert {("kafka", "19092"), ("spark-master", "7077"), ("airflow-api-server", "8080")} <= named
     assert {host for host, _ in named} <= set(SERVICES)
     assert "@postgres/" in SERVICES["airflow-init"]["environment"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]

@@ -62,7 +62,8 @@ def setup_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def step(name: str, folder: Path) -> Any:
         def run(*_: object) -> None:
             done.append(name)
-            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "bin").mkdir(parents=True, exist_ok=True)
+            (folder / "bin" / "python").touch()
 
         return run
 
@@ -78,6 +79,13 @@ def test_a_second_set_up_does_nothing(setup_steps: list[str]) -> None:
     local_setup.set_up()
     assert setup_steps == ["packages", "jars"]
     assert (local_setup.SPARK_CONF / "spark-defaults.conf").read_text() == local_setup.spark_defaults()
+
+
+def test_a_python_that_has_gone_is_replaced(setup_steps: list[str]) -> None:
+    local_setup.set_up()
+    (local_setup.VENV / "bin" / "python").unlink()
+    local_setup.set_up()
+    assert setup_steps == ["packages", "jars", "packages"]
 
 
 def test_a_changed_lock_installs_again(setup_steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +132,12 @@ def test_a_failed_step_names_its_cause_and_the_log(setup_steps: list[str]) -> No
         local_setup.run("jars", command, lock)
     expected = rf"jars: failed \(error: no route to host\): see {local_setup.LOG}, check the network, then make setup again"
     assert re.fullmatch(expected, str(failed.value))
+
+
+def test_a_step_that_outlives_a_killed_set_up_keeps_the_lock(setup_steps: list[str]) -> None:
+    local_setup.LOG.parent.mkdir(parents=True)
+    with (local_setup.LOCAL / "lock").open("w") as lock:
+        local_setup.run("step", [sys.executable, "-c", f"import os; os.fstat({lock.fileno()})"], lock)
 
 
 def test_too_few_jars_do_not_replace_the_old_ones(
