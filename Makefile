@@ -26,7 +26,7 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
-	"$$python" -m include.local_setup
+	"$$python" -m include.local_setup && $(VENV_PYTHON) -m include.fast_start
 
 test: setup ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 
-from include import local_broker
+from include import fast_start, local_broker
 from include.airflow_client import AirflowClient
 from include.local_machine import LOCAL, ROOT, VENV, SetupError, project_environment
 from include.local_process import (
@@ -116,7 +116,7 @@ class LocalAirflow:
         launched = datetime.now(UTC) if missing else None
         if missing:
             self._migrate_database()
-            environment = project_environment() | self.settings()
+            environment = project_environment() | fast_start.environment() | self.settings()
             for part in missing:
                 log_path(self.folder, part).write_text("")
                 start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], environment)

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA_CONNECTION = "kafka_default"
@@ -31,6 +31,7 @@ class PairingJobOperator(SparkSubmitOperator):
             task_id=job,
             application=str(ROOT / "spark_jobs" / f"{job}.py"),
             name=f"{pipeline_file.stem}.{job}",
+            properties_file=os.environ.get("PAIRING_SPARK_PROPERTIES"),
             **kwargs,
         )
         self.pipeline_file = pipeline_file

@@ -28,6 +28,7 @@ from spark_jobs.pair_events import pair_batch
 from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.pairing.parsing import BodyFields, parse_columns
+from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
@@ -88,11 +89,12 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> Ledg
     pipeline = planned.pipeline
     # Spark's source would try for minutes to reach a broker that is away, and not say which.
     ask_broker(kafka_settings(), [side.topic for side in pipeline.sides])
+    expect_rows(warehouse.spark, sum(known.planned for known in planned.offsets))
     with ThreadPoolExecutor(max_workers=2) as both:
         # list() waits for both and raises what either raised.
         list(both.map(lambda side: _append_raw(warehouse, planned, side), pipeline.sides))
     fault_point("after_raw")
-    found = _landed_counts(warehouse, planned)
+    found = landed_counts(warehouse, planned)
     offsets = tuple(_advance(known, [row for row in found if _is_of(row, known)]) for known in planned.offsets)
     counts = _count(pipeline, planned, found)
     # This setting is the operator's way out, so the file's counts, not the plan's.
@@ -115,14 +117,15 @@ def _append_raw(warehouse: Warehouse, planned: LedgerRow, side: Side) -> None:
     schema = declared_schema(pipeline, raw_table(side))
     parsed = StructType([field for field in schema.fields if field.name != "batch_id"])
     rows = (
-        _read_kafka(warehouse, ranges)
+        read_kafka(warehouse, ranges)
         .mapInArrow(_parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time)), parsed)
         .withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
     )
     commit(warehouse, raw_table(side), rows, raw_table(side), planned.batch_id)
 
 
-def _read_kafka(warehouse: Warehouse, ranges: list[OffsetRange]) -> DataFrame:
+def read_kafka(warehouse: Warehouse, ranges: list[OffsetRange]) -> DataFrame:
+    """The records of one topic in exactly these ranges, committed ones only."""
     topic = ranges[0].topic
     return (
         warehouse.spark.read.format("kafka")
@@ -155,7 +158,7 @@ def _parser(fields: BodyFields, latest: int) -> Callable[[Iterable[pa.RecordBatc
     return parse
 
 
-def _landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
+def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
     """What the raw tables hold of the batch, by partition and problem."""
     raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in planned.pipeline.sides))
     return list(

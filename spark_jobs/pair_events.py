@@ -29,6 +29,7 @@ from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.pairing.outcomes import Outcome, decide_outcomes, outcome_schema
 from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
@@ -53,6 +54,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     started = datetime.now(UTC)
     pipeline, batch_id = planned.pipeline, planned.batch_id
     open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
+    expect_rows(warehouse.spark, open_before + accepted)
     outcomes = decide(warehouse, planned, landed).persist(StorageLevel.DISK_ONLY)
     try:
         summary = _summary(outcomes)
@@ -66,12 +68,19 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
         if compounds:
             commit(warehouse, COMPOUNDS, compound_rows(outcomes, pipeline, batch_id), COMPOUNDS, batch_id)
         fault_point("after_compounds")
-        if rejected:
-            commit(warehouse, REJECTED, rejected_rows(warehouse, outcomes, planned, landed_in), REJECTED, batch_id)
-        fault_point("after_rejected")
-        if open_before or open_after:
-            commit(warehouse, OPEN, open_rows(outcomes, pipeline), OPEN, batch_id, mode="overwrite")
-        fault_point("after_open")
+        # The order of these two does not matter: until `paired` is recorded, whoever comes next writes what is missing.
+        with ThreadPoolExecutor(max_workers=2) as both:
+            writes = []
+            if rejected:
+                rows = rejected_rows(warehouse, outcomes, planned, landed_in)
+                writes.append(both.submit(commit, warehouse, REJECTED, rows, REJECTED, batch_id))
+            if open_before or open_after:
+                writes.append(
+                    both.submit(commit, warehouse, OPEN, open_rows(outcomes, pipeline), OPEN, batch_id, "overwrite")
+                )
+            for write in writes:
+                write.result()
+        fault_point("before_paired")
     finally:
         outcomes.unpersist()
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}

@@ -26,10 +26,11 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.session import expect_rows
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
-_MESSAGE = (
+MESSAGE_COLUMNS = (
     "slot INT, batch_id BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, ts BIGINT"
 )
 _REPORT = "partition INT, sent BIGINT, there MAP<BIGINT, BIGINT>, problem STRING, retry BOOLEAN"
@@ -44,9 +45,10 @@ def main(warehouse: Warehouse) -> Counts:
     copy, target = last[PUBLISHED], last[PAIRED]
     if target <= copy:
         return {}
+    paired = [row for row in ledger.rows(copy + 1, target) if row.step == PAIRED]
+    expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     reports = _send(warehouse, copy, target)
     fault_point("after_publish")
-    paired = [row for row in ledger.rows(copy + 1, target) if row.step == PAIRED]
     there: Counter[int] = sum((Counter(report.there) for report in reports), Counter())
     _check(paired, there)
     ledger.append(
@@ -71,7 +73,7 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
     slots = partition_count(AdminClient(admin_settings(settings)), pipeline.output_topic, settings)
     table_id = warehouse.table_id(COMPOUNDS)
     beyond = (F.col("batch_id") > copy) & (F.col("batch_id") <= target)
-    messages = warehouse.read(COMPOUNDS).where(beyond).mapInArrow(_to_messages(pipeline, slots), _MESSAGE)
+    messages = warehouse.read(COMPOUNDS).where(beyond).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
     # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
     everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (
@@ -89,7 +91,8 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
     return [SlotReport(row["partition"], row["sent"], row["there"]) for row in rows]
 
 
-def _to_messages(pipeline: Pipeline, slots: int) -> Stage:
+def to_messages(pipeline: Pipeline, slots: int) -> Stage:
+    """A stage from rows of compound_events to messages (`MESSAGE_COLUMNS`); the slot is the output partition."""
     key, payloads = pipeline.key, (pipeline.left.payload, pipeline.right.payload)
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

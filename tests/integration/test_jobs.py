@@ -254,8 +254,7 @@ def test_expired_positions_are_taken_from_the_ledger(warehouse, pipeline, broker
 
     send("a", "u", now - LONG_AGO, 1)
     run_all(warehouse)
-    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_consumer_groups([f"{pipeline.name}.publisher"])[
-        f"{pipeline.name}.publisher"
-    ].result()
+    admin, group = AdminClient({"bootstrap.servers": broker.bootstrap}), f"{pipeline.name}.publisher"
+    admin.delete_consumer_groups([group])[group].result(timeout=30)
     run_all(warehouse)
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from include import fast_start
 from include.local_machine import ROOT, project_environment
 from spark_jobs.storage.tables import Warehouse
 from tests.conftest import yaml_of
@@ -27,14 +28,19 @@ def submit(pipeline, broker, tmp_path):
     file = yaml_of(pipeline, tmp_path)
     faults = tmp_path / "faults"
     faults.mkdir()
-    environment = project_environment() | {
-        "PAIRING_KAFKA": json.dumps({"bootstrap.servers": broker.bootstrap}),
-        "PAIRING_WAREHOUSE": str(tmp_path / "warehouse"),
-        "PAIRING_FAULT_DIR": str(faults),
-    }
+    environment = (
+        project_environment()
+        | fast_start.environment()
+        | {
+            "PAIRING_KAFKA": json.dumps({"bootstrap.servers": broker.bootstrap}),
+            "PAIRING_WAREHOUSE": str(tmp_path / "warehouse"),
+            "PAIRING_FAULT_DIR": str(faults),
+        }
+    )
 
     def run(job, kill_at=None):
-        command = ["spark-submit", f"spark_jobs/{job}.py", "--pipeline", str(file)]
+        faster = ["--properties-file", str(fast_start.PROPERTIES)] if fast_start.environment() else []
+        command = ["spark-submit", *faster, f"spark_jobs/{job}.py", "--pipeline", str(file)]
         if kill_at:
             (faults / f"{kill_at}.armed").touch()
         log = tmp_path / "job.log"

@@ -1,0 +1,90 @@
+"""Runs once through what the jobs do, on made-up rows in a temporary folder, so that the JVM can archive the classes it took.
+
+include/fast_start.py submits this; it needs no broker and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from include.pipeline_config import Pipeline, load_pipeline
+from spark_jobs.land_events import landed_counts, read_kafka
+from spark_jobs.pair_events import pair_batch
+from spark_jobs.publish_compounds import MESSAGE_COLUMNS, to_messages
+from spark_jobs.quality.metrics import measure
+from spark_jobs.session import spark_session
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
+
+PIPELINE = Path(__file__).resolve().parents[1] / "include" / "pipelines" / "calls.yaml"
+
+
+def main(warehouse: Warehouse) -> None:
+    """One batch of four events: a pair, an orphan, a duplicate and a broken message."""
+    pipeline, now = warehouse.pipeline, time.time_ns() // 1_000_000
+    warehouse.create_missing()
+    ledger = Ledger(warehouse)
+    plan = _plan(pipeline, now, warehouse.version(OPEN))
+    ledger.append(plan)
+    planned = ledger.rows(1, 1)[0]
+    read_kafka(warehouse, list(planned.offsets[:1])).schema  # noqa: B018 - the source's classes, no broker asked
+    _append_raw(warehouse, now)
+    landed_counts(warehouse, planned)
+    landed = planned.next_step(LANDED, planned.started_at, clock=now, counts={"accepted": 4, "landed": 5})
+    ledger.append(landed)
+    paired = pair_batch(warehouse, ledger, planned, landed)
+    ledger.last_ids()
+    warehouse.table_id(COMPOUNDS)
+    messages = warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0).mapInArrow(to_messages(pipeline, 2), MESSAGE_COLUMNS)
+    messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
+    measure(warehouse, [{PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}])
+
+
+def _plan(pipeline: Pipeline, now: int, open_version: int) -> LedgerRow:
+    offsets = tuple(OffsetRange(side.topic, 0, 0, 3, 3) for side in pipeline.sides)
+    return LedgerRow(
+        batch_id=1,
+        kind="live",
+        step=PLANNED,
+        offsets=offsets,
+        wall_time=now,
+        clock=None,
+        config=pipeline.to_json(),
+        config_hash=pipeline.config_hash,
+        started_at=datetime.now(UTC),
+        counts={"open_before": 0},
+        versions={OPEN: open_version},
+    )
+
+
+def _counted(landed: LedgerRow) -> LedgerRow:
+    return landed.next_step(LANDED, landed.started_at, counts={**landed.counts, "offset_gaps": 0, "lost": 0, "backlog": 0})
+
+
+def _append_raw(warehouse: Warehouse, now: int) -> None:
+    ago = now - 3_600_000
+    events: dict[int, list[tuple[str | None, str | None]]] = {
+        0: [("a", "1"), ("b", "2"), ("b", "2")],
+        1: [("a", "3"), (None, None)],
+    }
+    for number, side in enumerate(warehouse.pipeline.sides):
+        rows = [
+            (side.topic, 0, offset, ago, b"k", b"{}", None, ago, user, user, payload, None if user else "malformed_json", 1)
+            for offset, (user, payload) in enumerate(events[number])
+        ]
+        frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, raw_table(side)))
+        commit(warehouse, raw_table(side), frame, raw_table(side), 1)
+
+
+if __name__ == "__main__":
+    loaded = load_pipeline(PIPELINE)
+    with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
+        session = spark_session("train_fast_start", loaded.name)
+        main(Warehouse(session, folder, loaded))
+        session.stop()
