@@ -39,7 +39,7 @@ class AirflowClient:
         if self._token is None:
             login = {"username": self.user, "password": self.password}
             self._token = str(self._send("POST", "/auth/token", login)["access_token"])
-        for _ in range(READ_AGAIN if method == "GET" else 0):
+        for _ in range(READ_AGAIN if method in ("GET", "PATCH") else 0):
             try:
                 return self._send(method, f"/api/v2{path}", body)
             except AirflowUnavailable:

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 # Compiling a plan takes longer than running it on a few thousand rows: from this many rows on it pays.
 _MANY_ROWS = 200_000
-_COMPILED = {
+_COMPILED: dict[str, str | bool] = {
     "spark.sql.codegen.wholeStage": True,
     "spark.sql.codegen.factoryMode": "FALLBACK",
     "spark.sql.adaptive.enabled": True,
 }
-_INTERPRETED = {
+_INTERPRETED: dict[str, str | bool] = {
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": False,
@@ -41,7 +41,7 @@ def spark_session(job: str, pipeline: str) -> SparkSession:
 def expect_rows(spark: SparkSession, rows: int) -> None:
     """Has Spark compile its plans if there are many rows to come, interpret them if few. The answers are the same."""
     for name, value in (_COMPILED if rows >= _MANY_ROWS else _INTERPRETED).items():
-        spark.conf.set(name, str(value).lower() if isinstance(value, bool) else value)
+        spark.conf.set(name, value)
 
 
 def _warm_up(spark: SparkSession) -> None:
