@@ -89,7 +89,16 @@ class Warehouse:
         return str(detail["id"])
 
     def create_missing(self) -> None:
-        """Creates what is not there. The ledger comes last: where it exists, all the others were created."""
+        """Creates what is not there. The ledger comes last: where it exists, all the others were created.
+
+        Called when there is no ledger; raises TableProblem if the other tables show that there was one.
+        """
+        for table in schemas(self.pipeline):
+            if table != LEDGER and self.exists(table) and self.version(table) > 0:
+                raise TableProblem(
+                    f"{self.path(table)} has been written to, but {self.path(LEDGER)} is gone: restore the ledger; without it "
+                    "nobody knows what was landed and published"
+                )
         for table, columns in schemas(self.pipeline).items():
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({_PROPERTIES})"

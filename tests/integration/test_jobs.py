@@ -13,6 +13,7 @@ from spark_jobs import land_events, pair_events, publish_compounds, report_quali
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
+from spark_jobs.storage.tables import TableProblem
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 
@@ -258,3 +259,13 @@ def test_expired_positions_are_taken_from_the_ledger(warehouse, pipeline, broker
     admin.delete_consumer_groups([group])[group].result(timeout=30)
     run_all(warehouse)
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
+
+
+def test_a_deleted_ledger_is_not_begun_anew(warehouse, send, now):
+    import shutil
+
+    send("a", "u", now - LONG_AGO, 1)
+    land(warehouse)
+    shutil.rmtree(warehouse.path("batch_ledger"))
+    with pytest.raises(TableProblem, match="batch_ledger is gone: restore the ledger"):
+        land(warehouse)

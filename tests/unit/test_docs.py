@@ -22,7 +22,7 @@ from tests.timeline import CALLS, ROOT
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
-    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem BrokenBatch PipelineError".split()
+    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError".split()
 )
 
 
