@@ -11,6 +11,7 @@ last batch, then one `batch_ledger` line of counts a batch. The functions that d
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ class Rehearsal:
             head |= {name: row[name] for name in self.pipeline.key} | {"ts": ts}
             payloads = "".join(
                 # Payloads are JSON texts; a line break can only stand between their tokens, where a space says the same.
-                f", {json.dumps(side.payload)}: {(row[column] or 'null').translate(_ONE_LINE)}"
+                f", {json.dumps(side.payload)}: {_printable(row[column] or 'null')}"
                 for side, column in zip(self.pipeline.sides, ("left_payload", "right_payload"), strict=True)
             )
             yield (ts, *_source_order(pair_id)), f"{json.dumps(head)[:-1]}{payloads}}}"
@@ -148,6 +149,11 @@ class Rehearsal:
 
 
 _ONE_LINE = str.maketrans("\r\n", "  ")
+
+
+def _printable(payload: str) -> str:
+    """The same JSON in one line of ASCII: in JSON, other characters stand inside strings only, where they may be escaped."""
+    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], payload.translate(_ONE_LINE))
 
 
 def _rows(outcomes: pa.Table, outcome: str) -> list[Row]:
@@ -180,7 +186,7 @@ def _bytes(text: str | None) -> bytes | None:
 def _read_record(place: str, line: str, pipeline: Pipeline) -> Row:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(f"{place}: not a JSON object: {error}")
     wanted = {"topic": str, "partition": int, "offset": int, "ts": int | None, "payload": str | None}
     if not isinstance(record, dict):
@@ -188,6 +194,8 @@ def _read_record(place: str, line: str, pipeline: Pipeline) -> Row:
     for name, kind in wanted.items():
         if not isinstance(record.setdefault(name, None), kind) or isinstance(record[name], bool):
             fail(f"{place}: {name} is {record[name]!r}; a record as `kcat -C -J` prints it was expected")
+    if not (0 <= record["partition"] < 2**31 and 0 <= record["offset"] < 2**63 and abs(record["ts"] or 0) < 2**63):
+        fail(f"{place}: partition, offset or ts is out of range")
     if record["topic"] not in (pipeline.left.topic, pipeline.right.topic):
         fail(f"{place}: topic {record['topic']} is neither {pipeline.left.topic} nor {pipeline.right.topic}")
     return record

@@ -26,8 +26,8 @@ class TopicsNow(NamedTuple):
 
 def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     """The first and the end offset of every partition; raises BrokerProblem or, for a missing topic, NeedsOperator."""
-    admin = AdminClient(admin_settings(settings))
     try:
+        admin = AdminClient(admin_settings(settings))
         partitions = [(topic, number) for topic in topics for number in range(partition_count(admin, topic, settings))]
         wall_time = time.time_ns() // 1_000_000
         return TopicsNow(

@@ -54,7 +54,8 @@ class Slot(NamedTuple):
 
 
 class SlotReport(NamedTuple):
-    """`sent`: records sent in this run. `there`: batch_id -> records that are on the topic now, sent in this run or before."""
+    """`sent`: records sent in this run. `there`: batch_id -> records that were sent in this run
+    or lie behind the position, so that an earlier run sent them."""
 
     partition: int
     sent: int

@@ -91,6 +91,19 @@ def test_the_other_half_comes_with_the_next_batch(warehouse, pipeline, broker, s
     assert table_rows(warehouse, "compound_events") == []
 
 
+def test_an_open_event_is_paired_with_one_of_the_next_batch(warehouse, pipeline, broker, send, now):
+    send("a", "u", now - LONG_AGO, "left")
+    send("m", "u", now - LONG_AGO + 50_000, "right")
+    # One record a batch: the first batch has the left event only, and the backlog of the other topic holds the clock back.
+    for opened in (1, 0):
+        assert land(warehouse, max_records=1)["landed"] == 1
+        assert pair_events.main(warehouse)["open_after"] == opened
+    publish_compounds.main(warehouse)
+    report_quality.main(warehouse)
+    (message,) = consume(broker.bootstrap, pipeline.output_topic)
+    assert (message["kind"], message["value"]["analytics"], message["value"]["metrics"]) == ("pair", "left", "right")
+
+
 def test_late_events_keep_their_bytes(warehouse, send, now):
     run_all(warehouse)
     send("a", "u", now - LONG_AGO, "x")

@@ -124,3 +124,24 @@ def test_bytes_that_are_no_utf8_stop_nothing(tmp_path):
         ("rejected_events", "malformed_json"),
         ("rejected_events", "malformed_json"),
     ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"partition": 2**40}, {"offset": 2**70}, {"offset": -1}, {"ts": 2**70}, {"topic": "other"}, {"payload": 5}]
+)
+def test_records_no_broker_could_hold_are_one_line_and_exit_2(change, tmp_path, capsys):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "payload": "{}"} | change))
+    with pytest.raises(SystemExit) as ended:
+        list(main(CALLS, [BatchFile(path, 5)]))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_payloads_are_printed_in_one_ascii_line(tmp_path):
+    payload = '{"user1":"a","user2":"b","analytics":\n{"x":"\u2028 é 😀"}}'
+    path = tmp_path / "wide.jsonl"
+    path.write_text(json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "payload": payload}))
+    line = next(iter(main(CALLS, [BatchFile(path, 10_000_000)])))
+    assert line.isascii() and line.splitlines() == [line]
+    assert json.loads(line)["analytics"] == {"x": "\u2028 é 😀"}
