@@ -5,6 +5,7 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -93,16 +94,23 @@ class Warehouse:
 
         Called when there is no ledger; raises TableProblem if the other tables show that there was one.
         """
-        for table in schemas(self.pipeline):
-            if table != LEDGER and self.exists(table) and self.version(table) > 0:
+        with ThreadPoolExecutor(max_workers=3) as beside:
+            # list() waits for all and raises what any of them raised.
+            list(beside.map(self._create_empty, [table for table in schemas(self.pipeline) if table != LEDGER]))
+        self._create_empty(LEDGER)
+
+    def _create_empty(self, table: str) -> None:
+        if self.exists(table):
+            if self.version(table) > 0:
                 raise TableProblem(
                     f"{self.path(table)} has been written to, but {self.path(LEDGER)} is gone: restore the ledger; without it "
                     "nobody knows what was landed and published"
                 )
-        for table, columns in schemas(self.pipeline).items():
-            self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({_PROPERTIES})"
-            )
+            return
+        columns = schemas(self.pipeline)[table]
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({_PROPERTIES})"
+        )
 
 
 def raw_table(side: Side) -> str:
