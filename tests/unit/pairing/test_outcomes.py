@@ -95,3 +95,11 @@ def test_conservation_notices_a_missing_row(missing):
 def test_the_law_does_not_count_pairs_once():
     with pytest.raises(BrokenInvariant):
         check_conservation(0, 1, {"pair": 1})
+
+
+def test_an_open_event_is_never_late_even_if_a_shorter_grace_says_its_session_was_over():
+    opened, fresh = (
+        decide_outcomes(table([("a", 0, 0, "1", is_open)]), batch_rules(SMALL, 5_000, 5_000)) for is_open in (True, False)
+    )
+    assert opened.column("outcome").to_pylist() == ["left_only"]
+    assert fresh.column("outcome").to_pylist() == ["late"]
