@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .PHONY: help demo setup test lint ci stop clean lock
 
 KAFKA_PORT ?= 9092
+SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
-export KAFKA_PORT AIRFLOW_PORT
+export KAFKA_PORT SPARK_PORT AIRFLOW_PORT
 # Start-up of the project's programs is slow without the bytecode they leave for the next time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -15,7 +16,7 @@ VENV_PYTHON := .venv/bin/python
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## everything at once: broker, Airflow, sample calls, one run of the DAG, and what came out
+demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out
 	@$(VENV_PYTHON) -m include.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
@@ -26,7 +27,7 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
-	"$$python" -m include.local_setup && $(VENV_PYTHON) -m include.fast_start
+	"$$python" -m include.local_setup
 
 test: setup ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest
@@ -37,8 +38,8 @@ lint: setup ## ruff (rules and format) and mypy
 ci: ## what the continuous integration runs: lint, then test
 	@.ci/run
 
-stop: ## end Airflow and the broker; their data stay
-	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.local_airflow stop; $(VENV_PYTHON) -m include.local_broker stop; else echo "nothing runs: not set up"; fi
+stop: ## end Airflow, Spark and the broker; their data stay
+	@if [ -f .venv/setup.stamp ]; then for server in airflow spark broker; do $(VENV_PYTHON) -m include.local_$$server stop; done; else echo "nothing runs: not set up"; fi
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis

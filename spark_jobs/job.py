@@ -16,7 +16,7 @@ from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.session import spark_session
+from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 
@@ -48,7 +48,7 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
         with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
             counts = work(Warehouse(spark, root, pipeline))
-            spark.stop()
+            end_session(spark)
         tell_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
     except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
