@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -158,6 +159,8 @@ if __name__ == "__main__":
     else:
         read = [(read_records(batch.path, given.pipeline), batch.clock) for batch in given.batch]
         printed = explain(given.pipeline, tuple(given.explain), read)
+    # Whoever reads may have had enough, as head has.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         for line in printed:
             print(line)
