@@ -54,7 +54,7 @@ PICTURES = {
             "late by 0 ms is in time",
             "late by 1 ms is late",
             "an old event within a gap of an open one is rescued",
-            "the other half of a closed session is late when its own would have been over",
+            "a half that comes too late is late, and the other stands alone",
         ],
         Shown(Scale(-20, 860), ("tolerance", "gap", "grace")),
     ),

@@ -50,10 +50,10 @@ LATE = {
     "an old event a gap + 1 from an open one is late": Timeline(
         [("a201", OVER + 1), ("m0", FAR)], ["2 late m0", "2 left_only a201"]
     ),
-    "the other half of a closed session is late when its own would have been over": Timeline(
+    "a half that comes too late is late, and the other stands alone": Timeline(
         [("a0", 50 + OVER + 1), ("m50", FAR)], ["1 left_only a0", "2 late m50"]
     ),
-    "1 ms earlier it is in time, and alone": Timeline(
+    "a half that comes 1 ms before that is in time, and both stand alone": Timeline(
         [("a0", 50 + OVER), ("m50", FAR)], ["1 left_only a0", "2 right_only m50"]
     ),
     "old events that reach into open time are in time together": Timeline(

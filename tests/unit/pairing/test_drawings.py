@@ -47,3 +47,9 @@ def test_what_is_drawn_is_the_answer_and_not_the_expectation():
     assert orphans.description() == "case: left event at 0 alone; right event at 101 alone."
     assert "pair, 100 apart" in "".join(pair.draw(0)[0])
     assert "101, alone" in "".join(orphans.draw(0)[0])
+
+
+def test_names_leave_room_for_the_settings_beside_them():
+    for picture in PICTURES.values():
+        settings = len(", ".join(picture.shown.settings)) + 5 * len(picture.shown.settings)
+        assert max(8.3 * len(name) for name in picture.names) + 6.5 * settings < 760
