@@ -83,6 +83,10 @@ def _attach(server: str, pipeline: str) -> SparkSession:
 def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
     separator = ";" if urlsplit(server).path else "/;"
     spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").getOrCreate()
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=10, max_backoff=5_000)])
     # A job that was killed leaves its work running on the server, without the lock that this job holds now.
     spark.interruptAll()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
