@@ -104,9 +104,9 @@ def _spread(values: Ints, node: Ints, count: int) -> Ints:
 
 def _needs(ts: Ints, upwards: Flags, start: Ints, tolerance_ms: int) -> Ints:
     """The lowest level (for rights: its negative) of an excursion in which each event finds its partner near enough."""
-    # All stretches on one axis, too far apart to touch, so that one search finds how far each event reaches.
+    # All stretches on one axis, one search for all. Reaching into the next stretch does no harm: it says "all of this one".
     step = np.diff(ts, prepend=ts[0])
-    step[start] = tolerance_ms + 1
+    step[start] = 0
     axis = np.cumsum(step)
     reach = np.searchsorted(axis, axis + tolerance_ms, side="right")
     lefts, rights = np.append(0, np.cumsum(upwards)), np.append(0, np.cumsum(~upwards))

@@ -13,6 +13,7 @@ from spark_jobs.batch_rules import batch_rules
 from spark_jobs.pair_events import complete_keys
 from spark_jobs.pairing import outcomes as kernel
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
+from spark_jobs.pairing.event_order import order_events
 from spark_jobs.pairing.outcomes import decide_outcomes, outcome_schema
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
 from tests.timeline import SMALL
@@ -110,7 +111,7 @@ any_rules = st.builds(
     tolerance_ms=st.integers(0, 40),
     gap_ms=st.integers(1, 40),
     grace_ms=st.integers(0, 60),
-    max_session_ms=st.integers(40, 150),
+    max_session_ms=st.integers(1, 60),
     matching=st.sampled_from(["one_to_one", "one_to_one", "collapse"]),
     drop_duplicates=st.booleans(),
     left_topic_first=st.booleans(),
@@ -160,10 +161,23 @@ def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a
         assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
 
 
+@settings(max_examples=300, deadline=None)
+@given(dense_events(), st.booleans())
+def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first):
+    of_one_key = [event | {"user1": "a", "user2": "b"} for event in drawn]
+    if not drawn:
+        return
+    events = pa.Table.from_pylist(of_one_key, schema=event_schema(KEY))
+    ordered = order_events(events, replace(batch_rules(SMALL, None, None), left_topic_first=left_topic_first))
+    topics = "am" if left_topic_first else "ma"
+    places = [(e["ts"], topics[e["side"]], e["partition"], e["offset"]) for e in of_one_key]
+    assert [places[row] for row in ordered.row] == sorted(places)
+
+
 @pytest.mark.parametrize("left_topic_first", [True, False])
 def test_timestamps_as_far_apart_as_can_be(left_topic_first):
-    times = [0, 0, 5, 2**63 - 1_000_000, 2**63 - 1_000_000]
-    drawn = table([(user, side, ts, None, False) for user in "abc" for side in (0, 1) for ts in times])
+    times = [(0, 0), (1, 5), (0, 10), (1, 2**63 - 1_000_000), (0, 2**63 - 1_000_000), (1, 2**63 - 999_995)]
+    drawn = table([(user, side, ts + later, None, False) for later, user in enumerate("abc") for side, ts in times])
     rules = replace(batch_rules(SMALL, 2**63 - 1, 0), left_topic_first=left_topic_first, drop_duplicates=False)
     assert named(decide_outcomes(drawn, rules)) == slow_outcomes(drawn.to_pylist(), rules)
 
