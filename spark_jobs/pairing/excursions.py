@@ -26,6 +26,8 @@ from spark_jobs.pairing.rules import LEFT, Flags, Ints
 
 # So many stretches, the longest, are walked one by one; the others all at once, one event of each in a step.
 _ONE_BY_ONE = 32
+# And of those so many nodes as Python's integers at a time, which take four times the memory of numpy's.
+_NODES_AT_ONCE = 100_000
 # Worths up to here are added in 64 bits, larger ones as Python's own integers.
 _LARGEST = 2**62
 _NEVER = -(2**62)
@@ -79,19 +81,18 @@ def _nodes(ts: Ints, side: Ints, start: Ints, node: Ints, tolerance_ms: int) -> 
     sign = np.where(upwards, 1, -1)
     level = np.cumsum(_spread(sign, node + 1, nowhere))
     following = _next_on_level(level, node[start], length)
-    exists = following < nowhere
+    here = np.arange(nowhere + 1)
     signed_ts = np.cumsum(_spread(sign * (ts - np.repeat(ts[start], length)), node + 1, nowhere + 1))
-    pairs = (following - np.arange(nowhere + 1)) // 2 * exists
-    distances = np.abs(signed_ts[following] - signed_ts) * exists
-    direction = _spread(sign, node, nowhere + 2)
-    same_direction = direction[:-1] == direction[1:]
+    direction = _spread(sign, node, nowhere + 1)
+    limit = _spread(sign * level[node], node, nowhere + 1)
+    limit[following == nowhere] = _NEVER
     return _Nodes(
         following,
-        inner=np.where(same_direction, np.arange(1, nowhere + 2), nowhere),
-        behind=np.where(direction[:-1] == direction[following], following, nowhere),
+        inner=np.where(direction == np.append(direction[1:], 0), here + 1, nowhere),
+        behind=np.where(direction == direction[following], following, nowhere),
         need=_spread(_needs(ts, upwards, start, tolerance_ms), node, nowhere + 1),
-        limit=np.where(exists, _spread(sign * level[node], node, nowhere + 1), _NEVER),
-        gain=_worth(pairs, distances, tolerance_ms, int(length.max())),
+        limit=limit,
+        gain=_worth((following - here) // 2, np.abs(signed_ts[following] - signed_ts), tolerance_ms, int(length.max())),
     )
 
 
@@ -135,30 +136,31 @@ def _next_on_level(level: Ints, first: Ints, length: Ints) -> Ints:
 
 def _walk_one(nodes: _Nodes, first: int, length: int) -> Ints:
     """The nodes of one stretch where the best matching enters an excursion."""
-    stop, nowhere = first + length, length + 1
-    following, inner, behind = (
-        np.minimum(column[first:stop] - first, nowhere).tolist() for column in (nodes.following, nodes.inner, nodes.behind)
-    )
-    need, limit, gain = (column[first:stop].tolist() for column in (nodes.need, nodes.limit, nodes.gain))
+    nowhere = length + 1
     chain = [_NEVER] * (length + 2)
     best = [0] * (length + 1)
-    taken = bytearray(length)
+    taken_to = [0] * length
     so_far = 0
-    for node in range(length - 1, -1, -1):
-        worst, inside, further = need[node], chain[inner[node]], chain[behind[node]]
-        if inside > worst:
-            worst = inside
-        chain[node] = further if further > worst else worst
-        if worst <= limit[node] and (value := best[following[node]] + gain[node]) >= so_far:
-            taken[node] = True
-            so_far = value
-        best[node] = so_far
+    for end in range(length, 0, -_NODES_AT_ONCE):
+        begin = max(0, end - _NODES_AT_ONCE)
+        columns = [column[first + begin : first + end][::-1] for column in nodes]
+        columns[:3] = [np.minimum(column - first, nowhere) for column in columns[:3]]
+        rows = zip(range(end - 1, begin - 1, -1), *(column.tolist() for column in columns), strict=True)
+        for node, following, inner, behind, worst, limit, gain in rows:
+            inside, further = chain[inner], chain[behind]
+            if inside > worst:
+                worst = inside
+            chain[node] = further if further > worst else worst
+            if worst <= limit and (value := best[following] + gain) >= so_far:
+                taken_to[node] = following
+                so_far = value
+            best[node] = so_far
     entered = []
     node = 0
     while node < length:
-        if taken[node]:
+        if taken_to[node]:
             entered.append(node)
-            node = following[node]
+            node = taken_to[node]
         else:
             node += 1
     return np.array(entered, dtype=np.int64) + first
