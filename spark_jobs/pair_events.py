@@ -105,16 +105,18 @@ def _summary(outcomes: DataFrame) -> list[Row]:
 
 def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
     """The outcomes (`outcome_schema`) of the batch's accepted events and the open ones."""
+    rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
+    events = shuffled_events(warehouse, planned, landed).sortWithinPartitions(*rules.key)
+    return events.mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(rules.key)))
+
+
+def shuffled_events(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
+    """The batch's accepted events and the open ones (`event_schema`), all events of a key in one partition."""
     pipeline = planned.pipeline
-    rules = batch_rules(pipeline, landed.clock, previous_clock=planned.clock)
     new = [_new_events(warehouse, planned.batch_id, pipeline, side, number) for number, side in enumerate(pipeline.sides)]
     events = reduce(DataFrame.unionAll, new, _open_events(warehouse, planned))
     tasks = max(2, (planned.counts["open_before"] + landed.counts["accepted"]) // _EVENTS_A_TASK)
-    return (
-        events.repartition(tasks, *pipeline.key)
-        .sortWithinPartitions(*pipeline.key)
-        .mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(pipeline.key)))
-    )
+    return events.repartition(tasks, *pipeline.key)
 
 
 def _new_events(warehouse: Warehouse, batch_id: int, pipeline: Pipeline, side: Side, number: int) -> DataFrame:

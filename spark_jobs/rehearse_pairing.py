@@ -26,7 +26,7 @@ from spark_jobs.batch_rules import batch_rules, body_fields, latest_ts
 from spark_jobs.cli import OneLineParser, fail, pipeline_argument
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import COMPOUNDS, decide_outcomes
-from spark_jobs.pairing.parsing import parse_columns
+from spark_jobs.pairing.parsing_in_bulk import parse_columns
 from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import LEFT, RIGHT, event_schema
 
