@@ -8,13 +8,13 @@ conservation law is checked before the first commit.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -26,7 +26,7 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
-from spark_jobs.pairing.outcomes import Outcome, decide_outcomes, outcome_schema
+from spark_jobs.pairing.outcomes import Outcome, outcome_batches, outcome_schema
 from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.session import expect_rows
@@ -36,6 +36,7 @@ from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, decl
 
 _EVENTS_A_TASK = 250_000
 _ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64_000_000
 _WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 
 
@@ -141,25 +142,32 @@ def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 def _decider(rules: Rules) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for events in complete_keys(batches, rules.key, _ROWS_AT_ONCE):
-            yield from decide_outcomes(events.cast(event_schema(rules.key)), rules).to_batches()
+        for events in complete_keys(batches, rules.key, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+            yield from outcome_batches(events.cast(event_schema(rules.key)), rules)
+            # The next ones are read while this name would still keep these.
+            del events
 
     return run
 
 
-def complete_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_at_once: int) -> Iterator[pa.Table]:
-    """Regroups batches sorted by key into tables that hold every key whole: about `rows_at_once` rows, or one larger key."""
+def complete_keys(
+    batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_at_once: int, bytes_at_once: int
+) -> Iterator[pa.Table]:
+    """Regroups batches sorted by key into tables that hold every key whole: about so many rows or bytes, or one larger key."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         cut = _start_of_last_key(batch, key)
+        size += batch.nbytes
         # The last key of a batch may go on in the next one; all before it is complete.
-        if rows + cut >= rows_at_once and (cut or not _same_key(waiting[-1], batch, key)):
+        if (rows + cut >= rows_at_once or size >= bytes_at_once) and (
+            cut or (waiting and not _same_key(waiting[-1], batch, key))
+        ):
             yield pa.Table.from_batches([*waiting, batch.slice(0, cut)])
-            waiting, rows = [], 0
             batch = batch.slice(cut)
+            waiting, rows, size = [], 0, batch.nbytes
         waiting.append(batch)
         rows += batch.num_rows
     if waiting:
@@ -167,8 +175,8 @@ def complete_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_
 
 
 def _start_of_last_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> int:
-    same = reduce(pc.and_, (pc.equal(batch.column(name), batch.column(name)[-1]) for name in key))
-    return int(pc.index(same, pa.scalar(True)).as_py())
+    fields = [batch.column(name) for name in key]
+    return bisect_left(range(batch.num_rows), True, key=lambda row: all(field[row] == field[-1] for field in fields))
 
 
 def _same_key(one: pa.RecordBatch, other: pa.RecordBatch, key: tuple[str, ...]) -> bool:

@@ -1,23 +1,18 @@
 """Rule 5: which left event belongs to which right event inside a closed session.
 
-`one_to_one` is an alignment problem. Let V[i, j] be the best value of the lefts from i on and the rights from j on, where a
-pair is worth `unit` less its distance; `unit` outweighs every possible sum of distances, so more pairs always win and the
-smaller sum decides among equals. Rows are computed from the last left to the first; going forward again, each left takes
-the first right that reaches the optimum, which makes the list of pairs lexicographically smallest. All sessions of one
-shape (lefts x rights) go through the same numpy operations at once.
+Pairs do not cross, so it is enough to know which events are matched: the first of the lefts then belongs to the first of the
+rights, the second to the second, and so on. Where all events of a stretch can be matched that way, nothing has to be
+searched; `excursions` decides about the others. Time and memory grow with the number of events, whatever they look like.
 """
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from spark_jobs.pairing.rules import LEFT, RIGHT, Ints
-
-_CELLS_AT_ONCE = 4_000_000
-_IMPOSSIBLE = np.int64(-(2**62))
+from spark_jobs.pairing.excursions import matched_events
+from spark_jobs.pairing.rules import LEFT, RIGHT, Flags, Ints
 
 
 class Partners(NamedTuple):
@@ -33,102 +28,60 @@ def match_one_to_one(session: Ints, ts: Ints, side: Ints, tolerance_ms: int) -> 
     >>> match_one_to_one(np.zeros(3, int), np.array([0, 50, 100]), np.array([RIGHT, LEFT, RIGHT]), 60)
     Partners(left=array([1]), right=array([0]))
     """
+    is_left = side == LEFT
+    if not len(ts):
+        return Partners(np.flatnonzero(is_left), np.flatnonzero(is_left))
     # No pair can span a silence longer than the tolerance, so each stretch between two such silences is a problem of its own.
-    new_stretch = np.ones(len(ts), dtype=bool)
-    new_stretch[1:] = (np.diff(session) != 0) | (np.diff(ts) > tolerance_ms)
-    stretch = np.cumsum(new_stretch) - 1
-    lefts, rights = np.flatnonzero(side == LEFT), np.flatnonzero(side == RIGHT)
-    stretches = int(stretch[-1]) + 1 if len(ts) else 0
-    left_count, right_count = (
-        np.bincount(stretch[lefts], minlength=stretches),
-        np.bincount(stretch[rights], minlength=stretches),
-    )
-    left_start, right_start = np.cumsum(left_count) - left_count, np.cumsum(right_count) - right_count
-    both = np.flatnonzero((left_count > 0) & (right_count > 0))
-    shapes, shape_of = np.unique(np.stack((left_count[both], right_count[both]), axis=1), axis=0, return_inverse=True)
-    found: list[Partners] = []
-    for number, (n, m) in enumerate(shapes.tolist()):
-        members = both[shape_of == number]
-        per_chunk = max(1, _CELLS_AT_ONCE // ((n + 1) * (m + 1)))
-        for begin in range(0, len(members), per_chunk):
-            chunk = members[begin : begin + per_chunk]
-            left = lefts[left_start[chunk][:, None] + np.arange(n)]
-            right = rights[right_start[chunk][:, None] + np.arange(m)]
-            rank = align(ts[left], ts[right], tolerance_ms)
-            row, left_rank = np.nonzero(rank >= 0)
-            found.append(Partners(left[row, left_rank], right[row, rank[row, left_rank]]))
-    if not found:
-        return Partners(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    return Partners(np.concatenate([p.left for p in found]), np.concatenate([p.right for p in found]))
+    start = np.flatnonzero(np.append(True, (np.diff(session) != 0) | (np.diff(ts) > tolerance_ms)))
+    length = np.diff(np.append(start, len(ts)))
+    stretch = np.repeat(np.arange(len(start)), length)
+    left_count = np.add.reduceat(is_left, start, dtype=np.int64)
+    whole = _wholly_matched(stretch, ts, is_left, 2 * left_count == length, tolerance_ms)
+    matched = whole[stretch]
+    searched = ~whole & (left_count > 0) & (left_count < length)
+    if searched.any():
+        events = np.flatnonzero(searched[stretch])
+        begins = np.cumsum(length[searched]) - length[searched]
+        among = matched_events(ts[events], side[events], begins, tolerance_ms)
+        matched[events] = _first_of_equals(among, ts[events], side[events], begins)
+    return Partners(np.flatnonzero(matched & is_left), np.flatnonzero(matched & ~is_left))
 
 
-def align(left_ts: Ints, right_ts: Ints, tolerance_ms: int) -> Ints:
-    """For sessions of one shape: left_ts (sessions, n) and right_ts (sessions, m), each row ascending -> (sessions, n) ranks
-    of the right partners, -1 where there is none. Memory grows with m * sqrt(n), time with n * m.
-    """
-    sessions, n = left_ts.shape
-    m = right_ts.shape[1]
-    if n == 1 and m == 1:
-        return np.where(np.abs(left_ts - right_ts) <= tolerance_ms, 0, -1)
-    unit = tolerance_ms * min(n, m) + 1
-    if unit * min(n, m) >= -int(_IMPOSSIBLE):
-        raise OverflowError(f"a session of {n} left and {m} right events is too large to be matched; lower max_session")
-    # Only every block-th row is kept; the rows of one block are computed again when the forward walk comes to it.
-    block = n if sessions * (n + 1) * (m + 1) <= 2 * _CELLS_AT_ONCE else isqrt(n) + 1
-    row = np.zeros((sessions, m + 1), dtype=np.int64)
-    kept = {n: row}
-    for i in range(n - 1, -1, -1):
-        row = _row_above(row, left_ts[:, i], right_ts, tolerance_ms, unit)
-        if i % block == 0:
-            kept[i] = row
-    return _walk_forward(kept, block, left_ts, right_ts, tolerance_ms, unit)
+def _wholly_matched(stretch: Ints, ts: Ints, is_left: Flags, balanced: Flags, tolerance_ms: int) -> Flags:
+    """Which of the balanced stretches match without a rest: there is only one way to do that without crossing."""
+    whole = balanced.copy()
+    inside = balanced[stretch]
+    left, right = np.flatnonzero(inside & is_left), np.flatnonzero(inside & ~is_left)
+    whole[stretch[left[np.abs(ts[left] - ts[right]) > tolerance_ms]]] = False
+    return whole
 
 
-def _walk_forward(kept: dict[int, Ints], block: int, left_ts: Ints, right_ts: Ints, tolerance_ms: int, unit: int) -> Ints:
-    sessions, n = left_ts.shape
-    rank = np.full((sessions, n), -1, dtype=np.int64)
-    each, column = np.arange(sessions), np.arange(right_ts.shape[1])
-    next_right = np.zeros(sessions, dtype=np.int64)
-    for begin in range(0, n, block):
-        stop = min(begin + block, n)
-        rows = [kept[stop]]
-        for i in range(stop - 1, begin, -1):
-            rows.append(_row_above(rows[-1], left_ts[:, i], right_ts, tolerance_ms, unit))
-        rows.append(kept[begin])
-        for i in range(begin, stop):
-            optimum, below = rows[stop - i], rows[stop - i - 1]
-            value = _pair_values(below, left_ts[:, i], right_ts, tolerance_ms, unit)
-            reaches = (value == optimum[each, next_right][:, None]) & (column >= next_right[:, None])
-            pairs = reaches.any(axis=1)
-            rank[pairs, i] = reaches[pairs].argmax(axis=1)
-            next_right[pairs] = rank[pairs, i] + 1
-    return rank
+def _first_of_equals(matched: Flags, ts: Ints, side: Ints, begins: Ints) -> Flags:
+    """Of several events of one side and timestamp the first are matched, as many as there are matched ones."""
+    new = np.append(True, (np.diff(ts) != 0) | (np.diff(side) != 0))
+    new[begins] = True
+    start = np.flatnonzero(new)
+    size = np.diff(np.append(start, len(ts)))
+    rank = np.arange(len(ts)) - np.repeat(start, size)
+    return rank < np.repeat(np.add.reduceat(matched, start, dtype=np.int64), size)
 
 
-def _pair_values(below: Ints, left: Ints, right_ts: Ints, tolerance_ms: int, unit: int) -> Ints:
-    """Value of pairing this left with each right, the best of what follows included."""
-    distance = np.abs(left[:, None] - right_ts)
-    return np.where(distance <= tolerance_ms, unit - distance + below[:, 1:], _IMPOSSIBLE)
-
-
-def _row_above(below: Ints, left: Ints, right_ts: Ints, tolerance_ms: int, unit: int) -> Ints:
-    row = below.copy()
-    best_from = np.maximum.accumulate(_pair_values(below, left, right_ts, tolerance_ms, unit)[:, ::-1], axis=1)[:, ::-1]
-    np.maximum(row[:, :-1], best_from, out=row[:, :-1])
-    return row
-
-
-def match_collapse(session: Ints, side: Ints) -> tuple[Partners, Ints]:
+def match_collapse(session: Ints, side: Ints) -> tuple[Partners, Flags]:
     """One compound a session, as Kafka Streams makes it: the first event of each side, however far apart.
 
-    Returns the partners of two-sided sessions and the positions of all events that are not the first of their side.
+    Takes what `match_one_to_one` takes. Returns the partners of two-sided sessions, and True for each event that is not the
+    first of its side.
 
     >>> match_collapse(np.array([0, 0, 0, 1]), np.array([LEFT, LEFT, RIGHT, LEFT]))
-    (Partners(left=array([0]), right=array([2])), array([1]))
+    (Partners(left=array([0]), right=array([2])), array([False,  True, False, False]))
     """
-    group = session * 2 + side
-    _, first = np.unique(group, return_index=True)
-    collapsed = np.setdiff1d(np.arange(len(session)), first)
-    left, right = first[side[first] == LEFT], first[side[first] == RIGHT]
-    _, in_left, in_right = np.intersect1d(session[left], session[right], assume_unique=True, return_indices=True)
-    return Partners(left[in_left], right[in_right]), collapsed
+    collapsed = np.ones(len(session), dtype=bool)
+    firsts = []
+    for one_side in (LEFT, RIGHT):
+        events = np.flatnonzero(side == one_side)
+        first = events[np.diff(session[events], prepend=-1) != 0]
+        collapsed[first] = False
+        firsts.append(np.full(int(session.max(initial=0)) + 1, -1))
+        firsts[-1][session[first]] = first
+    both = (firsts[0] >= 0) & (firsts[1] >= 0)
+    return Partners(firsts[0][both], firsts[1][both]), collapsed

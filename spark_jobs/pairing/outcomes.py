@@ -6,6 +6,7 @@ makes the conservation law countable: nothing can be dropped without a side bein
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.pairing.duplicates import find_duplicates
-from spark_jobs.pairing.matching import match_collapse, match_one_to_one
-from spark_jobs.pairing.rules import LEFT, Ints, Rules
+from spark_jobs.pairing.event_order import OrderedEvents, order_events
+from spark_jobs.pairing.matching import Partners, match_collapse, match_one_to_one
+from spark_jobs.pairing.rules import LEFT, Flags, Ints, Rules
 from spark_jobs.pairing.sessions import cut_sessions
+from spark_jobs.pairing.texts import gather_texts
 
 
 class Outcome(StrEnum):
@@ -32,8 +35,8 @@ class Outcome(StrEnum):
 
 
 COMPOUNDS = (Outcome.PAIR, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)
-_CODES = list(Outcome)
-_SIDE_COLUMNS = ("ts", "partition", "offset", "payload", "batch_id")
+_CODE = {outcome: code for code, outcome in enumerate(Outcome)}
+_BYTES_AT_ONCE = 64_000_000
 
 
 def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
@@ -50,8 +53,8 @@ def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
     return pa.schema(fields)
 
 
-class _Decided(NamedTuple):
-    """Rows of the answer: outcome code and the positions of the left and right events, -1 where there is none."""
+class _Rows(NamedTuple):
+    """Rows of the answer: outcome code, and the table rows of the left and right events, -1 where there is none."""
 
     outcome: Ints
     left: Ints
@@ -63,80 +66,90 @@ def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
 
     The rows depend only on the set of events and the rules, not on their order or on the other keys present.
     """
+    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.key))
+
+
+def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
+    """The same in batches of some 64 MB each at most, made one after the other: payloads may be large."""
     if not events.num_rows:
-        return outcome_schema(rules.key).empty_table()
-    ordered = events.take(pa.array(_rule_order(events, rules)))
-    return _assemble(ordered, _decide(ordered, rules), rules.key)
+        return
+    if events.nbytes <= _BYTES_AT_ONCE:
+        events = events.combine_chunks()
+    decided = _decide(events, rules)
+    for begin, stop in _pieces(events, decided, rules.key):
+        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.key)
 
 
-def _column(events: pa.Table, name: str) -> Ints:
-    return events.column(name).to_numpy().astype(np.int64, copy=False)
-
-
-def _key_codes(events: pa.Table, key: tuple[str, ...]) -> Ints:
-    codes = np.zeros(events.num_rows, dtype=np.int64)
-    for name in key:
-        encoded = events.column(name).combine_chunks().dictionary_encode()
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        codes = np.unique(codes, return_inverse=True)[1]
-    return codes
-
-
-def _topic_rank(events: pa.Table, rules: Rules) -> Ints:
-    side = _column(events, "side")
-    return side if rules.left_topic_first else 1 - side
-
-
-def _rule_order(events: pa.Table, rules: Rules) -> Ints:
-    """Positions in the order of rule 3: (ts, topic, partition, offset) within each key."""
-    return np.lexsort(
-        (
-            _column(events, "offset"),
-            _column(events, "partition"),
-            _topic_rank(events, rules),
-            _column(events, "ts"),
-            _key_codes(events, rules.key),
-        )
-    )
-
-
-def _decide(events: pa.Table, rules: Rules) -> _Decided:
-    key, ts, side = _key_codes(events, rules.key), _column(events, "ts"), _column(events, "side")
-    is_open = events.column("is_open").to_numpy()
-    outcome = np.full(len(ts), -1, dtype=np.int64)
+def _decide(events: pa.Table, rules: Rules) -> _Rows:
+    ordered = order_events(events, rules)
+    found = []
     if rules.drop_duplicates:
-        outcome[find_duplicates(key, ts, side, events.column("payload"))] = _CODES.index(Outcome.DUPLICATE)
-    unique = np.flatnonzero(outcome < 0)
-    sessions = cut_sessions(key[unique], ts[unique], is_open[unique], rules)
+        repeated = find_duplicates(ordered.key, ordered.ts, ordered.side, events.column("payload"), ordered.row)
+        found.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
+        ordered = ordered.where(~repeated)
+    sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
     late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
-    outcome[unique[late]] = _CODES.index(Outcome.LATE)
-    outcome[unique[~late & ~closed]] = _CODES.index(Outcome.OPEN)
-    ripe = unique[closed]
+    found += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
+    ripe, session = ordered.where(closed), sessions.number[closed]
     if rules.matching == "collapse":
-        partners, collapsed = match_collapse(sessions.number[closed], side[ripe])
-        outcome[ripe[collapsed]] = _CODES.index(Outcome.COLLAPSED)
+        partners, collapsed = match_collapse(session, ripe.side)
+        found.append(_single(ripe.where(collapsed), Outcome.COLLAPSED))
     else:
-        partners = match_one_to_one(sessions.number[closed], ts[ripe], side[ripe], rules.tolerance_ms)
-    left, right = ripe[partners.left], ripe[partners.right]
-    alone = np.ones(len(ts), dtype=bool)
-    alone[left] = alone[right] = False
-    single = np.flatnonzero(alone)
-    is_left = side[single] == LEFT
-    orphan = np.where(is_left, _CODES.index(Outcome.LEFT_ONLY), _CODES.index(Outcome.RIGHT_ONLY))
-    return _Decided(
-        np.concatenate(
-            (np.full(len(left), _CODES.index(Outcome.PAIR)), np.where(outcome[single] < 0, orphan, outcome[single]))
-        ),
-        np.concatenate((left, np.where(is_left, single, -1))),
-        np.concatenate((right, np.where(is_left, -1, single))),
-    )
+        partners = match_one_to_one(session, ripe.ts, ripe.side, rules.tolerance_ms)
+        collapsed = np.zeros(len(session), dtype=bool)
+    found.append(_compounds(ripe, partners, collapsed))
+    return _Rows(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def _assemble(events: pa.Table, decided: _Decided, key: tuple[str, ...]) -> pa.Table:
-    names = pa.array([str(code) for code in _CODES])
-    either = pa.array(np.maximum(decided.left, decided.right))
-    columns = [names.take(pa.array(decided.outcome)), *(events.column(name).take(either) for name in key)]
-    for position in (decided.left, decided.right):
-        index = pc.if_else(pa.array(position < 0), pa.scalar(None, pa.int64()), pa.array(position))
-        columns += [events.column(name).take(index) for name in _SIDE_COLUMNS]
-    return pa.table(columns, schema=outcome_schema(key))
+def _single(events: OrderedEvents, outcome: Outcome) -> _Rows:
+    is_left = events.side == LEFT
+    code = np.full(len(events.row), _CODE[outcome])
+    return _Rows(code, np.where(is_left, events.row, -1), np.where(is_left, -1, events.row))
+
+
+def _compounds(events: OrderedEvents, partners: Partners, collapsed: Flags) -> _Rows:
+    """Pairs and orphans in the order of the events; a pair stands where its left event stands."""
+    is_left = events.side == LEFT
+    partner = np.full(len(events.row), -1)
+    partner[partners.left] = events.row[partners.right]
+    stands = ~collapsed
+    stands[partners.right] = False
+    left, right = np.where(is_left, events.row, -1)[stands], np.where(is_left, partner, events.row)[stands]
+    kind = np.where(left < 0, _CODE[Outcome.RIGHT_ONLY], _CODE[Outcome.PAIR])
+    kind[right < 0] = _CODE[Outcome.LEFT_ONLY]
+    return _Rows(kind, left, right)
+
+
+def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """From where to where the rows of each batch go: about `_BYTES_AT_ONCE`, or one row that is larger."""
+    if events.nbytes <= _BYTES_AT_ONCE:
+        yield 0, len(rows.outcome)
+        return
+    payload = _text_bytes(events, ("payload",))
+    # What is not text takes less than 100 bytes a row.
+    size = 100 + _text_bytes(events, key)[np.maximum(rows.left, rows.right)]
+    for row in (rows.left, rows.right):
+        size += np.where(row >= 0, payload[row], 0)
+    piece = np.cumsum(size) // _BYTES_AT_ONCE
+    begins = np.append(0, np.flatnonzero(np.diff(piece)) + 1).tolist()
+    yield from zip(begins, [*begins[1:], len(size)], strict=True)
+
+
+def _text_bytes(events: pa.Table, names: tuple[str, ...]) -> Ints:
+    size = np.zeros(events.num_rows, dtype=np.int64)
+    for name in names:
+        size += np.concatenate([pc.binary_length(chunk).fill_null(0).to_numpy() for chunk in events.column(name).chunks])
+    return size
+
+
+def _assemble(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> pa.RecordBatch:
+    names = pa.array([str(outcome) for outcome in Outcome])
+    either = np.maximum(rows.left, rows.right)
+    columns = [names.take(pa.array(rows.outcome)), *(gather_texts(events.column(name), either) for name in key)]
+    for row in (rows.left, rows.right):
+        index = pa.array(row, mask=row < 0)
+        ts, partition, offset, batch_id = (
+            events.column(name).combine_chunks().take(index) for name in ("ts", "partition", "offset", "batch_id")
+        )
+        columns += [ts, partition, offset, gather_texts(events.column("payload"), row), batch_id]
+    return pa.RecordBatch.from_arrays(columns, schema=outcome_schema(key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ def cut_sessions(key: Ints, ts: Ints, is_open: Flags, rules: Rules) -> Sessions:
     number = np.cumsum(first) - 1
     start, end = ts[starts], ts[np.append(starts[1:], len(ts)) - 1] if len(ts) else ts[starts]
     has_open = np.zeros(len(starts), dtype=bool)
-    np.logical_or.at(has_open, number[is_open], True)
+    has_open[number[is_open]] = True
     late = ~has_open & rules.over_before(end, rules.previous_clock)
     closed = rules.over_before(end, rules.clock) & ~late
     return Sessions(number, start, end, closed, late)
@@ -37,18 +38,27 @@ def cut_sessions(key: Ints, ts: Ints, is_open: Flags, rules: Rules) -> Sessions:
 
 def _first_of_session(key: Ints, ts: Ints, rules: Rules) -> Flags:
     first = np.ones(len(ts), dtype=bool)
+    if not len(ts):
+        return first
     # Exactly one gap apart is still the same session.
     first[1:] = (np.diff(key) != 0) | (np.diff(ts) > rules.gap_ms)
-    chain_starts = np.flatnonzero(first)
-    chain_ends = np.append(chain_starts[1:], len(ts))
-    for begin, stop in zip(chain_starts, chain_ends, strict=True):
-        if ts[stop - 1] - ts[begin] > rules.max_session_ms:
-            _cut_long_chain(first, ts, int(begin), int(stop), rules.max_session_ms)
+    chain_start = np.flatnonzero(first)
+    chain_stop = np.append(chain_start[1:], len(ts))
+    for chain in np.flatnonzero(ts[chain_stop - 1] - ts[chain_start] > rules.max_session_ms):
+        begin, stop = int(chain_start[chain]), int(chain_stop[chain])
+        cuts = _cuts_of_chain(ts[begin:stop].tolist(), rules.max_session_ms)
+        first[begin + np.array(cuts)] = True
     return first
 
 
-def _cut_long_chain(first: Flags, ts: Ints, begin: int, stop: int, max_session_ms: int) -> None:
-    """Cuts before the first event beyond start + max_session (exactly there still belongs), again and again."""
-    while ts[stop - 1] - ts[begin] > max_session_ms:
-        begin += int(np.searchsorted(ts[begin:stop], ts[begin] + max_session_ms, side="right"))
-        first[begin] = True
+def _cuts_of_chain(ts: list[int], max_session_ms: int) -> list[int]:
+    """Positions before which to cut: the first event beyond start + max_session (exactly there still belongs), and so on.
+
+    >>> _cuts_of_chain([0, 40, 100, 101, 150, 202], 100)
+    [3, 5]
+    """
+    cuts: list[int] = []
+    begin = 0
+    while (begin := bisect_right(ts, ts[begin] + max_session_ms, lo=begin)) < len(ts):
+        cuts.append(begin)
+    return cuts

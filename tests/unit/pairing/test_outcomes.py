@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from spark_jobs.batch_rules import batch_rules
 from spark_jobs.pair_events import complete_keys
+from spark_jobs.pairing import outcomes as kernel
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
 from spark_jobs.pairing.outcomes import decide_outcomes, outcome_schema
-from spark_jobs.pairing.rules import event_schema
+from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
 from tests.timeline import SMALL
+from tests.unit.pairing.reference import slow_outcomes
 
 KEY = ("user1", "user2")
 
@@ -71,13 +74,87 @@ def test_order_and_neighbours_do_not_matter(drawn, clock, random):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 7), st.integers(1, 12))
-def test_complete_keys_never_split_a_key(users, rows_a_batch, rows_at_once):
+@given(
+    st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 7), st.integers(1, 12), st.sampled_from([1, 300, 10**9])
+)
+def test_complete_keys_never_split_a_key(users, rows_a_batch, rows_at_once, bytes_at_once):
     ordered = table([(user, 0, 0, None, False) for user in sorted(users)])
-    groups = list(complete_keys(ordered.to_batches(max_chunksize=rows_a_batch), KEY, rows_at_once))
+    batches = ordered.to_batches(max_chunksize=rows_a_batch)
+    groups = list(complete_keys(batches, KEY, rows_at_once, bytes_at_once))
     assert [row for group in groups for row in group.to_pylist()] == ordered.to_pylist()
     held = [set(group.column("user1").to_pylist()) for group in groups]
     assert all(not one & other for n, one in enumerate(held) for other in held[n + 1 :])
+
+
+def named(outcomes):
+    """Outcome rows as the reference tells them."""
+    told = Counter()
+    for row in outcomes.to_pylist():
+        sides = [
+            None
+            if row[f"{name}_offset"] is None
+            else (row["user1"], row["user2"], side, row[f"{name}_partition"], row[f"{name}_offset"])
+            for side, name in ((LEFT, "left"), (RIGHT, "right"))
+        ]
+        told[(row["outcome"], *sides)] += 1
+    return told
+
+
+clocks = st.none() | st.integers(0, 400)
+any_rules = st.builds(
+    Rules,
+    key=st.just(KEY),
+    tolerance_ms=st.integers(0, 40),
+    gap_ms=st.integers(1, 40),
+    grace_ms=st.integers(0, 60),
+    max_session_ms=st.integers(40, 150),
+    matching=st.sampled_from(["one_to_one", "one_to_one", "collapse"]),
+    drop_duplicates=st.booleans(),
+    left_topic_first=st.booleans(),
+    clock=clocks,
+    previous_clock=clocks,
+)
+
+
+@st.composite
+def dense_events(draw):
+    """Rows of `event_schema`, many of one timestamp, scattered over partitions; a place is used once."""
+    end = draw(st.sampled_from([5, 60, 300]))
+    event = st.tuples(
+        st.sampled_from(["a", "a-b"]),
+        st.sampled_from(["b-c", "c"]),
+        st.sampled_from([LEFT, RIGHT]),
+        st.integers(0, end),
+        st.sampled_from(["1", "2", None, "x" * 1_001]),
+        st.booleans(),
+    )
+    drawn = draw(st.lists(event, max_size=draw(st.sampled_from([8, 60]))))
+    places = draw(st.permutations(range(len(drawn))))
+    return [
+        dict(zip(("user1", "user2", "side", "ts", "payload", "is_open"), values, strict=True))
+        | {"partition": place % 3, "offset": place // 3, "batch_id": 1}
+        for values, place in zip(drawn, places, strict=True)
+    ]
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(dense_events(), any_rules)
+def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
+    decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(KEY)), rules)
+    assert named(decided) == slow_outcomes(drawn, rules)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dense_events(), any_rules, st.integers(1, 5), st.integers(1, 3_000))
+def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a_chunk, bytes_at_once):
+    whole = pa.Table.from_pylist(drawn, schema=event_schema(KEY))
+    chunked = pa.concat_tables([whole.slice(at, rows_a_chunk) for at in range(0, len(drawn), rows_a_chunk)] or [whole])
+    with mock.patch.object(kernel, "_BYTES_AT_ONCE", bytes_at_once):
+        pieces = list(kernel.outcome_batches(chunked, rules))
+    assert pa.Table.from_batches(pieces, outcome_schema(KEY)).equals(decide_outcomes(whole, rules).combine_chunks())
+    if chunked.nbytes > bytes_at_once:
+        # A row counts as its texts and 100 bytes.
+        assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
 
 
 def test_no_events_no_rows():

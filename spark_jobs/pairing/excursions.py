@@ -1,0 +1,189 @@
+"""Which events of a stretch are matched, found in one walk back and one walk forward.
+
+A stretch is a list of left and right events in session order. Its nodes are the places before, between and after its events; the
+level of a node is the number of lefts less the number of rights before it. An excursion goes from a node to the next node on the
+same level: as many lefts as rights, matched first with first, second with second and so on. Some optimum consists of
+excursions and of single events left alone, because an unmatched event inside a pair could take the place of the pair's far
+end. So the best of what follows a node is either that of the next node, or an excursion and the best of what follows that:
+
+- its distances add up to |sum of its rights' ts - sum of its lefts' ts|, a difference of prefix sums;
+- it keeps the tolerance if the k-th right is near enough to the k-th left for all its k. For an excursion upwards from level d,
+  that is n + 1 - (rights of the stretch with ts <= left's ts + T) <= d for each of its lefts, n the left's number in the stretch
+  from 0: the largest such `need` decides. Downwards the same with the sides exchanged and -d. The largest `need` inside comes
+  from the chain of excursions one level further, and a chain's from its first excursion and the chain behind it.
+
+Among equals the excursion is taken: the optima form a lattice, and its least element matches earliest on both sides, which is
+also lexicographically the first. (docs/decisions/0015-linear-matching.md has the whole argument.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_jobs.pairing.rules import LEFT, Flags, Ints
+
+# So many stretches, the longest, are walked one by one; the others all at once, one event of each in a step.
+_ONE_BY_ONE = 32
+# Worths up to here are added in 64 bits, larger ones as Python's own integers.
+_LARGEST = 2**62
+
+
+class _Nodes(NamedTuple):
+    """One entry a node, stretch after stretch, and a last one for "nowhere", to which points what does not exist.
+
+    `following`: the next node on this level. `inner`: the next node, if the excursion from here begins with a chain one level
+    further. `behind`: `following`, if there the chain goes on. `need`: of the event behind this node. `limit`: the largest `need`
+    that an excursion from here allows. `gain`: what this excursion is worth.
+    """
+
+    following: Ints
+    inner: Ints
+    behind: Ints
+    need: Ints
+    limit: Ints
+    gain: Ints
+
+
+def matched_events(ts: Ints, side: Ints, start: Ints, tolerance_ms: int) -> Flags:
+    """True for each event that some best matching matches. `start`: the first event of each stretch, beginning with 0.
+
+    How many of several events of one side and timestamp are matched is decided, not which of them. In a stretch, ts ascend
+    with no step larger than the tolerance, which is at most a year, so that no sum of distances leaves 64 bits.
+
+    >>> matched_events(np.array([0, 50, 100]), np.array([1, 0, 1]), np.array([0]), 60).tolist()
+    [True, True, False]
+    """
+    length = np.diff(np.append(start, len(ts)))
+    # A stretch has one node more than events.
+    node = np.arange(len(ts)) + np.repeat(np.arange(len(start)), length)
+    first = node[start]
+    nodes = _nodes(ts, side, start, node, tolerance_ms)
+    longest_first = np.argsort(-length, kind="stable")
+    entered = [_walk_one(nodes, int(first[n]), int(length[n])) for n in longest_first[:_ONE_BY_ONE]]
+    others = longest_first[_ONE_BY_ONE:]
+    entered.append(_walk_many(nodes, first[others], length[others]))
+    taken = np.concatenate(entered)
+    inside = np.zeros(len(nodes.need), dtype=np.int64)
+    inside[taken] += 1
+    inside[nodes.following[taken]] -= 1
+    return np.cumsum(inside)[node] > 0
+
+
+def _nodes(ts: Ints, side: Ints, start: Ints, node: Ints, tolerance_ms: int) -> _Nodes:
+    nowhere = len(ts) + len(start)
+    length = np.diff(np.append(start, len(ts)))
+    upwards = side == LEFT
+    sign = np.where(upwards, 1, -1)
+    level = np.cumsum(_spread(sign, node + 1, nowhere))
+    following = _next_on_level(level, node[start], length)
+    exists = following < nowhere
+    signed_ts = np.cumsum(_spread(sign * (ts - np.repeat(ts[start], length)), node + 1, nowhere + 1))
+    pairs = (following - np.arange(nowhere + 1)) // 2 * exists
+    distances = np.abs(signed_ts[following] - signed_ts) * exists
+    direction = _spread(sign, node, nowhere + 2)
+    same_direction = direction[:-1] == direction[1:]
+    return _Nodes(
+        following,
+        inner=np.where(same_direction, np.arange(1, nowhere + 2), nowhere),
+        behind=np.where(direction[:-1] == direction[following], following, nowhere),
+        need=_spread(_needs(ts, upwards, start, tolerance_ms), node, nowhere + 1),
+        limit=_spread(sign * level[node], node, nowhere + 1),
+        gain=_worth(pairs, distances, tolerance_ms, int(length.max())),
+    )
+
+
+def _spread(values: Ints, node: Ints, count: int) -> Ints:
+    """These values at these nodes, 0 elsewhere."""
+    spread = np.zeros(count, dtype=np.int64)
+    spread[node] = values
+    return spread
+
+
+def _needs(ts: Ints, upwards: Flags, start: Ints, tolerance_ms: int) -> Ints:
+    """The lowest level (for rights: its negative) of an excursion in which each event finds its partner near enough."""
+    # All stretches on one axis, too far apart to touch, so that one search finds how far each event reaches.
+    step = np.diff(ts, prepend=ts[0])
+    step[start] = tolerance_ms + 1
+    axis = np.cumsum(step)
+    reach = np.searchsorted(axis, axis + tolerance_ms, side="right")
+    lefts, rights = np.append(0, np.cumsum(upwards)), np.append(0, np.cumsum(~upwards))
+    return np.where(upwards, lefts[:-1] + 1 - rights[reach], rights[:-1] + 1 - lefts[reach])
+
+
+def _worth(pairs: Ints, distances: Ints, tolerance_ms: int, longest: int) -> Ints:
+    """A pair is worth more than all distances of a stretch together, so that more pairs always win."""
+    unit = tolerance_ms * (longest // 2) + 1
+    if unit * (longest // 2) >= _LARGEST:
+        pairs, distances = pairs.astype(object), distances.astype(object)
+    return pairs * unit - distances
+
+
+def _next_on_level(level: Ints, first: Ints, length: Ints) -> Ints:
+    """For each node the next node of its stretch on the same level, or nowhere."""
+    nowhere = len(level)
+    # Each stretch has places of its own for all levels that it could reach.
+    place = level + np.repeat(2 * first + length - level[first], length + 1)
+    order = np.argsort(place * nowhere + np.arange(nowhere))
+    again = np.flatnonzero(np.diff(place[order]) == 0)
+    following = np.full(nowhere + 1, nowhere)
+    following[order[again]] = order[again + 1]
+    return following
+
+
+def _walk_one(nodes: _Nodes, first: int, length: int) -> Ints:
+    """The nodes of one stretch where the best matching enters an excursion."""
+    stop, nowhere = first + length, length + 1
+    following, inner, behind = (
+        np.minimum(column[first:stop] - first, nowhere).tolist() for column in (nodes.following, nodes.inner, nodes.behind)
+    )
+    need, limit, gain = (column[first:stop].tolist() for column in (nodes.need, nodes.limit, nodes.gain))
+    never = float("-inf")
+    chain: list[float] = [never] * (length + 2)
+    best: list[float] = [0] * (length + 1) + [never]
+    taken = bytearray(length)
+    for node in range(length - 1, -1, -1):
+        worst = max(need[node], chain[inner[node]])
+        chain[node] = max(worst, chain[behind[node]])
+        value = best[following[node]] + gain[node]
+        if worst <= limit[node] and value >= best[node + 1]:
+            taken[node] = True
+            best[node] = value
+        else:
+            best[node] = best[node + 1]
+    entered = []
+    node = 0
+    while node < length:
+        if taken[node]:
+            entered.append(node)
+            node = following[node]
+        else:
+            node += 1
+    return np.array(entered, dtype=np.int64) + first
+
+
+def _walk_many(nodes: _Nodes, first: Ints, length: Ints) -> Ints:
+    """The same for many stretches at once, the longest first: step by step from their ends, then from their starts."""
+    never = -_LARGEST
+    chain = np.full(len(nodes.need), never)
+    best = np.zeros(len(nodes.need), dtype=nodes.gain.dtype)
+    best[-1] = never
+    taken = np.zeros(len(nodes.need), dtype=bool)
+    steps = int(length.max(initial=0))
+    still = np.searchsorted(-length, -np.arange(steps))
+    for step, count in enumerate(still.tolist()):
+        node = (first + length)[:count] - 1 - step
+        worst = np.maximum(nodes.need[node], chain[nodes.inner[node]])
+        chain[node] = np.maximum(worst, chain[nodes.behind[node]])
+        value, alone = best[nodes.following[node]] + nodes.gain[node], best[node + 1]
+        taken[node] = take = (worst <= nodes.limit[node]) & (value >= alone)
+        best[node] = np.where(take, value, alone)
+    entered = [first[:0]]
+    node, stop = first, first + length
+    while len(node):
+        take = taken[node]
+        entered.append(node[take])
+        node = np.where(take, nodes.following[node], node + 1)
+        node, stop = node[node < stop], stop[node < stop]
+    return np.concatenate(entered)
