@@ -21,13 +21,13 @@ from deltalake import DeltaTable
 from include.pipeline_config import Pipeline
 from spark_jobs.batch_rules import batch_rules
 from spark_jobs.pair_events import complete_keys
-from spark_jobs.pairing.outcomes import COMPOUNDS, Outcome, decide_outcomes
+from spark_jobs.pairing.outcomes import COMPOUNDS, Outcome, outcome_batches
 from spark_jobs.pairing.rules import Rules, event_schema
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.tables import Warehouse, raw_table
 
 _PROCESSES = 2
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 65_536, 64_000_000
 
 
 def has_duckdb() -> bool:
@@ -65,8 +65,8 @@ def pair_share(pipeline: Pipeline, rules: Rules, files: list[list[str]], share: 
     folder.mkdir()
     counted = 0
     compounds = opened = None
-    for events in complete_keys(sorted_events(pipeline, files, share), pipeline.key, _ROWS_AT_ONCE):
-        outcomes = decide_outcomes(events.cast(event_schema(pipeline.key)), rules)
+    for events in complete_keys(sorted_events(pipeline, files, share), pipeline.key, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+        outcomes = pa.Table.from_batches(outcome_batches(events.cast(event_schema(pipeline.key)), rules))
         counted += 2 * outcomes.num_rows - sum(outcomes.column(f"{side}_offset").null_count for side in ("left", "right"))
         is_compound = pc.is_in(outcomes.column("outcome"), pa.array([str(kind) for kind in COMPOUNDS]))
         rows = as_compounds(outcomes.filter(is_compound), pipeline)

@@ -104,7 +104,8 @@ class Pairing:
     def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         expect_rows(self.spark, self.events)
         schema = from_arrow_schema(event_schema(CALLS.key))
-        rows = pair_events.shuffled_events(warehouse, planned, landed).mapInArrow(_same, schema)
+        tasks = max(2, self.events // pair_events._EVENTS_A_TASK)
+        rows = pair_events.batch_events(warehouse, planned).repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
         rows.write.format("delta").save(f"{warehouse.root}/shuffled")
 
 
