@@ -28,14 +28,15 @@ from spark_jobs.pairing.rules import LEFT, Flags, Ints
 _ONE_BY_ONE = 32
 # Worths up to here are added in 64 bits, larger ones as Python's own integers.
 _LARGEST = 2**62
+_NEVER = -(2**62)
 
 
 class _Nodes(NamedTuple):
     """One entry a node, stretch after stretch, and a last one for "nowhere", to which points what does not exist.
 
-    `following`: the next node on this level. `inner`: the next node, if the excursion from here begins with a chain one level
-    further. `behind`: `following`, if there the chain goes on. `need`: of the event behind this node. `limit`: the largest `need`
-    that an excursion from here allows. `gain`: what this excursion is worth.
+    `following`: the next node on this level, where the excursion from here ends. `inner`: the next node, if there a chain begins
+    one level further. `behind`: `following`, if there the chain goes on. `need`: of the event after this node. `limit`: the largest
+    `need` with which the excursion is possible. `gain`: what it is worth.
     """
 
     following: Ints
@@ -89,7 +90,7 @@ def _nodes(ts: Ints, side: Ints, start: Ints, node: Ints, tolerance_ms: int) -> 
         inner=np.where(same_direction, np.arange(1, nowhere + 2), nowhere),
         behind=np.where(direction[:-1] == direction[following], following, nowhere),
         need=_spread(_needs(ts, upwards, start, tolerance_ms), node, nowhere + 1),
-        limit=_spread(sign * level[node], node, nowhere + 1),
+        limit=np.where(exists, _spread(sign * level[node], node, nowhere + 1), _NEVER),
         gain=_worth(pairs, distances, tolerance_ms, int(length.max())),
     )
 
@@ -139,19 +140,19 @@ def _walk_one(nodes: _Nodes, first: int, length: int) -> Ints:
         np.minimum(column[first:stop] - first, nowhere).tolist() for column in (nodes.following, nodes.inner, nodes.behind)
     )
     need, limit, gain = (column[first:stop].tolist() for column in (nodes.need, nodes.limit, nodes.gain))
-    never = float("-inf")
-    chain: list[float] = [never] * (length + 2)
-    best: list[float] = [0] * (length + 1) + [never]
+    chain = [_NEVER] * (length + 2)
+    best = [0] * (length + 1)
     taken = bytearray(length)
+    so_far = 0
     for node in range(length - 1, -1, -1):
-        worst = max(need[node], chain[inner[node]])
-        chain[node] = max(worst, chain[behind[node]])
-        value = best[following[node]] + gain[node]
-        if worst <= limit[node] and value >= best[node + 1]:
+        worst, inside, further = need[node], chain[inner[node]], chain[behind[node]]
+        if inside > worst:
+            worst = inside
+        chain[node] = further if further > worst else worst
+        if worst <= limit[node] and (value := best[following[node]] + gain[node]) >= so_far:
             taken[node] = True
-            best[node] = value
-        else:
-            best[node] = best[node + 1]
+            so_far = value
+        best[node] = so_far
     entered = []
     node = 0
     while node < length:
@@ -165,10 +166,8 @@ def _walk_one(nodes: _Nodes, first: int, length: int) -> Ints:
 
 def _walk_many(nodes: _Nodes, first: Ints, length: Ints) -> Ints:
     """The same for many stretches at once, the longest first: step by step from their ends, then from their starts."""
-    never = -_LARGEST
-    chain = np.full(len(nodes.need), never)
+    chain = np.full(len(nodes.need), _NEVER)
     best = np.zeros(len(nodes.need), dtype=nodes.gain.dtype)
-    best[-1] = never
     taken = np.zeros(len(nodes.need), dtype=bool)
     steps = int(length.max(initial=0))
     still = np.searchsorted(-length, -np.arange(steps))

@@ -82,8 +82,11 @@ def test_complete_keys_never_split_a_key(users, rows_a_batch, rows_at_once, byte
     batches = ordered.to_batches(max_chunksize=rows_a_batch)
     groups = list(complete_keys(batches, KEY, rows_at_once, bytes_at_once))
     assert [row for group in groups for row in group.to_pylist()] == ordered.to_pylist()
-    held = [set(group.column("user1").to_pylist()) for group in groups]
+    held = [Counter(group.column("user1").to_pylist()) for group in groups]
     assert all(not one & other for n, one in enumerate(held) for other in held[n + 1 :])
+    # No table waits for more than its last key to be complete once it is large enough.
+    if rows_at_once == 1 or bytes_at_once == 1:
+        assert all(group.total() <= rows_a_batch + max(group.values()) for group in held)
 
 
 def named(outcomes):
@@ -125,7 +128,7 @@ def dense_events(draw):
         st.sampled_from(["b-c", "c"]),
         st.sampled_from([LEFT, RIGHT]),
         st.integers(0, end),
-        st.sampled_from(["1", "2", None, "x" * 1_001]),
+        st.sampled_from(["1", "2", None, "x" * 1_001, "y" * 1_001]),
         st.booleans(),
     )
     drawn = draw(st.lists(event, max_size=draw(st.sampled_from([8, 60]))))
@@ -155,6 +158,14 @@ def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a
     if chunked.nbytes > bytes_at_once:
         # A row counts as its texts and 100 bytes.
         assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
+
+
+@pytest.mark.parametrize("left_topic_first", [True, False])
+def test_timestamps_as_far_apart_as_can_be(left_topic_first):
+    times = [0, 0, 5, 2**63 - 1_000_000, 2**63 - 1_000_000]
+    drawn = table([(user, side, ts, None, False) for user in "abc" for side in (0, 1) for ts in times])
+    rules = replace(batch_rules(SMALL, 2**63 - 1, 0), left_topic_first=left_topic_first, drop_duplicates=False)
+    assert named(decide_outcomes(drawn, rules)) == slow_outcomes(drawn.to_pylist(), rules)
 
 
 def test_no_events_no_rows():
