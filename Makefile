@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint ci stop clean lock
+.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV_PYTHON := .venv/bin/python
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out
 	@$(VENV_PYTHON) -m include.demo
@@ -43,6 +43,18 @@ stop: ## end Airflow, Spark and the broker; their data stay
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.pairing
+
+bench-landing: setup ## landing against landing without parsing, at 2 and 5 million events (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.landing
+
+bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million events; PEER='COMMAND' runs another system in turn
+	@$(VENV_PYTHON) -m tests.benches.whole $(if $(PEER),--peer '$(PEER)')
+
+bench-growth: setup ## time per event and memory from 0.5 to 20 million events (20 minutes)
+	@$(VENV_PYTHON) -m tests.benches.growth
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock

@@ -13,7 +13,7 @@ from include.pipeline_config import Pipeline
 from spark_jobs.batch_rules import batch_rules, body_fields, latest_ts
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import decide_outcomes
-from spark_jobs.pairing.parsing import parse_columns
+from spark_jobs.pairing.parsing_in_bulk import parse_columns
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.rehearsal.records import Record, value_bytes
 
