@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth
+.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -44,6 +44,9 @@ stop: ## end Airflow, Spark and the broker; their data stay
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
+lock: setup ## compile requirements.lock from requirements.txt, with hashes
+	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+
 bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.pairing
 
@@ -56,5 +59,5 @@ bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million even
 bench-growth: setup ## time per event and memory from 0.5 to 20 million events (20 minutes)
 	@$(VENV_PYTHON) -m tests.benches.growth
 
-lock: setup ## compile requirements.lock from requirements.txt, with hashes
-	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of each (10 minutes)
+	@$(VENV_PYTHON) -m tests.hostile_shapes

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.pair_events import _decider
+from spark_jobs.pair_events import _KEY_HASH, _decider
 from spark_jobs.pairing.rules import LEFT, RIGHT, Ints, Rules, event_schema
 
 MAX_GROWTH = 5.0
@@ -189,13 +190,20 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
             making += time.process_time() - begin
             if batch is None:
                 return
-            yield batch
+            yield _with_hash(batch, shape.rules.key)
 
     begin = time.process_time()
     kept = [batch.select(["outcome", "left_offset", "right_offset"]) for batch in _decider(shape.rules)(timed())]
     seconds = time.process_time() - begin - making
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return {"seconds": seconds, "peak_mb": peak, "exact": _exact(pa.Table.from_batches(kept), events)}
+
+
+def _with_hash(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
+    """A number for each key, as Spark's hash gives one; in these shapes one key field tells the keys apart."""
+    encoded = batch.column(key[0]).dictionary_encode()
+    numbers = pa.array([zlib.crc32(text.encode()) for text in encoded.dictionary.to_pylist()], pa.int64())
+    return batch.append_column(_KEY_HASH, numbers.take(encoded.indices))
 
 
 def _exact(outcomes: pa.Table, events: Events) -> bool:
