@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
+from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, Stage, own_messages, to_messages
 from spark_jobs.broker.offsets import OutputTopic, output_topic, topic_id
 from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
@@ -30,10 +31,12 @@ from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
 _REPORT = (
-    "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, problem STRING, retry BOOLEAN"
+    "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "
+    "too_large ARRAY<STRING>, problem STRING, retry BOOLEAN"
 )
 _COUNTED = pa.map_(pa.int64(), pa.int64())
-_REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, pa.string(), pa.bool_())
+_REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
+_SHOWN = 20
 # What is acknowledged of each batch is kept beside the position, where there is room for a few hundred.
 _BATCHES_A_LEG = 100
 
@@ -52,17 +55,27 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
     expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     before = next((row for row in rows if row.step == PUBLISHED), None)
     todo, counts = paired, Counter({"batch_id": last[PAIRED], "batches": len(paired), "compounds": 0, "sent": 0})
+    too_large: list[str] = []
     while todo:
-        published, sent = _publish(warehouse, ledger, todo, before, accepted_topic)
+        published, reports = _publish(warehouse, ledger, todo, before, accepted_topic)
         before, todo = published[-1], todo[len(published) :]
-        counts.update(compounds=sum(row.counts["compounds"] for row in published), sent=sent)
-    return dict(counts)
+        counts["compounds"] += sum(row.counts["compounds"] for row in published)
+        counts["sent"] += sum(report.sent for report in reports)
+        counts["refused"] += sum(row.counts.get("refused", 0) for row in published)
+        too_large += (pair_id for report in reports for pair_id in report.too_large)
+    # The others are out, and the ledger says so: the next run goes on behind them.
+    if counts["refused"]:
+        raise NeedsOperator(
+            f"{counts['refused']} compounds are larger than {warehouse.pipeline.output_topic} takes and were left out for good, all "
+            f"others are published: {', '.join(sorted(too_large)[:_SHOWN])}; raise the topic's max.message.bytes before more come"
+        )
+    return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
 
 
 def _publish(
     warehouse: Warehouse, ledger: Ledger, paired: list[LedgerRow], before: LedgerRow | None, accepted_topic: str | None
-) -> tuple[list[LedgerRow], int]:
-    """Publishes as many of the batches as go together and records it; gives their `published` rows and the records sent."""
+) -> tuple[list[LedgerRow], list[SlotReport]]:
+    """Publishes as many of the batches as go together and records it; gives their `published` rows and the slots' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
@@ -71,9 +84,9 @@ def _publish(
     fault_point("after_publish")
     mine = [row for row in paired if row.batch_id <= leg.target]
     check_acknowledged(leg.topic, mine, reports)
-    rows = [row.next_step(PUBLISHED, started, counts=_counts(row.batch_id, leg, topic, reports)) for row in mine]
+    rows = [row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports)) for row in mine]
     ledger.append(*rows)
-    return rows, sum(report.sent for report in reports)
+    return rows, reports
 
 
 def plan_leg(
@@ -95,6 +108,7 @@ def plan_leg(
         slots=topic.partitions,
         copy=before.batch_id if before else 0,
         target=paired[-1].batch_id,
+        largest=topic.largest,
     )
     # Kafka forgets positions together with the topic, so the ledger remembers which topic it was.
     if before and "topic_id_high" in before.counts:
@@ -108,37 +122,6 @@ def plan_leg(
         ) from None
     leg = next_leg(whole, positions)
     return leg._replace(target=min(leg.target, paired[:_BATCHES_A_LEG][-1].batch_id))
-
-
-def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[SlotReport]) -> None:
-    """Every compound that was paired must have been acknowledged by the broker before the ledger says `published`."""
-    for row in paired:
-        wanted = row.counts["compounds"]
-        read = sum(report.read.get(row.batch_id, 0) for report in reports)
-        acknowledged = sum(report.acknowledged.get(row.batch_id, 0) for report in reports)
-        if read != wanted:
-            raise BrokenInvariant(
-                f"batch {row.batch_id}: {wanted} compounds were paired, but {acknowledged} published: {read} are in "
-                "compound_events; was it changed by hand?"
-            )
-        if acknowledged != wanted:
-            raise BrokenInvariant(
-                f"batch {row.batch_id}: {wanted} compounds are in compound_events, but {topic} acknowledged {acknowledged}: "
-                "reconcile lists those that are missing or there twice"
-            )
-
-
-def _counts(batch_id: int, leg: Leg, topic: OutputTopic, reports: list[SlotReport]) -> Counts:
-    """What the ledger keeps of a published batch: acknowledged records, in all and by partition, and the topic they are on."""
-    by_partition = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
-    return {
-        "compounds": sum(by_partition.values()),
-        "position": leg.target,
-        "slots": leg.slots,
-        "topic_id_high": topic.high,
-        "topic_id_low": topic.low,
-        **{f"partition_{number}": records for number, records in sorted(by_partition.items()) if records},
-    }
 
 
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
@@ -159,7 +142,7 @@ def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport
             raise (JobProblem if row["retry"] else NeedsOperator)(row["problem"])
     if sorted(row["partition"] for row in rows) != list(range(slots)):
         raise RuntimeError(f"{slots} output partitions, but reports of {len(rows)}: the position of the others did not move")
-    return [SlotReport(row["partition"], row["sent"], row["read"], row["acknowledged"]) for row in rows]
+    return [SlotReport(*(row[name] for name in SlotReport._fields)) for row in rows]
 
 
 def _sender(settings: Settings, leg: Leg) -> Stage:
@@ -168,15 +151,15 @@ def _sender(settings: Settings, leg: Leg) -> Stage:
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
         slot = task.partitionId()
-        report, problem, retry = SlotReport(slot, 0, {}, {}), None, True
+        report, problem, retry = SlotReport(slot, 0, {}, {}, {}, []), None, True
         try:
             report = publish_slot(settings, leg, slot, own_messages(batches, slot))
         except (JobProblem, BrokenInvariant) as error:
             # Told to the driver as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
-        row = [slot, report.sent, list(report.read.items()), list(report.acknowledged.items()), problem, retry]
-        columns = [pa.array([value], kind) for value, kind in zip(row, _REPORT_TYPES, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, ["partition", "sent", "read", "acknowledged", "problem", "retry"])
+        values = [list(value.items()) if isinstance(value, dict) else value for value in report]
+        columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, [*SlotReport._fields, "problem", "retry"])
 
     return send
 

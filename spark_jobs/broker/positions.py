@@ -2,7 +2,8 @@
 
 A position is the committed offset (a batch_id) of group `<pipeline>.publisher` on an output partition. Its metadata says of
 what: `<table id> <slots> <topic id> <batch>:<records> …`, where `slots` is the number of partitions that keys were routed
-to, and the rest counts the acknowledged records of the batches that the ledger did not yet call published.
+to, and the rest counts the acknowledged records of the batches that the ledger did not yet call published. Where messages
+were left out because they were larger than the topic takes, `<limit` follows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -18,13 +20,14 @@ from spark_jobs.broker.patience import patiently
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, producer_settings
 from spark_jobs.problems import NeedsOperator
 
-_METADATA = re.compile(r"(\S+)(?: (\d+)(?: (\S+)((?: \d+:\d+)*))?)?")
+_METADATA = re.compile(r"(\S+)(?: (\d+)(?: (\S+)((?: \d+:\d+(?:<\d+)?)*))?)?")
 
 
 class Position(NamedTuple):
     """The last batch published to one output partition. `slots`, `topic_id`: None where an earlier version did not say.
 
-    `acknowledged`: batch_id -> records that the broker acknowledged; None where nobody counted them.
+    `acknowledged`: batch_id -> records that the broker acknowledged; None where nobody counted them. `limits`: batch_id -> bytes,
+    of batches of which larger messages were left out.
     """
 
     batch_id: int
@@ -32,38 +35,47 @@ class Position(NamedTuple):
     slots: int | None = None
     topic_id: str | None = None
     acknowledged: Mapping[int, int] | None = None
+    limits: Mapping[int, int] = MappingProxyType({})
 
     def metadata(self) -> str:
         """The text beside the offset; a broker takes up to 4096 bytes of it.
 
-        >>> Position(7, "a1", 4, "Xy", {6: 20, 7: 5}).metadata()
-        'a1 4 Xy 6:20 7:5'
+        >>> Position(7, "a1", 4, "Xy", {6: 20, 7: 5}, {7: 1000}).metadata()
+        'a1 4 Xy 6:20 7:5<1000'
         """
-        counted = [f"{batch_id}:{records}" for batch_id, records in sorted((self.acknowledged or {}).items())]
+        acknowledged = self.acknowledged or {}
+        limits = {batch_id: f"<{limit}" for batch_id, limit in self.limits.items()}
+        counted = [
+            f"{number}:{acknowledged.get(number, 0)}{limits.get(number, '')}" for number in sorted({*acknowledged, *limits})
+        ]
         return " ".join([self.table_id, str(self.slots), str(self.topic_id), *counted])
 
 
 def read_position(batch_id: int, metadata: str | None) -> Position:
     """The inverse of `metadata`; of a text that is not ours it gives a position of a table that nobody has.
 
-    >>> read_position(7, "a1 4 Xy 6:20 7:5") == Position(7, "a1", 4, "Xy", {6: 20, 7: 5})
+    >>> read_position(7, "a1 4 Xy 6:20 7:5<1000") == Position(7, "a1", 4, "Xy", {6: 20, 7: 5}, {7: 1000})
     True
-    >>> read_position(7, "a1"), read_position(7, "a1 4")
-    (Position(batch_id=7, table_id='a1', slots=None, topic_id=None, acknowledged=None),
-     Position(batch_id=7, table_id='a1', slots=4, topic_id=None, acknowledged=None))
+    >>> read_position(7, "a1") == Position(7, "a1"), read_position(7, "a1 4") == Position(7, "a1", 4)
+    (True, True)
     """
     found = _METADATA.fullmatch(metadata or "")
     if not found:
         return Position(batch_id, metadata or "none")
     table_id, slots, topic_id, counted = found.groups()
-    acknowledged = None if topic_id is None else {int(b): int(n) for b, n in (word.split(":") for word in counted.split())}
-    return Position(batch_id, table_id, int(slots) if slots else None, topic_id, acknowledged)
+    if topic_id is None:
+        return Position(batch_id, table_id, int(slots) if slots else None)
+    batches = [re.split("[:<]", word) for word in counted.split()]
+    acknowledged = {int(batch[0]): int(batch[1]) for batch in batches}
+    limits = {int(batch[0]): int(batch[2]) for batch in batches if len(batch) > 2}
+    return Position(batch_id, table_id, int(slots), topic_id, acknowledged, limits)
 
 
 class Leg(NamedTuple):
     """One way of all output partitions from batch `copy` (exclusive) to `target` (inclusive), keys routed to `slots` partitions.
 
-    `copy`: the position as the ledger remembers it. `accepted`: the operator knows that the topic was created again.
+    `copy`: the position as the ledger remembers it. `accepted`: the operator knows that the topic was created again. `largest`:
+    bytes that a message may have, inclusive.
     """
 
     pipeline: str
@@ -74,6 +86,7 @@ class Leg(NamedTuple):
     slots: int
     copy: int
     target: int
+    largest: int
 
     @property
     def group(self) -> str:

@@ -6,6 +6,7 @@ See positions.py for what a position is. A dead or slow predecessor with the sam
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
 
-from spark_jobs.broker.messages import Message
+from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
 from spark_jobs.broker.patience import patiently
 from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
 from spark_jobs.broker.settings import (
@@ -24,23 +25,28 @@ from spark_jobs.broker.settings import (
     Settings,
     address,
     consumer_settings,
+    delivery_patience,
     producer_settings,
 )
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem
 
 _RECORDS_A_TRANSACTION = 200_000
+_SHOWN = 20
 
 
 class SlotReport(NamedTuple):
     """What became of one slot, by batch_id. `sent`: records sent in this run. `read`: compounds the table has for the slot.
     `acknowledged`: records that the broker acknowledged in transactions that it committed, in this run or in an earlier one.
+    `refused`: compounds larger than the topic takes, which were left out; `too_large`: the pair_ids of the first of them.
     """
 
     partition: int
     sent: int
     read: dict[int, int]
     acknowledged: dict[int, int]
+    refused: dict[int, int]
+    too_large: list[str]
 
 
 def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
@@ -59,7 +65,9 @@ def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterabl
 
 
 def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
-    producer = Producer(producer_settings(settings, transactional_id(leg.group, partition)))
+    # The client fills its batches up to this, and counts their frame on top.
+    limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
+    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)))
     patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     consumer = Consumer(consumer_settings(settings, leg.group))
     try:
@@ -70,7 +78,9 @@ def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Me
                 f"the position on {leg.topic}-{partition} of group {leg.group} was moved meanwhile, for {position.slots} "
                 f"partitions instead of {leg.slots}: another publisher of this pipeline is at work; stop one of them"
             )
-        return _Transactions(producer, consumer, leg, partition, position).send(messages)
+        sender = _Transactions(producer, consumer, leg, partition, position)
+        sender.patience = delivery_patience(settings)
+        return sender.send(messages)
     finally:
         consumer.close()
 
@@ -85,8 +95,13 @@ class _Transactions:
         before = {} if position is None else position.acknowledged
         self.uncounted = before is None
         self.acknowledged = Counter({number: records for number, records in (before or {}).items() if number > leg.copy})
+        self.limits = {} if position is None else dict(position.limits)
+        self.refused: Counter[int] = Counter()
+        self.too_large: list[str] = []
         self.in_transaction = 0
         self.failure: KafkaError | None = None
+        self.failures = 0
+        self.patience = ANSWER_WITHIN_S
 
     def send(self, messages: Iterable[Message]) -> SlotReport:
         """Sends what is beyond the position. On any error the open transaction is aborted."""
@@ -101,12 +116,16 @@ class _Transactions:
                 if message.batch_id <= self.start:
                     # An earlier version sent these without counting; that they are behind the position is all one knows.
                     self.acknowledged[message.batch_id] += self.uncounted
+                    if message.batch_id in self.limits:
+                        self._leave_out(message, self.limits[message.batch_id])
                     continue
                 if message.batch_id != batch_id:
                     if self.in_transaction >= _RECORDS_A_TRANSACTION:
                         self._commit(batch_id)
                         self.producer.begin_transaction()
                     batch_id, acknowledge = message.batch_id, partial(self._delivered, message.batch_id)
+                if self._leave_out(message, self.leg.largest):
+                    continue
                 self._produce(message, acknowledge)
                 sent += 1
                 if sent == 1:
@@ -118,7 +137,17 @@ class _Transactions:
             self._abort()
             raise
         fault_point("publish_committed")
-        return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged))
+        return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
+
+    def _leave_out(self, message: Message, limit: int) -> bool:
+        """Whether the message is larger than the limit. One that no broker takes must not keep the others back."""
+        if size(message) <= limit:
+            return False
+        self.limits[message.batch_id] = limit
+        self.refused[message.batch_id] += 1
+        if len(self.too_large) < _SHOWN:
+            self.too_large.append(pair_id(message))
+        return True
 
     def _produce(self, message: Message, acknowledge: partial[None]) -> None:
         while True:
@@ -132,23 +161,38 @@ class _Transactions:
                     on_delivery=acknowledge,
                 )
             except BufferError:
+                # Full: what is under way is delivered or, after its timeout, a failure.
                 self.producer.poll(0.1)
+                if self.failure is not None:
+                    raise KafkaException(self.failure) from None
             else:
                 break
         self.in_transaction += 1
         if self.in_transaction % 1000 == 0:
             self.producer.poll(0)
+        if self.failure is not None:
+            raise KafkaException(self.failure)
 
-    def _delivered(self, batch_id: int, error: KafkaError | None, _: Delivered) -> None:
+    def _delivered(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
         if error is None:
             self.acknowledged[batch_id] += 1
+            return
         self.failure = self.failure or error
+        self.failures += 1
+        if self.failures <= _SHOWN:
+            # To the log of the task, as the job's one line has room for one reason only.
+            key = (message.key() or b"").decode(errors="replace")
+            where = f"{self.leg.topic}-{self.partition}"
+            print(
+                f"not delivered to {where}: key {key} of batch {batch_id}: {error.str()} ({error.name()})", file=sys.stderr
+            )
 
     def _commit(self, batch_id: int) -> None:
         # Before the position is written: what was acknowledged becomes part of it.
         self._deliver()
         leg = self.leg
-        position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, self.acknowledged)
+        limits = {number: limit for number, limit in self.limits.items() if leg.copy < number <= batch_id}
+        position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, self.acknowledged, limits)
         place = TopicPartition(leg.topic, self.partition, batch_id, metadata=position.metadata())
         group = self.consumer.consumer_group_metadata()
         patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
@@ -158,11 +202,11 @@ class _Transactions:
 
     def _deliver(self) -> None:
         """Waits until all that was produced is acknowledged, for as long as it gets less. Raises KafkaException."""
-        waiting, give_up = len(self.producer), time.monotonic() + ANSWER_WITHIN_S
+        waiting, give_up = len(self.producer), time.monotonic() + self.patience
         while waiting and self.failure is None and time.monotonic() < give_up:
             left = self.producer.flush(1.0)
             if left < waiting:
-                waiting, give_up = left, time.monotonic() + ANSWER_WITHIN_S
+                waiting, give_up = left, time.monotonic() + self.patience
         if self.failure is not None or waiting:
             raise KafkaException(self.failure or KafkaError(KafkaError._TIMED_OUT))
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 from include.local_broker import create_topics
 from spark_jobs import publish_compounds
 from spark_jobs.broker import publisher
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, own_messages, to_messages
+from spark_jobs.broker.messages import compound_message, size
 from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.commit import commit
@@ -35,10 +37,10 @@ def admin(broker):
 
 @pytest.fixture
 def paired(warehouse, pipeline):
-    """paired(): one more batch of compounds that was paired but not published."""
+    """paired(sizes): one more batch of compounds that was paired but not published; sizes: number -> bytes of payload."""
     ids = iter(range(1, 10))
 
-    def pair():
+    def pair(sizes=None):
         batch_id = next(ids)
         names = [field.name for field in declared_schema(pipeline, COMPOUNDS).fields]
         compounds = [
@@ -49,7 +51,13 @@ def paired(warehouse, pipeline):
                 "op": "upsert",
                 "kind": "left_only",
             }
-            | {"user1": f"u{number}", "user2": "v", "ts": number, "analytics": f"{batch_id}", "batch_id": batch_id}
+            | {
+                "user1": f"u{number}",
+                "user2": "v",
+                "ts": number,
+                "analytics": f'"{"x" * (sizes or {}).get(number, 0)}"',
+                "batch_id": batch_id,
+            }
             for number in range(CALLS)
         ]
         rows = [tuple(compound[name] for name in names) for compound in compounds]
@@ -222,12 +230,67 @@ def test_records_that_nobody_acknowledged_are_not_published(warehouse, pipeline,
     assert Ledger(warehouse).last_ids()[PUBLISHED] == 0
 
 
-def test_a_refused_record_undoes_its_transaction(warehouse, broker, pipeline, paired, monkeypatch):
+def test_a_refused_record_undoes_its_transaction_and_is_named_in_the_log(
+    warehouse, broker, pipeline, paired, monkeypatch, capfd
+):
     paired()
     with monkeypatch.context() as patched:
         patched.setattr(publisher, "Producer", Refused)
         with pytest.raises(JobProblem, match=f"publishing to {pipeline.output_topic}-0 at .* failed"):
             publish_only(warehouse, 0)
+    assert f"not delivered to {pipeline.output_topic}-0: key u" in capfd.readouterr().err
     assert consume(broker.bootstrap, pipeline.output_topic) == []
     publish_compounds.main(warehouse)
     assert_all_once(warehouse, broker)
+
+
+def takes(admin, pipeline, bytes_):
+    entry = ConfigEntry("max.message.bytes", str(bytes_), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.output_topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["at once", "after a crash"])
+def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
+    died, warehouse, broker, admin, pipeline, paired
+):
+    takes(admin, pipeline, 5000)
+    # Numbers 7 and 8 are as large as is taken, and a byte more.
+    paired()
+    (row, *_) = table_rows(warehouse, "compound_events")
+    payloads = (pipeline.left.payload, pipeline.right.payload)
+    free = 5000 - size(compound_message({**row, "analytics": '""', "user1": "u7", "ts": 7}, pipeline.key, payloads))
+    free -= len(f"{2 * CALLS}") - len(f"{CALLS}")
+    paired({7: free, 8: free + 1, 9: 100_000})
+    if died:
+        publish_only(warehouse, 0, 1)
+    names = sorted(f"{pipeline.left.topic}-0-{2 * CALLS + number}" for number in (8, 9))
+    with pytest.raises(
+        NeedsOperator, match=f"2 compounds are larger than {pipeline.output_topic} takes .*: {', '.join(names)};"
+    ):
+        publish_compounds.main(warehouse)
+    published = Counter(message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic))
+    wanted = {row["pair_id"] for row in table_rows(warehouse, "compound_events")} - set(names)
+    assert published == Counter(wanted)
+    rows = {row.batch_id: row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert {number: (counts["compounds"], counts.get("refused")) for number, counts in rows.items()} == {
+        1: (CALLS, None), 2: (CALLS - 2, 2),
+    }  # fmt: skip
+    paired()
+    assert publish_compounds.main(warehouse)["sent"] == CALLS
+
+
+def test_settings_that_break_the_promise_are_refused_before_anything_is_sent(
+    warehouse, broker, pipeline, paired, monkeypatch
+):
+    paired()
+    settings = {"bootstrap.servers": broker.bootstrap, "acks": "1"}
+    monkeypatch.setenv(VARIABLE, json.dumps(settings))
+    with pytest.raises(
+        NeedsOperator, match="setting acks=1 of kafka_default is refused: a record that not all replicas have"
+    ):
+        publish_compounds.main(warehouse)
+    monkeypatch.setenv(
+        VARIABLE, json.dumps(settings | {"acks": "all", "linger.ms": 5, "compression.type": "zstd", "retries": 3})
+    )
+    assert publish_compounds.main(warehouse)["sent"] == CALLS

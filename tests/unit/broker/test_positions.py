@@ -5,7 +5,7 @@ import pytest
 from spark_jobs.broker.positions import Leg, Position, next_leg, read_position
 from spark_jobs.problems import NeedsOperator
 
-NOW = Leg("calls", "out", "topic-b", False, "table", slots=3, copy=4, target=7)
+NOW = Leg("calls", "out", "topic-b", False, "table", slots=3, copy=4, target=7, largest=1000)
 
 
 def at(batch_id, slots=3, topic_id="topic-b", table_id="table"):
@@ -68,7 +68,10 @@ def test_positions_of_a_deleted_topic_count_for_nothing_once_that_is_accepted():
 
 def test_a_hundred_batches_fit_beside_an_offset():
     acknowledged = {10**9 + number: 10**9 for number in range(100)}
-    position = Position(10**9, "8b0c2f0e-3d7c-4a54-9f0e-2f6f7b0d4c11", 10_000, "ycNkhHivS5SkqNYt3OAzuA", acknowledged)
+    limits = dict.fromkeys(acknowledged, 1_048_588)
+    position = Position(
+        10**9, "8b0c2f0e-3d7c-4a54-9f0e-2f6f7b0d4c11", 10_000, "ycNkhHivS5SkqNYt3OAzuA", acknowledged, limits
+    )
     assert len(position.metadata()) < 4096
     assert read_position(10**9, position.metadata()) == position
 
