@@ -25,6 +25,8 @@ _STORE = ("ssl.keystore.location", "ssl.keystore.password")
 def java_client(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a Java consumer; raises NeedsOperator where a file that they name cannot be used."""
     java = {called: str(settings[name]) for name, called in _NAMES.items() if name in settings}
+    if "security.protocol" in java:
+        java["security.protocol"] = java["security.protocol"].upper()
     if "ssl.endpoint.identification.algorithm" in settings:
         algorithm = str(settings["ssl.endpoint.identification.algorithm"])
         java["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm

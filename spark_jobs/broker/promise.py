@@ -76,7 +76,7 @@ def check_promise(settings: Mapping[str, Any]) -> None:
             if name in settings and not rule.is_fine(_text(settings[name])):
                 raise _refused(name, settings[name], rule.consequence)
     _check_times(settings)
-    _check_key(settings)
+    _check_login(settings)
 
 
 def _check_times(settings: Mapping[str, Any]) -> None:
@@ -101,8 +101,13 @@ def _check_times(settings: Mapping[str, Any]) -> None:
         )
 
 
-def _check_key(settings: Mapping[str, Any]) -> None:
-    """The Java client takes a certificate and its key as PEM or as a PKCS#12 store, and the key only as PKCS#8."""
+def _check_login(settings: Mapping[str, Any]) -> None:
+    """A login without a mechanism would mean Kerberos; a certificate is nothing without its key."""
+    protocol = str(settings.get("security.protocol", ""))
+    if protocol.upper().startswith("SASL") and not {"sasl.mechanism", "sasl.mechanisms"} & settings.keys():
+        raise _refused(
+            "security.protocol", protocol, "there is no sasl.mechanism beside it (PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512)"
+        )
     for given, missing in (("certificate", "key"), ("key", "certificate")):
         places = [f"ssl.{given}.{form}" for form in ("location", "pem") if f"ssl.{given}.{form}" in settings]
         if places and not any(f"ssl.{missing}.{form}" in settings for form in ("location", "pem")):

@@ -77,6 +77,7 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
             F.max("batch_id").alias("batch_id"),
             F.max("slot").alias("slot"),
             F.max("partition").alias("partition"),
+            ((F.min("partition") != F.max("slot")) | (F.max("partition") != F.max("slot"))).alias("elsewhere"),
             ((F.min("said") != F.min("bytes")) | (F.max("said") != F.max("bytes"))).alias("differs"),
         )
     )
@@ -119,7 +120,7 @@ def check_compounds(compounds: DataFrame, pipeline: Pipeline) -> DataFrame:
             Finding.NOT_SENT: F.col("due") & ~on_topic & ~F.col("gone"),
             Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
             Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
-            Finding.SENT_ELSEWHERE: F.col("slot") != F.col("partition"),
+            Finding.SENT_ELSEWHERE: F.col("elsewhere"),
             Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline),
         },
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,15 +15,17 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.local_broker import create_topics
+from include.local_machine import project_environment
 from include.pipeline_config import Side
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile
 from spark_jobs.broker.settings import VARIABLE
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.reconciling.findings import Finding
 from spark_jobs.storage.tables import Warehouse
+from tests.conftest import yaml_of
 from tests.integration.reading import consume, table_rows
 from tests.integration.test_publishing import publish_only
-from tests.timeline import CALLS
+from tests.timeline import CALLS, ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -198,6 +202,33 @@ def test_a_batch_is_missing_in_the_ledger(copy):
     assert len(answer[Finding.ROWS_NOT_PLANNED]) == len(skipped)
 
 
+def test_the_command_tells_by_its_status(copy, pipeline, broker, tmp_path):
+    environment = project_environment() | {VARIABLE: json.dumps({"bootstrap.servers": broker.bootstrap})}
+    command = [
+        sys.executable,
+        "-m",
+        "spark_jobs.reconcile",
+        "--pipeline",
+        str(yaml_of(pipeline, tmp_path)),
+        "--warehouse",
+        copy.root,
+    ]
+
+    def run():
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)
+
+    healthy = run()
+    assert healthy.returncode == 0, healthy.stderr
+    assert healthy.stdout.splitlines()[-1].startswith("reconciled: all 44 records of 2 batches have exactly one outcome")
+    copy.spark.sql(f"DELETE FROM {copy.sql_name('rejected_events')} WHERE batch_id = 1")
+    damaged = run()
+    assert damaged.returncode == 1
+    assert damaged.stderr.splitlines()[-1].startswith(
+        "error: pipeline reconciled does not add up: 1 accepted records in neither compound_events nor rejected_events nor "
+        "open_events; 1 records with a problem that are not in rejected_events"
+    )
+
+
 def test_what_the_topics_no_longer_have_is_told_and_not_counted_as_lost(copy, broker, pipeline):
     # The others before have read these topics whole.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -220,7 +251,7 @@ def test_compounds_missing_doubled_changed_misplaced_and_unknown_on_the_topic(co
         producer.produce(pipeline.output_topic, key=message["key"], value=value, headers=headers, partition=partition)
 
     text = json.dumps(doubled["value"], separators=(",", ":"), ensure_ascii=False)
-    send(doubled, doubled["pair-id"], text.replace('{"batch":2}', '{"batch": 2}'), doubled["partition"])
+    send(doubled, doubled["pair-id"], text.replace('{"batch":2}', '{"batch": 2}'), 1 - doubled["partition"])
     send(changed, changed["pair-id"], b"{}", changed["partition"])
     send(doubled, "reconciled.metrics-9-9", text, 0)
     send(doubled, "reconciledXmetrics-0-1", text, 0)
@@ -236,6 +267,7 @@ def test_compounds_missing_doubled_changed_misplaced_and_unknown_on_the_topic(co
     assert {offenders.finding: offenders.first for offenders in answer.offenders} == {
         Finding.NOT_SENT: [f"{missing} revision 0 of batch 2"],
         Finding.SENT_TWICE: sorted(f"{m['pair-id']} revision 0 of batch 2" for m in (doubled, changed)),
+        Finding.SENT_ELSEWHERE: [f"{doubled['pair-id']} revision 0 of batch 2"],
         Finding.SENT_OTHERWISE: [f"{changed['pair-id']} revision 0 of batch 2"],
         Finding.SENT_UNKNOWN: ["reconciled.metrics-9-9 revision 0"],
     }

@@ -12,6 +12,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
     ("settings", "java"),
     [
         ({"ssl.ca.location": "/ca.pem"}, {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}),
+        ({"security.protocol": "ssl"}, {"security.protocol": "SSL"}),
         ({"ssl.ca.pem": "text"}, {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": "text"}),
         ({"ssl.endpoint.identification.algorithm": "none"}, {"ssl.endpoint.identification.algorithm": ""}),
         ({"ssl.endpoint.identification.algorithm": "https"}, {"ssl.endpoint.identification.algorithm": "https"}),

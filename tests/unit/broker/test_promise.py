@@ -34,6 +34,7 @@ REFUSED = [
     ),
     ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism=OAUTHBEARER", "PLAIN, SCRAM or client certificate"),
     ({"sasl.mechanisms": "GSSAPI"}, "sasl.mechanisms=GSSAPI", "PLAIN, SCRAM or client certificate"),
+    ({"security.protocol": "sasl_ssl"}, "security.protocol=sasl_ssl", "no sasl.mechanism"),
     ({"enable.ssl.certificate.verification": False}, "enable.ssl.certificate.verification=False", "no such switch"),
     ({"ssl.certificate.location": "c.pem"}, "ssl.certificate.location=…", "ssl.key.location"),
     ({"ssl.key.pem": "secret"}, "ssl.key.pem=…", "ssl.certificate.location"),
