@@ -40,14 +40,23 @@ class NoSparkServer(JobProblem):
 def spark_session(job: str, pipeline: str) -> SparkSession:
     """A session that reads and writes Delta tables; times are UTC whatever the machine's zone is.
 
-    Called by the pipeline's only writer. Raises NoSparkServer.
+    Called by the pipeline's only writer, who gives it back with `end_session`. Raises NoSparkServer.
     """
     server = os.environ.get(REMOTE_VARIABLE)
     return _attach(server, pipeline) if server else _start(job, pipeline)
 
 
+def reading_session(job: str, pipeline: str) -> SparkSession:
+    """A session for somebody who only reads, beside the pipeline's writer; ended by its `stop`. Raises NoSparkServer."""
+    server = os.environ.get(REMOTE_VARIABLE)
+    if not server:
+        return _start(job, pipeline)
+    _check_it_answers(server)
+    return _session_on(server, uuid.uuid4())
+
+
 def end_session(spark: SparkSession) -> None:
-    """Ends the session of a job that is done; one on a server stays, for the pipeline's next job."""
+    """Ends the session of a writer that is done; one on a server stays, for the pipeline's next job."""
     if os.environ.get(REMOTE_VARIABLE):
         spark.client.close()
     else:
@@ -68,11 +77,12 @@ def _start(job: str, pipeline: str) -> SparkSession:
 
 def _attach(server: str, pipeline: str) -> SparkSession:
     _check_it_answers(server)
-    # spark-submit names its own master there, and PySpark does not want both.
-    os.environ.pop("MASTER", None)
     try:
         # The jobs of a pipeline share one session: its Python workers stay warm, and what a killed job left running is found.
-        return _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
+        spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
+        # A job that was killed leaves its work running on the server, without the lock that this job holds now.
+        spark.interruptAll()
+        return spark
     except PySparkException as error:
         if "SESSION_CLOSED" not in str(error):
             raise
@@ -81,14 +91,14 @@ def _attach(server: str, pipeline: str) -> SparkSession:
 
 
 def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
+    # spark-submit names its own master there, and PySpark does not want both.
+    os.environ.pop("MASTER", None)
     separator = ";" if urlsplit(server).path else "/;"
-    spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").getOrCreate()
+    spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").create()
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=10, max_backoff=5_000)])
-    # A job that was killed leaves its work running on the server, without the lock that this job holds now.
-    spark.interruptAll()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     expect_rows(spark, 0)
     return spark

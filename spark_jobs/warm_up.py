@@ -13,9 +13,9 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline, load_pipeline
+from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
 from spark_jobs.land_events import landed_counts, read_kafka
 from spark_jobs.pair_events import pair_batch
-from spark_jobs.publish_compounds import MESSAGE_COLUMNS, to_messages
 from spark_jobs.quality.metrics import measure
 from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.commit import commit
