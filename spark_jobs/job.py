@@ -46,8 +46,10 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
         root = warehouse_folder(arguments.warehouse)
         with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
-            counts = work(Warehouse(spark, root, pipeline))
-            end_session(spark)
+            try:
+                counts = work(Warehouse(spark, root, pipeline))
+            finally:
+                end_session(spark)
         tell_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
 

@@ -217,8 +217,10 @@ if __name__ == "__main__":
     pipeline = given.pipeline
     with told_in_one_line():
         spark = reading_session("reconcile", pipeline.name)
-        answer = main(Warehouse(spark, warehouse_folder(given.warehouse), pipeline))
+        try:
+            answer = main(Warehouse(spark, warehouse_folder(given.warehouse), pipeline))
+        finally:
+            spark.stop()
         print(told(pipeline.name, pipeline.output_topic, answer), flush=True)
         fail_if_any(pipeline.name, answer.offenders)
-        spark.stop()
         tell_outcome({"ok": True, "counts": answer.counts})

@@ -52,7 +52,7 @@ def reading_session(job: str, pipeline: str) -> SparkSession:
     if not server:
         return _start(job, pipeline)
     _check_it_answers(server)
-    return _session_on(server, uuid.uuid4())
+    return _prepared(_session_on(server, uuid.uuid4()))
 
 
 def end_session(spark: SparkSession) -> None:
@@ -77,28 +77,33 @@ def _start(job: str, pipeline: str) -> SparkSession:
 
 def _attach(server: str, pipeline: str) -> SparkSession:
     _check_it_answers(server)
+    # The jobs of a pipeline share one session: its Python workers stay warm, and what a killed job left running is found.
+    spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
     try:
-        # The jobs of a pipeline share one session: its Python workers stay warm, and what a killed job left running is found.
-        spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
         # A job that was killed leaves its work running on the server, without the lock that this job holds now.
         spark.interruptAll()
-        return spark
     except PySparkException as error:
+        spark.client.close()
         if "SESSION_CLOSED" not in str(error):
             raise
         # The server has closed it, after a long silence say; its id can never be used again.
-        return _session_on(server, uuid.uuid4())
+        spark = _session_on(server, uuid.uuid4())
+    return _prepared(spark)
 
 
 def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
     # spark-submit names its own master there, and PySpark does not want both.
     os.environ.pop("MASTER", None)
     separator = ";" if urlsplit(server).path else "/;"
     spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").create()
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
     # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=10, max_backoff=5_000)])
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=5_000)])
+    return spark
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     expect_rows(spark, 0)
     return spark

@@ -25,7 +25,7 @@ def sleep(batches):
     time.sleep(600)
     yield from batches
 
-spark_session("busy", "calls").range(1).mapInArrow(sleep, "id BIGINT").collect()
+spark_session("busy", "calls").range(0, 1, 1, 1).mapInArrow(sleep, "id BIGINT").collect()
 """
 
 
@@ -66,7 +66,7 @@ def busy(server, tmp_path):
 
 def test_a_writer_ends_what_a_killed_one_left_running_and_a_reader_does_not(server, tmp_path):
     left_running = busy(server, tmp_path)
-    count = "from spark_jobs.session import *; print({session}('next', 'calls').range(7).count())"
+    count = "from spark_jobs.session import *; spark = {session}('next', 'calls'); print(spark.range(7).count()); end_session(spark)"
     status, printed = answer(count.format(session="reading_session"), server)
     assert (status, printed.split()[-1]) == (0, "7")
     assert left_running.poll() is None
@@ -80,7 +80,7 @@ def test_jobs_share_a_session_and_a_closed_one_is_replaced(server):
     first, second = (answer(told.format(end="end_session(spark)"), server)[1].split()[-1] for _ in range(2))
     assert first == second
     assert answer(told.format(end="spark.stop()"), server)[1].split()[-1] == first
-    status, printed = answer(told.format(end="print(spark.range(3).count())"), server)
+    status, printed = answer(told.format(end="print(spark.range(3).count()); end_session(spark)"), server)
     assert (status, printed.split()[-1]) == (0, "3")
     assert printed.split()[-2] != first
 
