@@ -2,20 +2,21 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint ci stop clean lock
+.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes
 
 KAFKA_PORT ?= 9092
+SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
-export KAFKA_PORT AIRFLOW_PORT
+export KAFKA_PORT SPARK_PORT AIRFLOW_PORT
 # Start-up of the project's programs is slow without the bytecode they leave for the next time.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV_PYTHON := .venv/bin/python
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## everything at once: broker, Airflow, sample calls, one run of the DAG, and what came out
+demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out
 	@$(VENV_PYTHON) -m include.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
@@ -26,7 +27,7 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
-	"$$python" -m include.local_setup && $(VENV_PYTHON) -m include.fast_start
+	"$$python" -m include.local_setup
 
 test: setup ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest
@@ -37,11 +38,26 @@ lint: setup ## ruff (rules and format) and mypy
 ci: ## what the continuous integration runs: lint, then test
 	@.ci/run
 
-stop: ## end Airflow and the broker; their data stay
-	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.local_airflow stop; $(VENV_PYTHON) -m include.local_broker stop; else echo "nothing runs: not set up"; fi
+stop: ## end Airflow, Spark and the broker; their data stay
+	@if [ -f .venv/setup.stamp ]; then for server in airflow spark broker; do $(VENV_PYTHON) -m include.local_$$server stop; done; else echo "nothing runs: not set up"; fi
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+
+bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.pairing
+
+bench-landing: setup ## landing against landing without parsing, at 2 and 5 million events (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.landing
+
+bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million events; PEER='COMMAND' runs another system in turn
+	@$(VENV_PYTHON) -m tests.benches.whole $(if $(PEER),--peer '$(PEER)')
+
+bench-growth: setup ## time per event and memory from 0.5 to 20 million events (20 minutes)
+	@$(VENV_PYTHON) -m tests.benches.growth
+
+bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of each (10 minutes)
+	@$(VENV_PYTHON) -m tests.hostile_shapes

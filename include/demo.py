@@ -1,4 +1,4 @@
-"""`make demo`: broker, Airflow, sample calls, a run of the DAG through Airflow's scheduler, and the proof of what came out.
+"""`make demo`: broker, Spark, Airflow, sample calls, a run of the DAG through Airflow's scheduler, and the proof of what came out.
 
 Everything stays up. Each demo sends new calls; the truth of all of them lies in .local/demo and is checked together, for
 what one demo left open the next one publishes.
@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from include import local_airflow, local_broker, sample_outcome, sample_truth
+from include import local_airflow, local_broker, local_spark, sample_outcome, sample_truth
 from include.airflow_client import AirflowClient, AirflowError
 from include.local_airflow import LocalAirflow
 from include.local_broker import LocalBroker, create_topics
 from include.local_machine import LOCAL, ROOT, SetupError, say
-from include.local_process import port_setting
+from include.local_process import LocalServer, port_setting
+from include.local_spark import LocalSpark
 from include.pipeline_config import Pipeline, PipelineError, load_pipeline
 from include.sample_calls import SampleError, generate, send
 from include.sample_truth import Verdict
@@ -41,8 +42,10 @@ def demo() -> None:
     """All of it; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
     pipeline = load_pipeline(PIPELINE)
     broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
-    airflow = LocalAirflow(local_airflow.FOLDER, port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT), broker.bootstrap)
-    start_servers(broker, airflow)
+    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT))
+    airflow_port = port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT)
+    airflow = LocalAirflow(local_airflow.FOLDER, airflow_port, broker.bootstrap, spark=spark.url)
+    start_servers(broker, spark, airflow)
     # Kept for ever: the check reads the output from its beginning, however old the first demo is.
     topics = dict.fromkeys((pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), PARTITIONS)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
@@ -64,23 +67,22 @@ def port(variable: str, default: int) -> int:
     return port_setting(os.environ.get(variable), default, variable)
 
 
-def start_servers(broker: LocalBroker, airflow: LocalAirflow) -> None:
-    """Starts both at the same time, unless one of them could not start."""
-    broker.check()
-    airflow.check()
-    say("Kafka and Airflow ...")
+def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow) -> None:
+    """Starts all at the same time, unless one of them could not start."""
+    servers: dict[str, LocalBroker | LocalSpark | LocalAirflow] = {"Kafka": broker, "Spark": spark, "Airflow": airflow}
+    for server in servers.values():
+        server.check()
+    say("Kafka, Spark and Airflow ...")
 
-    def start_broker() -> None:
-        started = broker.start()
-        say(f"Kafka {'is up' if started else 'was up'} on {broker.bootstrap}")
+    def start(name: str, server: LocalServer) -> None:
+        started = server.start()
+        say(f"{name} {'is up' if started else 'was up'} {server.where()}")
+        if started and server is spark:
+            spark.warm_up()
 
-    def start_airflow() -> None:
-        started = airflow.start()
-        say(f"Airflow {'is up' if started else 'was up'} on {airflow.url} (user admin, password {airflow.password()})")
-
-    with ThreadPoolExecutor(2) as pool:
-        for start in [pool.submit(start_broker), pool.submit(start_airflow)]:
-            start.result()
+    with ThreadPoolExecutor(len(servers)) as pool:
+        for started in [pool.submit(start, *named) for named in servers.items()]:
+            started.result()
 
 
 def pause_when_idle(client: AirflowClient, dag_id: str) -> None:

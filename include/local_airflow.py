@@ -6,7 +6,6 @@ network and leave its children behind when it is killed. The tests start others 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,19 +14,19 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 
-from include import fast_start, local_broker
+from include import local_broker, local_spark
 from include.airflow_client import AirflowClient
-from include.local_machine import LOCAL, ROOT, VENV, SetupError, project_environment
+from include.local_machine import LOCAL, REMOTE_VARIABLE, ROOT, VENV, SetupError, project_environment
 from include.local_process import (
+    LocalServer,
     check_port,
+    command_line,
     last_lines,
     log_path,
     port_setting,
     running_program,
     start_program,
-    stop_programs,
 )
 
 FOLDER = LOCAL / "airflow"
@@ -42,32 +41,36 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class LocalAirflow:
+class LocalAirflow(LocalServer):
     """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connections lead to the broker at `kafka`.
 
-    `warehouse`: folder or URI, default that of the environment. As a context manager it runs inside the block.
+    `warehouse`: folder or URI, default that of the environment. `spark`: the Spark server that jobs work on, `sc://host:port`;
+    None: each job starts a Spark of its own. As a context manager it runs inside the block.
     """
 
     def __init__(
-        self, folder: Path, port: int, kafka: str, warehouse: str | None = None, dags: Path = ROOT / "dags"
+        self,
+        folder: Path,
+        port: int,
+        kafka: str,
+        warehouse: str | None = None,
+        dags: Path = ROOT / "dags",
+        spark: str | None = None,
     ) -> None:
-        self.folder = folder
-        self.port = port
+        super().__init__(folder, port)
         self.kafka = kafka
         self.warehouse = warehouse or project_environment()["PAIRING_WAREHOUSE"]
         self.dags = dags
+        self.spark = spark
 
     @property
     def url(self) -> str:
         """Where UI and REST API are."""
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> LocalAirflow:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
+    def where(self) -> str:
+        """Address, user and password."""
+        return f"on {self.url} (user admin, password {self.password()})"
 
     def settings(self) -> dict[str, str]:
         """What this Airflow's programs find in their environment besides the project's."""
@@ -75,6 +78,7 @@ class LocalAirflow:
         spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         return {
             "PAIRING_WAREHOUSE": self.warehouse,
+            **({REMOTE_VARIABLE: self.spark} if self.spark else {}),
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
@@ -116,16 +120,12 @@ class LocalAirflow:
         launched = datetime.now(UTC) if missing else None
         if missing:
             self._migrate_database()
-            environment = project_environment() | fast_start.environment() | self.settings()
+            environment = project_environment() | self.settings()
             for part in missing:
                 log_path(self.folder, part).write_text("")
                 start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], environment)
         self._wait_until_healthy(launched)
         return bool(missing)
-
-    def stop(self) -> bool:
-        """Ends every part and the tasks that still run; False if nothing ran."""
-        return stop_programs(self.folder)
 
     def is_running(self) -> bool:
         """Whether every part lives."""
@@ -175,28 +175,13 @@ class LocalAirflow:
         return f"{' '.join(lines)[:300]}; see {log_path(self.folder, name)}"
 
 
-def main() -> int:
-    """Entry of the command; 0 when done, 1 with one line when not (status: 1 when it does not run)."""
-    parser = argparse.ArgumentParser(prog="python -m include.local_airflow", description="One Airflow on this machine.")
-    parser.add_argument("action", choices=["start", "stop", "status"])
-    parser.add_argument("--port", default=os.environ.get("AIRFLOW_PORT"), help=f"default: AIRFLOW_PORT, or {DEFAULT_PORT}")
-    arguments = parser.parse_args()
-    try:
-        kafka_port = port_setting(os.environ.get("KAFKA_PORT"), local_broker.DEFAULT_PORT, "KAFKA_PORT")
-        airflow = LocalAirflow(FOLDER, port_setting(arguments.port, DEFAULT_PORT, "AIRFLOW_PORT"), f"127.0.0.1:{kafka_port}")
-        if arguments.action == "start":
-            started = "started" if airflow.start() else "runs already"
-            print(f"Airflow {started} on {airflow.url} (user admin, password {airflow.password()})")
-        elif arguments.action == "stop":
-            print("Airflow stopped" if airflow.stop() else "Airflow did not run")
-        else:
-            print(f"Airflow {'runs' if airflow.is_running() else 'does not run'}")
-            return 0 if airflow.is_running() else 1
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+def _default(port: int) -> LocalAirflow:
+    kafka, spark = (
+        port_setting(os.environ.get(variable), default, variable)
+        for variable, default in (("KAFKA_PORT", local_broker.DEFAULT_PORT), ("SPARK_PORT", local_spark.DEFAULT_PORT))
+    )
+    return LocalAirflow(FOLDER, port, f"127.0.0.1:{kafka}", spark=f"sc://127.0.0.1:{spark}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line("Airflow", "AIRFLOW_PORT", DEFAULT_PORT, _default))

@@ -6,9 +6,7 @@ port. The tests start others beside it, each with a folder and a port of its own
 
 from __future__ import annotations
 
-import argparse
 import base64
-import os
 import re
 import socket
 import subprocess
@@ -16,18 +14,17 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
-from types import TracebackType
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.local_machine import JARS, LOCAL, SetupError, java, project_environment
 from include.local_process import (
+    LocalServer,
     check_port,
+    command_line,
     free_port,
     last_lines,
-    port_setting,
     running_program,
     start_program,
     stop_programs,
@@ -50,28 +47,21 @@ logger.network.level = error
 """
 
 
-class LocalBroker:
+class LocalBroker(LocalServer):
     """A broker with its data in `folder`, listening on 127.0.0.1:`port`. As a context manager it runs inside the block."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
 
     @property
     def bootstrap(self) -> str:
         """What clients connect to."""
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> LocalBroker:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
-
     def is_running(self) -> bool:
         """Whether the broker of this folder lives, on whatever port."""
         return running_program(self.folder, "kafka") is not None
+
+    def where(self) -> str:
+        """The address it has, which may be another one than was asked for."""
+        return f"on 127.0.0.1:{self.running_port() or self.port}"
 
     def check(self) -> None:
         """Raises SetupError if `start` could not: the port is taken, or the broker runs on another one."""
@@ -91,10 +81,6 @@ class LocalBroker:
             self._launch()
         self._wait_until_it_answers()
         return not running
-
-    def stop(self) -> bool:
-        """Ends the broker in good order, its data stay; False if it did not run."""
-        return stop_programs(self.folder)
 
     def kill(self) -> None:
         """Ends the broker as a power cut would (for tests)."""
@@ -200,27 +186,5 @@ def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str
                 raise
 
 
-def main() -> int:
-    """Entry of the command; 0 when done, 1 with one line when not (status: 1 when it does not run)."""
-    parser = argparse.ArgumentParser(prog="python -m include.local_broker", description="One Kafka broker on this machine.")
-    parser.add_argument("action", choices=["start", "stop", "status"])
-    parser.add_argument("--port", default=os.environ.get("KAFKA_PORT"), help=f"default: KAFKA_PORT, or {DEFAULT_PORT}")
-    arguments = parser.parse_args()
-    try:
-        broker = LocalBroker(FOLDER, port_setting(arguments.port, DEFAULT_PORT, "KAFKA_PORT"))
-        if arguments.action == "start":
-            print(f"Kafka {'started' if broker.start() else 'runs already'} on {broker.bootstrap}")
-        elif arguments.action == "stop":
-            print("Kafka stopped" if broker.stop() else "Kafka did not run")
-        else:
-            running = broker.is_running()
-            print(f"Kafka runs on 127.0.0.1:{broker.running_port()}" if running else "Kafka does not run")
-            return 0 if running else 1
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line("Kafka", "KAFKA_PORT", DEFAULT_PORT, lambda port: LocalBroker(FOLDER, port)))

@@ -19,7 +19,11 @@ LOCAL = ROOT / ".local"
 JARS = LOCAL / "jars"
 SPARK_CONF = LOCAL / "spark-conf"
 # Settings of another Spark or Airflow in the user's shell would reach ours: a foreign metadata database, for one.
-FOREIGN = re.compile(r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA")
+FOREIGN = re.compile(
+    r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SPARK_REMOTE"
+)
+# Names the Spark server on which jobs work, sc://host:port; unset: each job starts a Spark of its own.
+REMOTE_VARIABLE = "PAIRING_SPARK_REMOTE"
 
 STARTED = time.monotonic()
 

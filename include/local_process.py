@@ -1,4 +1,4 @@
-"""Programs that outlive the command that started them: the broker and Airflow's parts.
+"""Programs that outlive the command that started them: the broker, the Spark server and Airflow's parts.
 
 A program belongs to a folder, where its log and its pid file lie. Its environment names that folder, and so does that of
 every process it starts: what is ended is proven to be ours, and nothing of ours is left behind, whoever its parent is now.
@@ -6,18 +6,77 @@ every process it starts: what is ended is proven to be ours, and nothing of ours
 
 from __future__ import annotations
 
+import argparse
+import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psutil
 
 from include.local_machine import ROOT, SetupError
 
 MARK = "PAIRING_SERVER_FOLDER"
+
+
+class LocalServer(ABC):
+    """A server with its files in `folder`, listening on 127.0.0.1:`port`. As a context manager it runs inside the block."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> bool:
+        """Returns when the server answers: True if it was started, False if it ran already. Raises SetupError."""
+
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether it lives, on whatever port."""
+
+    @abstractmethod
+    def where(self) -> str:
+        """Where it is, for people."""
+
+    def stop(self) -> bool:
+        """Ends every process of it in good order, its data stay; False if it did not run."""
+        return stop_programs(self.folder)
+
+
+def command_line(name: str, variable: str, default_port: int, make: Callable[[int], LocalServer]) -> int:
+    """`start|stop|status` of one server; 0 when done, 1 with one line when not (status: 1 when it does not run)."""
+    parser = argparse.ArgumentParser(description=f"{name} on this machine, on 127.0.0.1 only.")
+    parser.add_argument("action", choices=["start", "stop", "status"])
+    parser.add_argument("--port", default=os.environ.get(variable), help=f"default: {variable}, or {default_port}")
+    arguments = parser.parse_args()
+    try:
+        server = make(port_setting(arguments.port, default_port, variable))
+        if arguments.action == "start":
+            print(f"{name} {'started' if server.start() else 'runs already'} {server.where()}")
+        elif arguments.action == "stop":
+            print(f"{name} {'stopped' if server.stop() else 'did not run'}")
+        else:
+            running = server.is_running()
+            print(f"{name} runs {server.where()}" if running else f"{name} does not run")
+            return 0 if running else 1
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def start_program(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:

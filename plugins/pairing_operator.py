@@ -31,7 +31,6 @@ class PairingJobOperator(SparkSubmitOperator):
             task_id=job,
             application=str(ROOT / "spark_jobs" / f"{job}.py"),
             name=f"{pipeline_file.stem}.{job}",
-            properties_file=os.environ.get("PAIRING_SPARK_PROPERTIES"),
             **kwargs,
         )
         self.pipeline_file = pipeline_file

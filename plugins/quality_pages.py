@@ -1,46 +1,17 @@
-"""The quality pages of all pipelines inside Airflow's web server, behind its login, at /quality/<pipeline>/."""
+"""Shows the quality pages of all pipelines inside Airflow: a navigation entry each, served by plugins/quality_app.py."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
-from airflow.api_fastapi.core_api.security import requires_access_view
 from airflow.plugins_manager import AirflowPlugin
-from fastapi import Depends, FastAPI, HTTPException
-from fastapi.responses import FileResponse, RedirectResponse
 
-from include.warehouse_folder import pages_folder, warehouse_root
-
-ROOT = Path(__file__).resolve().parents[1]
-_PAGE = re.compile(r"(index|batch-\d{1,18}(-expectations)?)\.html")
-
-app = FastAPI(dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
-
-
-@app.get("/{pipeline}")
-def to_latest(pipeline: str) -> RedirectResponse:
-    """Sends to the latest batch's page."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", pipeline):
-        raise HTTPException(404, "no such pipeline")
-    return RedirectResponse(f"{pipeline}/index.html")
-
-
-@app.get("/{pipeline}/{page}")
-def quality_page(pipeline: str, page: str) -> FileResponse:
-    """One page; only names of the known form are looked for, so no path leads out of the folder."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", pipeline) or not _PAGE.fullmatch(page):
-        raise HTTPException(404, "no such page")
-    path = pages_folder(warehouse_root(), pipeline) / page
-    if not path.is_file():
-        raise HTTPException(404, f"no batch of {pipeline} has been reported yet")
-    return FileResponse(path, media_type="text/html", headers={"Cache-Control": "no-store"})
+PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
 
 
 def _views() -> list[dict[str, Any]]:
-    names = [path.stem for path in sorted((ROOT / "include" / "pipelines").glob("*.yaml"))]
+    names = [path.stem for path in sorted(PIPELINES.glob("*.yaml"))]
     return [
         {
             "name": f"Quality: {name}",
@@ -56,5 +27,11 @@ class QualityPages(AirflowPlugin):
     """Registers the pages and a navigation entry a pipeline."""
 
     name = "quality_pages"
-    fastapi_apps = [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]  # noqa: RUF012
     external_views = _views()
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Asked for by the API server only. Every task's process loads this plugin, too, and should not wait for a web framework."""
+        from plugins.quality_app import app
+
+        return [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]

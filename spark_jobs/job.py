@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from include.pipeline_config import Pipeline, PipelineError, check_runnable
 from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.session import spark_session
+from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 
@@ -40,17 +41,29 @@ def job_parser(job: str, description: str | None) -> OneLineParser:
 def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse], Counts]) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
-    root = arguments.warehouse.rstrip("/")
-    try:
+    with told_in_one_line():
         check_runnable(pipeline)
-        folder = local_folder(root)
-        root = root if folder is None else str(folder.absolute())
+        root = warehouse_folder(arguments.warehouse)
         with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
             counts = work(Warehouse(spark, root, pipeline))
-            spark.stop()
+            end_session(spark)
         tell_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
+
+
+def warehouse_folder(given: str) -> str:
+    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute."""
+    root = given.rstrip("/")
+    folder = local_folder(root)
+    return root if folder is None else str(folder.absolute())
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Ends the process with status 1 and one line on standard error if the block raises."""
+    try:
+        yield
     except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
         _end_with(error, f"{' '.join(str(error).split())}")
     except Exception as error:

@@ -8,7 +8,7 @@ Begins by finishing a batch that was planned earlier but not paired; then plans 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import reduce
@@ -27,13 +27,14 @@ from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.pairing.parsing import BodyFields, parse_columns
+from spark_jobs.pairing.parsing import BodyFields
+from spark_jobs.pairing.parsing_in_bulk import parse_columns
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
 
-_PARSED_FROM = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
+_LANDED = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
 
 
 def main(warehouse: Warehouse, max_records: int, accepted_losses: Iterable[str]) -> Counts:
@@ -114,12 +115,15 @@ def _append_raw(warehouse: Warehouse, planned: LedgerRow, side: Side) -> None:
     if not ranges:
         return
     pipeline = planned.pipeline
-    schema = declared_schema(pipeline, raw_table(side))
-    parsed = StructType([field for field in schema.fields if field.name != "batch_id"])
+    declared = declared_schema(pipeline, raw_table(side))
+    parsed = StructType([field for field in declared.fields if field.name not in (*_LANDED, "batch_id")])
+    # Only what is parsed travels to Python, and only what was found in it travels back.
+    parser = _parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time))
+    parse = F.arrow_udf(parser, parsed)  # type: ignore[call-overload]  # its hints forget that a struct can be returned
     rows = (
         read_kafka(warehouse, ranges)
-        .mapInArrow(_parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time)), parsed)
-        .withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
+        .withColumn("parsed", parse("value", "record_timestamp"))
+        .select(*_LANDED, "parsed.*", F.lit(planned.batch_id).cast("bigint").alias("batch_id"))
     )
     commit(warehouse, raw_table(side), rows, raw_table(side), planned.batch_id)
 
@@ -137,23 +141,15 @@ def read_kafka(warehouse: Warehouse, ranges: list[OffsetRange]) -> DataFrame:
         .option("failOnDataLoss", "true")
         .load()
         .withColumn("record_timestamp", F.unix_millis("timestamp"))
-        .select(*_PARSED_FROM)
+        .select(*_LANDED)
     )
 
 
-def _parser(fields: BodyFields, latest: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            values, record_ts = batch.column("value").to_pylist(), batch.column("record_timestamp").to_pylist()
-            parsed = parse_columns(values, record_ts, fields, latest)
-            columns = [
-                *(batch.column(name) for name in _PARSED_FROM),
-                parsed.ts,
-                *parsed.key,
-                parsed.payload,
-                parsed.problem,
-            ]
-            yield pa.RecordBatch.from_arrays(columns, [*_PARSED_FROM, "ts", *fields.key, "payload", "problem"])
+def _parser(fields: BodyFields, latest: int) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    def parse(values: pa.Array, record_ts: pa.Array) -> pa.Array:
+        parsed = parse_columns(values, record_ts, fields, latest)
+        columns = [parsed.ts, *parsed.key, parsed.payload, parsed.problem]
+        return pa.StructArray.from_arrays(columns, ["ts", *fields.key, "payload", "problem"])
 
     return parse
 

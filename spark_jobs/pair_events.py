@@ -37,6 +37,8 @@ from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, decl
 _EVENTS_A_TASK = 250_000
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
+# No field of a message can have this name.
+_KEY_HASH = "hash of the key"
 _WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 
 
@@ -106,16 +108,19 @@ def _summary(outcomes: DataFrame) -> list[Row]:
 
 def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
     """The outcomes (`outcome_schema`) of the batch's accepted events and the open ones."""
-    pipeline = planned.pipeline
-    rules = batch_rules(pipeline, landed.clock, previous_clock=planned.clock)
-    new = [_new_events(warehouse, planned.batch_id, pipeline, side, number) for number, side in enumerate(pipeline.sides)]
-    events = reduce(DataFrame.unionAll, new, _open_events(warehouse, planned))
+    rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
     tasks = max(2, (planned.counts["open_before"] + landed.counts["accepted"]) // _EVENTS_A_TASK)
-    return (
-        events.repartition(tasks, *pipeline.key)
-        .sortWithinPartitions(*pipeline.key)
-        .mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(pipeline.key)))
-    )
+    # Sorting by one number is several times cheaper than by texts. Keys that share it by chance are decided together.
+    events = batch_events(warehouse, planned).withColumn(_KEY_HASH, F.xxhash64(*rules.key))
+    together = events.repartition(tasks, _KEY_HASH).sortWithinPartitions(_KEY_HASH)
+    return together.mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(rules.key)))
+
+
+def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
+    """The batch's accepted events and the open ones (`event_schema`)."""
+    pipeline = planned.pipeline
+    new = [_new_events(warehouse, planned.batch_id, pipeline, side, number) for number, side in enumerate(pipeline.sides)]
+    return reduce(DataFrame.unionAll, new, _open_events(warehouse, planned))
 
 
 def _new_events(warehouse: Warehouse, batch_id: int, pipeline: Pipeline, side: Side, number: int) -> DataFrame:
@@ -140,8 +145,9 @@ def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 def _decider(rules: Rules) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for events in complete_keys(batches, rules.key, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
-            yield from outcome_batches(events.cast(event_schema(rules.key)), rules)
+        schema = event_schema(rules.key)
+        for events in complete_keys(batches, (_KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+            yield from outcome_batches(events.select(schema.names).cast(schema), rules)
             # The next ones are read while this name would still keep these.
             del events
 

@@ -1,6 +1,6 @@
 """Publish: send the compounds of every paired batch beyond the position to the output topic, exactly once.
 
-    publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI]
+    publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI] [--accept-recreated-topic TOPIC-ID]
 
 Records and position go out in one Kafka transaction an output partition; see spark_jobs/broker/publisher.py.
 """
@@ -8,71 +8,125 @@ Records and position go out in one Kafka transaction an output partition; see sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from include.pipeline_config import Pipeline
-from spark_jobs.broker.messages import Message, compound_message
-from spark_jobs.broker.murmur2 import partitions_of
-from spark_jobs.broker.offsets import partition_count
-from spark_jobs.broker.publisher import Slot, SlotReport, publish_slot
-from spark_jobs.broker.settings import BrokerProblem, Settings, admin_settings, kafka_settings
+from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
+from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, Stage, own_messages, to_messages
+from spark_jobs.broker.offsets import OutputTopic, output_topic, topic_id
+from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
+from spark_jobs.broker.publisher import SlotReport, publish_slot
+from spark_jobs.broker.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
-MESSAGE_COLUMNS = (
-    "slot INT, batch_id BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<name: STRING, value: BINARY>>, ts BIGINT"
+_REPORT = (
+    "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "
+    "too_large ARRAY<STRING>, problem STRING, retry BOOLEAN"
 )
-_REPORT = "partition INT, sent BIGINT, there MAP<BIGINT, BIGINT>, problem STRING, retry BOOLEAN"
+_COUNTED = pa.map_(pa.int64(), pa.int64())
+_REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
+_SHOWN = 20
+# What is acknowledged of each batch is kept beside the position, where there is room for a few hundred.
+_BATCHES_A_LEG = 100
 
-Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
+    """Sends what is paired but not published; gives the number of records sent.
 
-def main(warehouse: Warehouse) -> Counts:
-    """Sends what is paired but not published; gives the number of records sent."""
-    ledger, started = Ledger(warehouse), datetime.now(UTC)
+    `accepted_topic`: the id of an output topic that was created again, known to the operator.
+    """
+    ledger = Ledger(warehouse)
     last = ledger.last_ids()
-    copy, target = last[PUBLISHED], last[PAIRED]
-    if target <= copy:
+    if last[PAIRED] <= last[PUBLISHED]:
         return {}
-    paired = [row for row in ledger.rows(copy + 1, target) if row.step == PAIRED]
+    rows = ledger.rows(last[PUBLISHED], last[PAIRED])
+    paired = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
     expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
-    reports = _send(warehouse, copy, target)
+    before = next((row for row in rows if row.step == PUBLISHED), None)
+    todo, counts = paired, Counter({"batch_id": last[PAIRED], "batches": len(paired), "compounds": 0, "sent": 0})
+    too_large: list[str] = []
+    while todo:
+        published, reports = _publish(warehouse, ledger, todo, before, accepted_topic)
+        before, todo = published[-1], todo[len(published) :]
+        counts["compounds"] += sum(row.counts["compounds"] for row in published)
+        counts["sent"] += sum(report.sent for report in reports)
+        counts["refused"] += sum(row.counts.get("refused", 0) for row in published)
+        too_large += (pair_id for report in reports for pair_id in report.too_large)
+    # The others are out, and the ledger says so: the next run goes on behind them.
+    if counts["refused"]:
+        raise NeedsOperator(
+            f"{counts['refused']} compounds are larger than {warehouse.pipeline.output_topic} takes and were left out for good, all "
+            f"others are published: {', '.join(sorted(too_large)[:_SHOWN])}; raise the topic's max.message.bytes before more come"
+        )
+    return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
+
+
+def _publish(
+    warehouse: Warehouse, ledger: Ledger, paired: list[LedgerRow], before: LedgerRow | None, accepted_topic: str | None
+) -> tuple[list[LedgerRow], list[SlotReport]]:
+    """Publishes as many of the batches as go together and records it; gives their `published` rows and the slots' reports."""
+    started = datetime.now(UTC)
+    settings = kafka_settings()
+    topic = output_topic(settings, warehouse.pipeline.output_topic)
+    leg = plan_leg(warehouse, settings, topic, paired, before, accepted_topic)
+    reports = _send(warehouse, settings, leg)
     fault_point("after_publish")
-    there: Counter[int] = sum((Counter(report.there) for report in reports), Counter())
-    _check(paired, there)
-    ledger.append(
-        *(row.next_step(PUBLISHED, started, counts={"compounds": there[row.batch_id], "position": target}) for row in paired)
+    mine = [row for row in paired if row.batch_id <= leg.target]
+    check_acknowledged(leg.topic, mine, reports)
+    rows = [row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports)) for row in mine]
+    ledger.append(*rows)
+    return rows, reports
+
+
+def plan_leg(
+    warehouse: Warehouse,
+    settings: Settings,
+    topic: OutputTopic,
+    paired: list[LedgerRow],
+    before: LedgerRow | None,
+    accepted_topic: str | None,
+) -> Leg:
+    """Looks at the positions of all partitions before anything is sent; raises NeedsOperator where nothing may be."""
+    pipeline = warehouse.pipeline
+    whole = Leg(
+        pipeline=pipeline.name,
+        topic=pipeline.output_topic,
+        topic_id=topic.topic_id,
+        accepted=accepted_topic == topic.topic_id,
+        table_id=warehouse.table_id(COMPOUNDS),
+        slots=topic.partitions,
+        copy=before.batch_id if before else 0,
+        target=paired[-1].batch_id,
+        largest=topic.largest,
     )
-    sent = sum(report.sent for report in reports)
-    return {"batch_id": target, "batches": len(paired), "compounds": sum(there.values()), "sent": sent}
+    # Kafka forgets positions together with the topic, so the ledger remembers which topic it was.
+    if before and "topic_id_high" in before.counts:
+        check_same_topic(whole, topic_id(before.counts["topic_id_high"], before.counts["topic_id_low"]))
+    try:
+        positions = look_at_positions(settings, whole.group, whole.topic, whole.slots)
+    except KafkaException as error:
+        problem = error.args[0]
+        raise BrokerProblem(
+            f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
+        ) from None
+    leg = next_leg(whole, positions)
+    return leg._replace(target=min(leg.target, paired[:_BATCHES_A_LEG][-1].batch_id))
 
 
-def _check(paired: list[LedgerRow], there: Mapping[int, int]) -> None:
-    """Every compound that was paired must be on the topic before the ledger says so."""
-    for row in paired:
-        if there.get(row.batch_id, 0) != row.counts["compounds"]:
-            raise BrokenInvariant(
-                f"batch {row.batch_id}: {row.counts['compounds']} compounds were paired, but {there.get(row.batch_id, 0)} "
-                "published: was compound_events changed by hand?"
-            )
-
-
-def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
-    pipeline, settings = warehouse.pipeline, kafka_settings()
-    slots = partition_count(AdminClient(admin_settings(settings)), pipeline.output_topic, settings)
-    table_id = warehouse.table_id(COMPOUNDS)
-    beyond = (F.col("batch_id") > copy) & (F.col("batch_id") <= target)
+def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
+    pipeline, slots = warehouse.pipeline, leg.slots
+    beyond = (F.col("batch_id") > leg.copy) & (F.col("batch_id") <= leg.target)
     messages = warehouse.read(COMPOUNDS).where(beyond).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
     # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
     everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
@@ -80,68 +134,42 @@ def _send(warehouse: Warehouse, copy: int, target: int) -> list[SlotReport]:
         messages.unionByName(everyone, allowMissingColumns=True)
         .repartitionById(slots, F.col("slot"))
         .sortWithinPartitions("batch_id", "ts", "key", "value")
-        .mapInArrow(_sender(settings, pipeline, table_id, copy, target), _REPORT)
+        .mapInArrow(_sender(settings, leg), _REPORT)
         .collect()
     )
     for row in rows:
         if row["problem"]:
-            raise (BrokerProblem if row["retry"] else NeedsOperator)(row["problem"])
+            raise (JobProblem if row["retry"] else NeedsOperator)(row["problem"])
     if sorted(row["partition"] for row in rows) != list(range(slots)):
         raise RuntimeError(f"{slots} output partitions, but reports of {len(rows)}: the position of the others did not move")
-    return [SlotReport(row["partition"], row["sent"], row["there"]) for row in rows]
+    return [SlotReport(*(row[name] for name in SlotReport._fields)) for row in rows]
 
 
-def to_messages(pipeline: Pipeline, slots: int) -> Stage:
-    """A stage from rows of compound_events to messages (`MESSAGE_COLUMNS`); the slot is the output partition."""
-    key, payloads = pipeline.key, (pipeline.left.payload, pipeline.right.payload)
-
-    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            messages = [compound_message(row, key, payloads) for row in batch.to_pylist()]
-            headers = [[{"name": name, "value": value} for name, value in message.headers] for message in messages]
-            columns = [
-                pa.array(partitions_of([message.key for message in messages], slots), pa.int32()),
-                batch.column("batch_id"),
-                pa.array([message.key for message in messages], pa.binary()),
-                pa.array([message.value for message in messages], pa.binary()),
-                pa.array(headers, pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
-                batch.column("ts"),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, ["slot", "batch_id", "key", "value", "headers", "ts"])
-
-    return convert
-
-
-def _sender(settings: Settings, pipeline: Pipeline, table_id: str, copy: int, target: int) -> Stage:
-    name, topic = pipeline.name, pipeline.output_topic
-
+def _sender(settings: Settings, leg: Leg) -> Stage:
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
-        slot = Slot(name, topic, task.partitionId(), table_id, copy, target)
-        report, problem, retry = SlotReport(slot.partition, 0, {}), None, True
+        slot = task.partitionId()
+        report, problem, retry = SlotReport(slot, 0, {}, {}, {}, []), None, True
         try:
-            report = publish_slot(settings, slot, _messages(batches))
-        except (BrokerProblem, NeedsOperator) as error:
+            report = publish_slot(settings, leg, slot, own_messages(batches, slot))
+        except (JobProblem, BrokenInvariant) as error:
             # Told to the driver as a row: an exception would reach it as a page of stack traces.
-            problem, retry = str(error), not isinstance(error, NeedsOperator)
-        row = [report.partition, report.sent, list(report.there.items()), problem, retry]
-        types = (pa.int32(), pa.int64(), pa.map_(pa.int64(), pa.int64()), pa.string(), pa.bool_())
-        columns = [pa.array([value], kind) for value, kind in zip(row, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, ["partition", "sent", "there", "problem", "retry"])
+            problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
+        values = [list(value.items()) if isinstance(value, dict) else value for value in report]
+        columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, [*SlotReport._fields, "problem", "retry"])
 
     return send
 
 
-def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["batch_id"] is None:
-                continue
-            headers: list[tuple[str, str | bytes | None]] = [(header["name"], header["value"]) for header in row["headers"]]
-            yield Message(row["batch_id"], row["key"], row["value"], headers)
-
-
 if __name__ == "__main__":
-    run_job("publish_compounds", job_parser("publish_compounds", __doc__).parse_args(), main)
+    parser = job_parser("publish_compounds", __doc__)
+    parser.add_argument(
+        "--accept-recreated-topic",
+        metavar="TOPIC-ID",
+        help="go on with the output topic of this id, although it is not the one that earlier batches were published to",
+    )
+    given = parser.parse_args()
+    run_job("publish_compounds", given, lambda warehouse: main(warehouse, given.accept_recreated_topic))

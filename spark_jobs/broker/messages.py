@@ -15,6 +15,25 @@ class Message(NamedTuple):
     headers: list[tuple[str, str | bytes | None]]
 
 
+# What a broker's limit counts besides: the frame of a batch, and of the record in it with all its lengths; both generously.
+BATCH_FRAME, _RECORD_FRAME, _HEADER_FRAME = 128, 128, 16
+
+
+def size(message: Message) -> int:
+    """Bytes of the message as the only one of its batch, uncompressed, rounded up.
+
+    >>> size(Message(1, b"x-y", b"{}", [("pair-id", b"a-0-1")]))
+    289
+    """
+    headers = sum(len(name) + len(value or b"") + _HEADER_FRAME for name, value in message.headers)
+    return len(message.key) + len(message.value or b"") + headers + BATCH_FRAME + _RECORD_FRAME
+
+
+def pair_id(message: Message) -> str:
+    """The pair_id in a message's headers."""
+    return next(value.decode() for name, value in message.headers if name == "pair-id" and isinstance(value, bytes))
+
+
 def compound_message(row: dict[str, Any], key: tuple[str, ...], payloads: tuple[str, str]) -> Message:
     """The message of one row of compound_events.
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.ledger import OffsetRange
 
 Partition = tuple[str, int]
+# librdkafka's default for message.max.bytes.
+_CLIENT_TAKES = 1_000_000
 
 
 class TopicsNow(NamedTuple):
@@ -37,6 +40,58 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
         )
     except KafkaException as error:
         raise _no_answer(settings, error) from None
+
+
+class OutputTopic(NamedTuple):
+    """The output topic as it is now. Its id has 128 bits, `high` and `low` the two halves of them as the ledger keeps them.
+
+    `largest`: bytes of a message that it takes, inclusive.
+    """
+
+    partitions: int
+    high: int
+    low: int
+    largest: int
+
+    @property
+    def topic_id(self) -> str:
+        """As Kafka's tools print it; another id means a topic that was deleted and created again."""
+        return topic_id(self.high, self.low)
+
+
+def topic_id(high: int, low: int) -> str:
+    """A topic's id from its halves, signed 64-bit numbers."""
+    return str(Uuid(high, low))
+
+
+def output_topic(settings: Settings, topic: str) -> OutputTopic:
+    """Raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers."""
+    try:
+        admin = AdminClient(admin_settings(settings))
+        partitions = partition_count(admin, topic, settings)
+        answer = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_WITHIN_S)[topic].result()
+    except KafkaException as error:
+        raise _no_answer(settings, error) from None
+    # The library's type stubs do not know the methods of its own class.
+    found: Any = answer.topic_id
+    return OutputTopic(
+        partitions, found.get_most_significant_bits(), found.get_least_significant_bits(), _largest(admin, topic, settings)
+    )
+
+
+def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
+    """The smaller of what the topic takes and what the producer is set to; the client's default where nobody says."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        configured = admin.describe_configs([resource], request_timeout=ANSWER_WITHIN_S)[resource].result()
+        taken = int(configured["max.message.bytes"].value)
+    except KafkaException as error:
+        # Without the right to ask, a message that is too large fails its transaction instead of being left out.
+        print(
+            f"the limit of {topic} is not known ({error.args[0].str()}); taken to be {_CLIENT_TAKES} bytes", file=sys.stderr
+        )
+        taken = _CLIENT_TAKES
+    return min(taken, int(settings.get("message.max.bytes", taken)))
 
 
 def partition_count(admin: AdminClient, topic: str, settings: Settings) -> int:

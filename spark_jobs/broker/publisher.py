@@ -1,195 +1,217 @@
 """Exactly once into Kafka: the records of an output partition and the position behind them in one transaction.
 
-The position of a partition is the last batch_id published to it, kept as the committed offset of group
-`<pipeline>.publisher` on the output topic, with the id of the Delta table beside it. A dead or slow predecessor with the
-same transactional id is fenced by `init_transactions`.
+See positions.py for what a position is. A dead or slow predecessor with the same transactional id is fenced by
+`init_transactions`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
 
-from spark_jobs.broker.messages import Message
+from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
+from spark_jobs.broker.patience import patiently
+from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
 from spark_jobs.broker.settings import (
     ANSWER_WITHIN_S,
     BrokerProblem,
     Settings,
     address,
     consumer_settings,
+    delivery_patience,
     producer_settings,
 )
 from spark_jobs.fault_points import fault_point
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem
 
 _RECORDS_A_TRANSACTION = 200_000
-_COORDINATOR_MOVES = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
-
-T = TypeVar("T")
-
-
-class Slot(NamedTuple):
-    """What one output partition is to receive. `copy`: the position as the ledger remembers it; `target`: the last paired batch."""
-
-    pipeline: str
-    topic: str
-    partition: int
-    table_id: str
-    copy: int
-    target: int
-
-    @property
-    def group(self) -> str:
-        """The consumer group that holds the position."""
-        return f"{self.pipeline}.publisher"
+_SHOWN = 20
 
 
 class SlotReport(NamedTuple):
-    """`sent`: records sent in this run. `there`: batch_id -> records that were sent in this run
-    or lie behind the position, so that an earlier run sent them."""
+    """What became of one slot, by batch_id. `sent`: records sent in this run. `read`: compounds the table has for the slot.
+    `acknowledged`: records that the broker acknowledged in transactions that it committed, in this run or in an earlier one.
+    `refused`: compounds larger than the topic takes, which were left out; `too_large`: the pair_ids of the first of them.
+    """
 
     partition: int
     sent: int
-    there: dict[int, int]
+    read: dict[int, int]
+    acknowledged: dict[int, int]
+    refused: dict[int, int]
+    too_large: list[str]
 
 
-def publish_slot(settings: Settings, slot: Slot, messages: Iterable[Message]) -> SlotReport:
-    """Sends the messages (by batch_id, ascending) of batches beyond the position. Raises BrokerProblem or NeedsOperator."""
+def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
+    """Sends the slot's messages (by batch_id, ascending) of the leg's batches beyond the position.
+
+    Raises BrokerProblem and other JobProblems.
+    """
     try:
-        return _publish(settings, slot, messages)
+        return _publish(settings, leg, partition, messages)
     except KafkaException as error:
         problem = error.args[0]
         raise BrokerProblem(
-            f"publishing to {slot.topic}-{slot.partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); "
+            f"publishing to {leg.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); "
             "nothing of the open transaction is visible, the next run sends it again"
         ) from None
 
 
-def _publish(settings: Settings, slot: Slot, messages: Iterable[Message]) -> SlotReport:
-    producer = Producer(producer_settings(settings, f"{slot.group}-{slot.partition}"))
-    # First of all: it ends a dead predecessor's transaction. Asking for the position before would wait for that one's timeout.
-    _patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
-    consumer = Consumer(consumer_settings(settings, slot.group))
+def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
+    # The client fills its batches up to this, and counts their frame on top.
+    limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
+    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)))
+    patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
+    consumer = Consumer(consumer_settings(settings, leg.group))
     try:
-        position = _position(consumer, slot)
-        return _Transactions(producer, consumer, slot, position).send(messages)
+        (committed,) = committed_positions(consumer, leg.topic, range(partition, partition + 1)).values()
+        position = believe(leg, partition, committed)
+        if position is not None and position.batch_id > leg.copy and position.slots not in (None, leg.slots):
+            raise JobProblem(
+                f"the position on {leg.topic}-{partition} of group {leg.group} was moved meanwhile, for {position.slots} "
+                f"partitions instead of {leg.slots}: another publisher of this pipeline is at work; stop one of them"
+            )
+        sender = _Transactions(producer, consumer, leg, partition, position)
+        sender.patience = delivery_patience(settings)
+        return sender.send(messages)
     finally:
         consumer.close()
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """Repeats what the broker asks to be repeated, as when a group's or a transaction's coordinator is moving."""
-    give_up = time.monotonic() + ANSWER_WITHIN_S
-    while True:
-        try:
-            return call()
-        except KafkaException as error:
-            problem = error.args[0]
-            if not (problem.retriable() or problem.code() in _COORDINATOR_MOVES) or time.monotonic() > give_up:
-                raise
-        time.sleep(0.1)
-
-
-def _position(consumer: Consumer, slot: Slot) -> int:
-    place = TopicPartition(slot.topic, slot.partition)
-    committed = _patiently(lambda: consumer.committed([place], timeout=ANSWER_WITHIN_S))[0]
-    if committed.error is not None:
-        raise KafkaException(committed.error)
-    if committed.offset < 0:
-        # Never published, or the group's offsets have expired: the ledger's copy says how far it was.
-        return slot.copy
-    where = f"{slot.topic}-{slot.partition} of group {slot.group}"
-    if committed.metadata != slot.table_id:
-        raise NeedsOperator(
-            f"the position on {where} belongs to another compound_events table (id {committed.metadata}, now {slot.table_id}): "
-            "the table was recreated; restore it, or start a new pipeline under another name"
-        )
-    if not slot.copy <= committed.offset <= slot.target:
-        raise NeedsOperator(
-            f"the position on {where} is batch {committed.offset}, but the ledger knows of {slot.copy} published and "
-            f"{slot.target} paired batches: one of them was reset; find out which before anything is sent"
-        )
-    return int(committed.offset)
 
 
 class _Transactions:
     """Sends whole batches, one transaction for as many as fit; every transaction moves the position with its records."""
 
-    def __init__(self, producer: Producer, consumer: Consumer, slot: Slot, position: int) -> None:
-        self.producer, self.consumer, self.slot, self.position = producer, consumer, slot, position
+    def __init__(self, producer: Producer, consumer: Consumer, leg: Leg, partition: int, position: Position | None) -> None:
+        self.producer, self.consumer, self.leg, self.partition = producer, consumer, leg, partition
+        self.start = leg.copy if position is None else position.batch_id
+        # What earlier runs counted, as far as the ledger does not have it yet.
+        before = {} if position is None else position.acknowledged
+        self.uncounted = before is None
+        self.acknowledged = Counter({number: records for number, records in (before or {}).items() if number > leg.copy})
+        self.limits = {} if position is None else dict(position.limits)
+        self.refused: Counter[int] = Counter()
+        self.too_large: list[str] = []
         self.in_transaction = 0
         self.failure: KafkaError | None = None
+        self.failures = 0
+        self.patience = ANSWER_WITHIN_S
 
     def send(self, messages: Iterable[Message]) -> SlotReport:
         """Sends what is beyond the position. On any error the open transaction is aborted."""
-        there: Counter[int] = Counter()
-        sent, batch_id = 0, self.position
-        if self.position < self.slot.target:
+        read: Counter[int] = Counter()
+        sent, batch_id, acknowledge = 0, self.start, partial(self._delivered, self.start)
+        if self.start < self.leg.target:
             self.producer.begin_transaction()
+        fault_point("publish_begun")
         try:
             for message in messages:
-                there[message.batch_id] += 1
-                if message.batch_id <= self.position:
+                read[message.batch_id] += 1
+                if message.batch_id <= self.start:
+                    # An earlier version sent these without counting; that they are behind the position is all one knows.
+                    self.acknowledged[message.batch_id] += self.uncounted
+                    if message.batch_id in self.limits:
+                        self._leave_out(message, self.limits[message.batch_id])
                     continue
-                if message.batch_id != batch_id and self.in_transaction >= _RECORDS_A_TRANSACTION:
-                    self._commit(batch_id)
-                    self.producer.begin_transaction()
-                batch_id = message.batch_id
-                self._produce(message)
+                if message.batch_id != batch_id:
+                    if self.in_transaction >= _RECORDS_A_TRANSACTION:
+                        self._commit(batch_id)
+                        self.producer.begin_transaction()
+                    batch_id, acknowledge = message.batch_id, partial(self._delivered, message.batch_id)
+                if self._leave_out(message, self.leg.largest):
+                    continue
+                self._produce(message, acknowledge)
                 sent += 1
                 if sent == 1:
                     fault_point("publish_half_sent")
             fault_point("publish_before_commit")
-            if self.position < self.slot.target:
-                self._commit(self.slot.target)
+            if self.start < self.leg.target:
+                self._commit(self.leg.target)
         except BaseException:
             self._abort()
             raise
-        return SlotReport(self.slot.partition, sent, dict(there))
+        fault_point("publish_committed")
+        return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
 
-    def _produce(self, message: Message) -> None:
+    def _leave_out(self, message: Message, limit: int) -> bool:
+        """Whether the message is larger than the limit. One that no broker takes must not keep the others back."""
+        if size(message) <= limit:
+            return False
+        self.limits[message.batch_id] = limit
+        self.refused[message.batch_id] += 1
+        if len(self.too_large) < _SHOWN:
+            self.too_large.append(pair_id(message))
+        return True
+
+    def _produce(self, message: Message, acknowledge: partial[None]) -> None:
         while True:
             try:
                 self.producer.produce(
-                    self.slot.topic,
+                    self.leg.topic,
                     key=message.key,
                     value=message.value,
                     headers=message.headers,
-                    partition=self.slot.partition,
-                    on_delivery=self._delivered,
+                    partition=self.partition,
+                    on_delivery=acknowledge,
                 )
             except BufferError:
+                # Full: what is under way is delivered or, after its timeout, a failure.
                 self.producer.poll(0.1)
+                if self.failure is not None:
+                    raise KafkaException(self.failure) from None
             else:
                 break
         self.in_transaction += 1
         if self.in_transaction % 1000 == 0:
             self.producer.poll(0)
-
-    def _delivered(self, error: KafkaError | None, _: Delivered) -> None:
-        self.failure = self.failure or error
-
-    def _commit(self, batch_id: int) -> None:
-        place = TopicPartition(self.slot.topic, self.slot.partition, batch_id, metadata=self.slot.table_id)
-        group = self.consumer.consumer_group_metadata()
-        _patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
-        self.producer.flush(ANSWER_WITHIN_S)
         if self.failure is not None:
             raise KafkaException(self.failure)
-        _patiently(lambda: self.producer.commit_transaction(ANSWER_WITHIN_S))
+
+    def _delivered(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
+        if error is None:
+            self.acknowledged[batch_id] += 1
+            return
+        self.failure = self.failure or error
+        self.failures += 1
+        if self.failures <= _SHOWN:
+            # To the log of the task, as the job's one line has room for one reason only.
+            key = (message.key() or b"").decode(errors="replace")
+            where = f"{self.leg.topic}-{self.partition}"
+            print(
+                f"not delivered to {where}: key {key} of batch {batch_id}: {error.str()} ({error.name()})", file=sys.stderr
+            )
+
+    def _commit(self, batch_id: int) -> None:
+        # Before the position is written: what was acknowledged becomes part of it.
+        self._deliver()
+        leg = self.leg
+        limits = {number: limit for number, limit in self.limits.items() if leg.copy < number <= batch_id}
+        position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, self.acknowledged, limits)
+        place = TopicPartition(leg.topic, self.partition, batch_id, metadata=position.metadata())
+        group = self.consumer.consumer_group_metadata()
+        patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
+        fault_point("publish_offsets_sent")
+        patiently(lambda: self.producer.commit_transaction(ANSWER_WITHIN_S))
         self.in_transaction = 0
 
+    def _deliver(self) -> None:
+        """Waits until all that was produced is acknowledged, for as long as it gets less. Raises KafkaException."""
+        waiting, give_up = len(self.producer), time.monotonic() + self.patience
+        while waiting and self.failure is None and time.monotonic() < give_up:
+            left = self.producer.flush(1.0)
+            if left < waiting:
+                waiting, give_up = left, time.monotonic() + self.patience
+        if self.failure is not None or waiting:
+            raise KafkaException(self.failure or KafkaError(KafkaError._TIMED_OUT))
+
     def _abort(self) -> None:
-        if self.position >= self.slot.target:
+        if self.start >= self.leg.target:
             return
         try:
             self.producer.abort_transaction(ANSWER_WITHIN_S)

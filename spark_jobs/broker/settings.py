@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+from functools import cache
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from spark_jobs.broker.java_settings import java_client
+from spark_jobs.broker.promise import check_promise
 from spark_jobs.problems import JobProblem, NeedsOperator
 
 VARIABLE = "PAIRING_KAFKA"
@@ -15,17 +20,41 @@ ANSWER_WITHIN_S = 20.0
 Settings = dict[str, Any]
 
 # Of one kind of client only: the other kind would complain about them in the log.
-_CONSUMER_ONLY = ("group.id", "auto.offset.reset", "enable.auto.commit", "session.timeout.ms", "isolation.level")
+_CONSUMER_ONLY = (
+    "group.id",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "enable.partition.eof",
+    "session.timeout.ms",
+    "isolation.level",
+    "fetch.min.bytes",
+    "fetch.max.bytes",
+    "fetch.wait.max.ms",
+    "max.partition.fetch.bytes",
+    "fetch.message.max.bytes",
+)
 _PRODUCER_ONLY = (
     "acks",
+    "request.required.acks",
     "linger.ms",
+    "queue.buffering.max.ms",
     "compression.type",
+    "compression.codec",
+    "compression.level",
     "batch.size",
+    "batch.num.messages",
     "enable.idempotence",
     "partitioner",
     "transactional.id",
+    "transaction.timeout.ms",
+    "delivery.timeout.ms",
+    "message.timeout.ms",
+    "request.timeout.ms",
+    "retries",
+    "message.send.max.retries",
+    "retry.backoff.ms",
+    "delivery.report.only.error",
 )
-_SAME_NAME_IN_JAVA = ("bootstrap.servers", "security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
 
 
 class BrokerProblem(JobProblem):
@@ -46,7 +75,22 @@ def kafka_settings() -> Settings:
         raise NeedsOperator(f"{VARIABLE} is not JSON: {error}") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("bootstrap.servers"), str):
         raise NeedsOperator(f"{VARIABLE} has no bootstrap.servers; the connection kafka_default needs it in its extra")
+    _check(text)
     return settings
+
+
+@cache
+def _check(text: str) -> None:
+    """Once a process, and not once a question to the broker."""
+    settings = json.loads(text)
+    check_promise(settings)
+    java_client(settings)
+    try:
+        # Nobody is asked yet; this is librdkafka's own opinion of names and values.
+        Producer(producer_settings(settings, "check"))
+        Consumer(consumer_settings(settings, "check"))
+    except KafkaException as error:
+        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {error.args[0].str()}") from None
 
 
 def address(settings: Settings) -> str:
@@ -85,23 +129,16 @@ def producer_settings(settings: Settings, transactional_id: str) -> Settings:
     return {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000} | mine | required
 
 
+def delivery_patience(settings: Settings) -> float:
+    """Seconds after which a delivery that makes no progress is given up: a little more than the client's own timeout, if one is set."""
+    given = settings.get("delivery.timeout.ms", settings.get("message.timeout.ms"))
+    return ANSWER_WITHIN_S if given is None else float(given) / 1000 + 1
+
+
 def java_settings(settings: Settings) -> dict[str, str]:
     """Options of Spark's Kafka source, `kafka.` in front."""
-    java = {name: str(settings[name]) for name in _SAME_NAME_IN_JAVA if name in settings}
-    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
-    if mechanism:
-        java["sasl.mechanism"] = str(mechanism)
-        login = "scram.ScramLoginModule" if str(mechanism).startswith("SCRAM") else "plain.PlainLoginModule"
-        user, password = (_jaas_quoted(settings.get(name, "")) for name in ("sasl.username", "sasl.password"))
-        java["sasl.jaas.config"] = f"org.apache.kafka.common.security.{login} required username={user} password={password};"
-    if "ssl.ca.location" in settings:
-        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(settings["ssl.ca.location"])}
-    return {f"kafka.{name}": value for name, value in java.items()} | {"kafka.isolation.level": "read_committed"}
-
-
-def _jaas_quoted(text: object) -> str:
-    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    java = {f"kafka.{name}": value for name, value in java_client(settings).items()}
+    return java | {"kafka.isolation.level": "read_committed"}
 
 
 def _quiet_logger() -> logging.Logger:

@@ -1,21 +1,28 @@
 """Rules 1, 2 and 8: what one message says, and whether it may take part.
 
 A message is parsed strictly (RFC 8259, one object, UTF-8) by msgspec, which skips over the payload without decoding it, so
-its text stays as it came: every digit, escape and space inside. Two things stricter than the letter of JSON, because no
-table could hold the result: an unpaired surrogate escape and a nesting deeper than Python's recursion limit are malformed.
+its text stays as it came: every digit, escape and space inside. Two things are stricter than the letter of JSON: an unpaired
+surrogate escape is malformed, because no table could hold the string it stands for, and so is a nesting deeper than `DEEPEST`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
+import numpy as np
 
 from spark_jobs.pairing.reasons import Reason
 
 LARGEST_TS = 2**63 - 1
+# Levels of nesting, the message's own braces counted. Python gives up somewhere below 1,000, depending on who calls: a limit of
+# our own makes the verdict the same everywhere.
+DEEPEST = 500
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEPS = np.zeros(256, dtype=np.int64)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _ABSENT = (b"", b"null")
 
 
@@ -55,8 +62,8 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
     def parse(value: bytes | None, record_ts: int | None) -> Parsed:
         try:
             # msgspec does not look at the bytes of strings it skips, so the encoding is checked here.
-            body = decode(value.decode("utf-8")) if value is not None else None
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            body = None if value is None or nests_too_deep(value) else decode(value.decode("utf-8"))
+        except (msgspec.DecodeError, UnicodeError):
             body = None
         if body is None:
             return Parsed(nothing, None, None, Reason.MALFORMED_JSON)
@@ -71,6 +78,18 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
         return Parsed(key, ts, payload, Reason.FUTURE if ts > latest_ts else None)
 
     return parse
+
+
+def nests_too_deep(value: bytes) -> bool:
+    """Whether brackets outside of strings nest deeper than `DEEPEST`, as far as the value is JSON.
+
+    >>> nests_too_deep(b"[" * 500 + b"]" * 500), nests_too_deep(b"[" * 501), nests_too_deep(b'"' + b"[" * 501 + b'"')
+    (False, True, False)
+    """
+    if len(value) <= DEEPEST or value.count(b"[") + value.count(b"{") <= DEEPEST:
+        return False
+    brackets = np.frombuffer(_STRING.sub(b"", value), dtype=np.uint8)
+    return bool(np.cumsum(_STEPS[brackets]).max(initial=0) > DEEPEST)
 
 
 def _body_decoder(fields: BodyFields) -> Callable[[str], Any]:
@@ -104,30 +123,3 @@ def _timestamp(text: bytes, record_ts: int | None) -> int | None:
         return None
     ts = int(digits)
     return ts if ts <= LARGEST_TS else None
-
-
-class ParsedColumns(NamedTuple):
-    """`Parsed`, a column each: key fields in order, ts, payload, problem."""
-
-    key: list[pa.Array]
-    ts: pa.Array
-    payload: pa.Array
-    problem: pa.Array
-
-
-def parse_columns(
-    values: Iterable[bytes | None], record_ts: Iterable[int | None], fields: BodyFields, latest_ts: int
-) -> ParsedColumns:
-    """Parses messages in bulk: aligned values and record timestamps in, aligned Arrow columns out."""
-    parse = message_parser(fields, latest_ts)
-    keys, ts, payloads, problems = [], [], [], []
-    for value, record in zip(values, record_ts, strict=True):
-        parsed = parse(value, record)
-        keys.append(parsed.key)
-        ts.append(parsed.ts)
-        payloads.append(parsed.payload)
-        problems.append(parsed.problem)
-    key_columns = [pa.array([key[rank] for key in keys], pa.string()) for rank in range(len(fields.key))]
-    return ParsedColumns(
-        key_columns, pa.array(ts, pa.int64()), pa.array(payloads, pa.string()), pa.array(problems, pa.string())
-    )

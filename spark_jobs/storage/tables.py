@@ -60,7 +60,10 @@ class Warehouse:
         """The table, at a Delta version if one is given."""
         reader = self.spark.read.format("delta")
         try:
-            return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
+            rows = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
+            # Through Spark Connect nothing is looked at before the schema is asked for.
+            rows.schema  # noqa: B018
+            return rows
         except AnalysisException as error:
             if error.getCondition() in _NO_TABLE:
                 raise MissingTable(

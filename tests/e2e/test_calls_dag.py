@@ -12,6 +12,7 @@ from include import sample_outcome, sample_truth
 from include.local_airflow import LocalAirflow
 from include.local_broker import create_topics
 from include.local_process import free_port
+from include.local_spark import LocalSpark
 from include.sample_calls import generate, send
 from tests.timeline import CALLS
 
@@ -25,7 +26,12 @@ def airflow(broker, tmp_path_factory):
     topics = dict.fromkeys((CALLS.left.topic, CALLS.right.topic, CALLS.output_topic), 4)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    with LocalAirflow(tmp_path_factory.mktemp("airflow"), free_port(), broker.bootstrap, warehouse) as running:
+    with (
+        LocalSpark(tmp_path_factory.mktemp("spark"), free_port()) as spark,
+        LocalAirflow(
+            tmp_path_factory.mktemp("airflow"), free_port(), broker.bootstrap, warehouse, spark=spark.url
+        ) as running,
+    ):
         yield running
 
 

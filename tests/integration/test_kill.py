@@ -11,10 +11,11 @@ from collections import Counter
 
 import pytest
 
-from include import fast_start
-from include.local_machine import ROOT, project_environment
+from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
+from include.local_process import free_port
+from include.local_spark import LocalSpark
 from spark_jobs.storage.tables import Warehouse
-from tests.conftest import yaml_of
+from tests.conftest import PARTITIONS, yaml_of
 from tests.integration.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
@@ -23,24 +24,39 @@ CALLS = 40
 
 
 @pytest.fixture
-def submit(pipeline, broker, tmp_path):
-    """submit(job) runs it to its end; submit(job, kill_at=point) kills it there, with everything it started."""
+def faults(tmp_path):
+    (tmp_path / "faults").mkdir()
+    return tmp_path / "faults"
+
+
+@pytest.fixture
+def server(request, faults, tmp_path, monkeypatch):
+    """The Spark server that the jobs work on, None in tests marked own_spark: each job starts one of its own."""
+    if request.node.get_closest_marker("own_spark"):
+        yield None
+        return
+    monkeypatch.setenv("PAIRING_FAULT_DIR", str(faults))
+    with LocalSpark(tmp_path / "spark-server", free_port()) as running:
+        yield running
+
+
+@pytest.fixture
+def submit(server, faults, pipeline, broker, tmp_path):
+    """submit(job) runs it to its end; submit(job, kill_at=point) kills it there, with everything it started.
+
+    What it left running on a server is not killed: that is for the next job to do.
+    """
     file = yaml_of(pipeline, tmp_path)
-    faults = tmp_path / "faults"
-    faults.mkdir()
-    environment = (
-        project_environment()
-        | fast_start.environment()
-        | {
-            "PAIRING_KAFKA": json.dumps({"bootstrap.servers": broker.bootstrap}),
-            "PAIRING_WAREHOUSE": str(tmp_path / "warehouse"),
-            "PAIRING_FAULT_DIR": str(faults),
-        }
-    )
+    environment = project_environment() | {
+        "PAIRING_KAFKA": json.dumps({"bootstrap.servers": broker.bootstrap}),
+        "PAIRING_WAREHOUSE": str(tmp_path / "warehouse"),
+        "PAIRING_FAULT_DIR": str(faults),
+    }
+    if server:
+        environment[REMOTE_VARIABLE] = server.url
 
     def run(job, kill_at=None):
-        faster = ["--properties-file", str(fast_start.PROPERTIES)] if fast_start.environment() else []
-        command = ["spark-submit", *faster, f"spark_jobs/{job}.py", "--pipeline", str(file)]
+        command = ["spark-submit", f"spark_jobs/{job}.py", "--pipeline", str(file)]
         if kill_at:
             (faults / f"{kill_at}.armed").touch()
         log = tmp_path / "job.log"
@@ -53,8 +69,9 @@ def submit(pipeline, broker, tmp_path):
                 wait_for(lambda: reached.exists() or process.poll() is not None)
                 assert reached.exists(), log.read_text()
                 os.killpg(process.pid, signal.SIGKILL)
-                # Spark's Python workers are a group of their own; the one that stands at the point is killed, too.
-                kill_quietly(int(reached.read_text()))
+                if not server:
+                    # Spark's Python workers are a group of their own; the one that stands at the point is killed, too.
+                    kill_quietly(int(reached.read_text()))
                 (faults / f"{kill_at}.armed").unlink()
             assert process.wait(timeout=180) == (-signal.SIGKILL if kill_at else 0), log.read_text()
         return log.read_text()
@@ -91,7 +108,8 @@ def test_killed_after_the_plan_after_the_compounds_and_in_the_middle_of_publishi
     submit("pair_events", kill_at="after_compounds")
     submit("pair_events")
     submit("publish_compounds", kill_at="publish_half_sent")
-    assert consume(broker.bootstrap, pipeline.output_topic) == [], "nothing of an open transaction may be seen"
+    seen = consume(broker.bootstrap, pipeline.output_topic)
+    assert len({message["partition"] for message in seen}) < PARTITIONS, "nothing of an open transaction may be seen"
     # Now the records are on the topic, and only the position in their transaction says so: the ledger does not know it yet.
     submit("publish_compounds", kill_at="after_publish")
     submit("publish_compounds")
@@ -115,6 +133,22 @@ def test_killed_after_the_plan_after_the_compounds_and_in_the_middle_of_publishi
     # What was sent after the plan was over before the first batch's clock.
     rejected = {(row["batch_id"], row["reason"]) for row in table_rows(warehouse, "rejected_events")}
     assert rejected == {(1, "malformed_json"), (2, "late")}
+
+
+@pytest.mark.own_spark
+def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, pipeline, broker, tmp_path):
+    ago = time.time_ns() // 1_000_000 - 3_600_000
+    for number in range(CALLS):
+        send("a", f"u{number}", ago + number, number)
+    submit("land_events")
+    submit("pair_events", kill_at="after_compounds")
+    submit("pair_events")
+    submit("publish_compounds", kill_at="publish_half_sent")
+    submit("publish_compounds")
+    compounds = table_rows(Warehouse(None, str(tmp_path / "warehouse"), pipeline), "compound_events")
+    assert Counter(row["user1"] for row in compounds) == {f"u{number}": 1 for number in range(CALLS)}
+    published = consume(broker.bootstrap, pipeline.output_topic)
+    assert Counter(message["pair-id"] for message in published) == Counter(row["pair_id"] for row in compounds)
 
 
 def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):

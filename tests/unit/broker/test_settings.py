@@ -2,7 +2,14 @@
 
 import pytest
 
-from spark_jobs.broker.settings import VARIABLE, consumer_settings, java_settings, kafka_settings, producer_settings
+from spark_jobs.broker.settings import (
+    VARIABLE,
+    consumer_settings,
+    delivery_patience,
+    java_settings,
+    kafka_settings,
+    producer_settings,
+)
 from spark_jobs.problems import NeedsOperator
 
 SECRET = {
@@ -41,6 +48,13 @@ def test_the_promise_cannot_be_set_away():
         {"bootstrap.servers": "b:1", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}, "g"
     )
     assert (consumer["enable.auto.commit"], consumer["isolation.level"]) == (False, "read_committed")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [({}, 20), ({"delivery.timeout.ms": "60000"}, 61), ({"message.timeout.ms": 5000}, 6)]
+)
+def test_delivery_is_waited_for_as_long_as_the_client_tries(given, seconds):
+    assert delivery_patience(given) == seconds
 
 
 def test_other_settings_stay():

@@ -1,6 +1,6 @@
-"""Runs once through what the jobs do, on made-up rows in a temporary folder, so that the JVM can archive the classes it took.
+"""Goes once through what the jobs do, on made-up rows in a temporary folder; needs no broker, leaves nothing behind.
 
-include/fast_start.py submits this; it needs no broker and leaves nothing behind.
+include/local_spark.py runs this on a server that has just started, so that it has done everything once before the first job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline, load_pipeline
+from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
 from spark_jobs.land_events import landed_counts, read_kafka
 from spark_jobs.pair_events import pair_batch
-from spark_jobs.publish_compounds import MESSAGE_COLUMNS, to_messages
 from spark_jobs.quality.metrics import measure
-from spark_jobs.session import spark_session
+from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
@@ -85,6 +85,6 @@ def _append_raw(warehouse: Warehouse, now: int) -> None:
 if __name__ == "__main__":
     loaded = load_pipeline(PIPELINE)
     with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
-        session = spark_session("train_fast_start", loaded.name)
+        session = spark_session("warm_up", loaded.name)
         main(Warehouse(session, folder, loaded))
-        session.stop()
+        end_session(session)

@@ -1,0 +1,224 @@
+"""Reconcile: read the broker and all tables afresh, and prove that nothing is lost and nothing is there twice.
+
+    reconcile --pipeline include/pipelines/calls.yaml [--warehouse URI]
+
+Every offset that the ledger planned must have exactly one outcome, and every compound of a published batch must be on the
+output topic once. Only reads, so it may run at any moment, beside the jobs: it goes up to the last published batch and to the ends that
+the topics had when it began. What the topics' retention has removed is told, not counted as lost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic
+from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.cli import tell_outcome
+from spark_jobs.job import job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.reconciling import inputs, outputs, planned
+from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
+from spark_jobs.reconciling.topics import Span, read_spans
+from spark_jobs.session import expect_rows, reading_session
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
+
+Counts = dict[str, int]
+
+
+class Answer(NamedTuple):
+    """What was compared, as (what, how many), and who does not fit."""
+
+    horizon: int
+    counts: Counts
+    offenders: list[Offenders]
+
+
+class _Started(NamedTuple):
+    """Everything that is fixed at the start. `paired`: the ledger's row of the last published batch."""
+
+    paired: LedgerRow
+    ledger: DataFrame
+    topics: TopicsNow
+    output: OutputTopic
+
+    @property
+    def horizon(self) -> int:
+        return self.paired.batch_id
+
+
+def main(warehouse: Warehouse) -> Answer:
+    """Compares everything up to the last published batch; raises JobProblem if something cannot be read."""
+    started = _start(warehouse)
+    if started is None:
+        return Answer(0, {"published batches": 0}, [])
+    ranges = planned.planned_ranges(started.ledger)
+    raw = inputs.raw_rows(warehouse, started.horizon)
+    offsets, lost = _offsets(ranges)
+    expect_rows(warehouse.spark, offsets)
+    open_version = started.paired.versions[OPEN]
+    claims = inputs.outcomes(warehouse, started.ledger, started.horizon, open_version)
+    places = inputs.by_place(raw, claims, read_spans(warehouse.spark, _input_spans(ranges, started))).persist(
+        StorageLevel.DISK_ONLY
+    )
+    compounds, absent = _compounds(warehouse, started)
+    try:
+        offenders = offenders_of(
+            [
+                planned.check_contiguous(ranges),
+                planned.check_steps(started.ledger),
+                *planned.check_landed(started.ledger, ranges, raw),
+                inputs.check_places(places),
+                outputs.check_compounds(absent, warehouse.pipeline),
+            ]
+        )
+        counts = {"published batches": started.horizon, "offsets planned": offsets, "records given up (lost ranges)": lost}
+        counts |= _count(warehouse, started, places, absent)
+    finally:
+        places.unpersist()
+        compounds.unpersist()
+    # Collapsed events are in no table but the raw ones, so only their number can be compared.
+    collapsed = [found for found in offenders if found.finding is Finding.NO_OUTCOME and found.number == counts["collapsed"]]
+    return Answer(started.horizon, counts, [found for found in offenders if found not in collapsed])
+
+
+def _start(warehouse: Warehouse) -> _Started | None:
+    """The ledger first, the ends then, the other tables last: so everything that the ends include is in the tables."""
+    ledger = Ledger(warehouse)
+    horizon = ledger.last_ids()[PUBLISHED]
+    if not horizon:
+        return None
+    (paired,) = (row for row in ledger.rows(horizon, horizon) if row.step == PAIRED)
+    rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon)
+    settings, pipeline = kafka_settings(), warehouse.pipeline
+    output = output_topic(settings, pipeline.output_topic)
+    topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
+    return _Started(paired, rows, topics, output)
+
+
+def _offsets(ranges: DataFrame) -> tuple[int, int]:
+    """Offsets planned, and records given up before them."""
+    total = ranges.agg(
+        F.sum(F.col("until_offset") - F.col("from_offset")).alias("planned"), F.sum("lost").alias("lost")
+    ).first()
+    return ((total["planned"] or 0), (total["lost"] or 0)) if total else (0, 0)
+
+
+def _input_spans(ranges: DataFrame, started: _Started) -> dict[tuple[str, int], Span]:
+    """Of every input partition what was planned up to the horizon, as far as the broker still has it."""
+    rows = ranges.groupBy("topic", "partition").agg(
+        F.min("from_offset").alias("first"), F.max("until_offset").alias("until")
+    )
+    spans = {}
+    for row in rows.collect():
+        place = (row["topic"], row["partition"])
+        if place in started.topics.end:
+            spans[place] = Span(
+                max(row["first"], started.topics.earliest[place]), min(row["until"], started.topics.end[place])
+            )
+    return spans
+
+
+def _compounds(warehouse: Warehouse, started: _Started) -> tuple[DataFrame, DataFrame]:
+    """Compounds and messages side by side: as persisted, and with why a message may be absent."""
+    topic = warehouse.pipeline.output_topic
+    spans = {
+        place: Span(first, started.topics.end[place])
+        for place, first in started.topics.earliest.items()
+        if place[0] == topic
+    }
+    published = outputs.published_batches(started.ledger, started.output)
+    records = read_spans(warehouse.spark, spans)
+    compounds = outputs.by_compound(outputs.expected_messages(warehouse, published), records).persist(StorageLevel.DISK_ONLY)
+    seen = compounds.where((F.col("compounds") > 0) & (F.col("messages") > 0))
+    first = {
+        row["partition"]: row["first"] for row in seen.groupBy("partition").agg(F.min("batch_id").alias("first")).collect()
+    }
+    # Asked for once more: what retention removed while the topic was read is not lost either.
+    earliest = ask_broker(kafka_settings(), [topic]).earliest
+    truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
+    return compounds, outputs.with_absence(compounds, published, started.horizon, truncated)
+
+
+def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds: DataFrame) -> Counts:
+    """What became of the records and of the compounds, in the order of the report."""
+
+    def how_many(rows: DataFrame, **conditions: str) -> Counts:
+        found = rows.agg(
+            *(F.count(F.when(F.expr(condition), True)).alias(name) for name, condition in conditions.items())
+        ).first()
+        return {name: found[name] if found else 0 for name in conditions}
+
+    paired = started.ledger.where(F.col("step") == PAIRED)
+    collapsed = paired.agg(F.sum(F.try_element_at("counts", F.lit("collapsed"))).alias("collapsed")).first()
+    landed = how_many(
+        places,
+        landed="raw > 0",
+        compounds="compound_events > 0",
+        rejected="rejected_events > 0",
+        open="open_events > 0",
+        topic_gone="raw > 0 and records = 0",
+    )
+    sent = how_many(
+        compounds.withColumn("ours", outputs.is_ours(warehouse.pipeline)),
+        due="due",
+        on_topic="due and messages > 0",
+        removed="due and messages = 0 and gone",
+        later="compounds > 0 and batch_id > " + str(started.horizon) + " and messages > 0",
+        strange="compounds = 0 and not ours",
+    )
+    return {
+        "records landed": landed["landed"],
+        "… in compound_events": landed["compounds"],
+        "… in rejected_events": landed["rejected"],
+        "… in open_events": landed["open"],
+        "collapsed": (collapsed and collapsed["collapsed"]) or 0,
+        "… no longer on the input topics": landed["topic_gone"],
+        "compounds to be published": sent["due"],
+        "… on the output topic": sent["on_topic"],
+        "… no longer on it (retention, or another topic)": sent["removed"],
+        "messages of later batches": sent["later"],
+        "messages of others": sent["strange"],
+    }
+
+
+def told(name: str, topic: str, answer: Answer) -> str:
+    """The report: counts, offenders; ends with one sentence if there are none."""
+    width = max(len(what) for what in answer.counts)
+    lines = [f"{what:<{width}}  {count:>12,}" for what, count in answer.counts.items()]
+    for found in answer.offenders:
+        lines += ["", f"{found.number:,} {found.finding}:", *(f"    {what}" for what in found.first)]
+        lines += [f"    … and {found.number - SHOWN:,} more"] if found.number > SHOWN else []
+    if not answer.horizon:
+        lines += ["", f"{name}: nothing is published yet, so there is nothing to compare."]
+    elif not answer.offenders:
+        landed, on_topic = answer.counts["records landed"], answer.counts["… on the output topic"]
+        lines += [
+            "",
+            f"{name}: all {landed:,} records of {answer.horizon:,} batches have exactly one outcome, and all {on_topic:,} compounds "
+            f"that {topic} can still have are on it exactly once.",
+        ]
+    return "\n".join(lines)
+
+
+def fail_if_any(name: str, offenders: list[Offenders]) -> None:
+    """Raises NeedsOperator with the number of offenders of each kind."""
+    if offenders:
+        kinds = "; ".join(f"{found.number:,} {found.finding}" for found in offenders)
+        raise NeedsOperator(f"pipeline {name} does not add up: {kinds}; the first of each are listed above")
+
+
+if __name__ == "__main__":
+    given = job_parser("reconcile", __doc__).parse_args()
+    pipeline = given.pipeline
+    with told_in_one_line():
+        spark = reading_session("reconcile", pipeline.name)
+        answer = main(Warehouse(spark, warehouse_folder(given.warehouse), pipeline))
+        print(told(pipeline.name, pipeline.output_topic, answer), flush=True)
+        fail_if_any(pipeline.name, answer.offenders)
+        spark.stop()
+        tell_outcome({"ok": True, "counts": answer.counts})

@@ -1,0 +1,126 @@
+"""Every compound of the published batches is on the output topic exactly once, as it stands in compound_events."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include.pipeline_config import Pipeline
+from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
+from spark_jobs.broker.offsets import OutputTopic
+from spark_jobs.reconciling.findings import Finding, flagged
+from spark_jobs.reconciling.topics import fingerprint
+from spark_jobs.storage.ledger import PUBLISHED
+from spark_jobs.storage.tables import COMPOUNDS, Warehouse
+
+_ID = ("pair_id", "revision")
+
+
+def _header(name: str, called: str) -> Column:
+    value = F.get(F.filter("headers", lambda header: header[called] == name), F.lit(0))["value"]
+    return value.cast("string")
+
+
+def published_batches(ledger: DataFrame, topic: OutputTopic) -> DataFrame:
+    """One row a published batch: batch_id, slots (null: an earlier version did not say), gone: sent to a topic that is no more."""
+
+    def count(name: str) -> Column:
+        return F.try_element_at("counts", F.lit(name))
+
+    same = (count("topic_id_high") == topic.high) & (count("topic_id_low") == topic.low)
+    rows = ledger.where(F.col("step") == PUBLISHED)
+    return rows.select("batch_id", count("slots").alias("slots"), (~F.coalesce(same, F.lit(True))).alias("gone"))
+
+
+def expected_messages(warehouse: Warehouse, published: DataFrame) -> DataFrame:
+    """What compound_events says must be on the topic: batch_id, pair_id, revision, slot (null: not known), bytes."""
+    compounds = warehouse.read(COMPOUNDS).join(published.select("batch_id", "slots"), "batch_id", "left")
+    # As many ways of routing as the topic has had sizes.
+    sizes = [row["slots"] for row in published.select("slots").distinct().collect()] or [None]
+    sizes = sizes if None in sizes else [*sizes, None]
+    return reduce(DataFrame.unionAll, (_messages(compounds, warehouse.pipeline, size) for size in sizes))
+
+
+def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> DataFrame:
+    rows = compounds.where(F.col("slots").eqNullSafe(F.lit(slots).cast("bigint"))).drop("slots")
+    messages = rows.mapInArrow(to_messages(pipeline, slots or 1), MESSAGE_COLUMNS)
+    return messages.select(
+        "batch_id",
+        _header("pair-id", "name").alias("pair_id"),
+        _header("revision", "name").alias("revision"),
+        (F.col("slot") if slots else F.lit(None).cast("int")).alias("slot"),
+        fingerprint("key", "value").alias("bytes"),
+    )
+
+
+def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
+    """One row for each pair_id and revision that is anywhere: compounds in the table, messages on the topic, what they say."""
+    nothing, number = F.lit(None).cast("bigint"), F.lit(None).cast("int")
+    rows = expected.select(*_ID, "batch_id", "slot", "bytes", number.alias("partition"), nothing.alias("said"))
+    messages = records.select(
+        _header("pair-id", "key").alias("pair_id"),
+        _header("revision", "key").alias("revision"),
+        nothing.alias("batch_id"),
+        number.alias("slot"),
+        nothing.alias("bytes"),
+        "partition",
+        fingerprint("key", "value").alias("said"),
+    )
+    return (
+        rows.unionAll(messages)
+        .groupBy(*_ID)
+        .agg(
+            F.count("bytes").alias("compounds"),
+            F.count("said").alias("messages"),
+            F.max("batch_id").alias("batch_id"),
+            F.max("slot").alias("slot"),
+            F.max("partition").alias("partition"),
+            ((F.min("partition") != F.max("slot")) | (F.max("partition") != F.max("slot"))).alias("elsewhere"),
+            ((F.min("said") != F.min("bytes")) | (F.max("said") != F.max("bytes"))).alias("differs"),
+        )
+    )
+
+
+def with_absence(compounds: DataFrame, published: DataFrame, horizon: int, truncated: dict[int, int | None]) -> DataFrame:
+    """Adds why a message may be absent: `due` (its batch is published) and `gone` (the topic, or its retention, let go of it).
+
+    `truncated`: output partition -> batch_id of its first message, None without any; only partitions that have lost messages.
+    """
+    removed = F.lit(False)
+    for partition, first in truncated.items():
+        # A partition is in the order of batches; of the first one that is left a part may be gone, too.
+        older = F.lit(True) if first is None else F.col("batch_id") <= first
+        removed = removed | (F.coalesce(F.col("slot") == partition, F.lit(True)) & older)
+    joined = compounds.join(published.select("batch_id", F.col("gone").alias("other_topic")), "batch_id", "left")
+    due = (F.col("compounds") > 0) & (F.col("batch_id") <= horizon)
+    return joined.withColumn("due", due).withColumn("gone", F.coalesce("other_topic", F.lit(False)) | removed)
+
+
+def is_ours(pipeline: Pipeline) -> Column:
+    """Whether a pair_id is one that this pipeline gives."""
+    topics = [F.col("pair_id").rlike(f"^{_quoted(side.topic)}-\\d+-\\d+$") for side in pipeline.sides]
+    return F.coalesce(topics[0] | topics[1], F.lit(False))
+
+
+def _quoted(topic: str) -> str:
+    # Of what a topic's name may hold only the dot means something in a pattern.
+    return topic.replace(".", "\\.")
+
+
+def check_compounds(compounds: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """What is wrong with which compound. Messages that retention removed, and strangers' messages, are not among it."""
+    in_table, on_topic = F.col("compounds") > 0, F.col("messages") > 0
+    return flagged(
+        compounds,
+        F.concat_ws(" ", "pair_id", F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id")),
+        {
+            Finding.COMPOUND_TWICE: F.col("compounds") > 1,
+            Finding.NOT_SENT: F.col("due") & ~on_topic & ~F.col("gone"),
+            Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
+            Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
+            Finding.SENT_ELSEWHERE: F.col("elsewhere"),
+            Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline),
+        },
+    )

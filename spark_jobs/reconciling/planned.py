@@ -1,0 +1,82 @@
+"""The ledger by itself, and the raw tables against it: every offset planned once, every planned offset landed."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_jobs.reconciling.findings import Finding, flagged
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED
+
+
+def planned_ranges(ledger: DataFrame) -> DataFrame:
+    """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost."""
+    live = ledger.where((F.col("step") == PLANNED) & (F.col("kind") == "live"))
+    return live.select("batch_id", F.explode("offsets").alias("part")).select(
+        "batch_id", *(f"part.{name}" for name in ("topic", "partition", "from_offset", "until_offset", "lost"))
+    )
+
+
+def check_contiguous(ranges: DataFrame) -> DataFrame:
+    """A range begins where the previous batch's ended; what was lost in between was accepted, and the ledger says so."""
+    before = F.lag("until_offset").over(Window.partitionBy("topic", "partition").orderBy("batch_id"))
+    begin = F.col("from_offset") - F.coalesce("lost", F.lit(0))
+    return flagged(
+        ranges.withColumn("before", before).withColumn("begin", begin),
+        F.format_string("%s-%d:%d-%d before batch %d", "topic", "partition", "before", "begin", "batch_id"),
+        {
+            Finding.OFFSETS_SKIPPED: F.col("begin") > F.col("before"),
+            Finding.OFFSETS_TWICE: F.col("begin") < F.col("before"),
+        },
+    )
+
+
+def check_steps(ledger: DataFrame) -> DataFrame:
+    """Every batch has each step once, up to `published`."""
+    steps = ledger.groupBy("batch_id").agg(F.collect_list("step").alias("steps"))
+    wanted = F.array(*(F.lit(step) for step in (PLANNED, LANDED, PAIRED, PUBLISHED)))
+    return flagged(
+        steps.withColumn("missing", F.array_except(wanted, "steps")),
+        F.concat_ws(" ", F.lit("batch"), "batch_id", F.array_join("missing", ", ")),
+        {
+            Finding.STEP_MISSING: F.size("missing") > 0,
+            Finding.STEP_TWICE: F.size(F.array_distinct("steps")) < F.size("steps"),
+        },
+    )
+
+
+def check_landed(ledger: DataFrame, ranges: DataFrame, raw: DataFrame) -> list[DataFrame]:
+    """Raw rows lie in their batch's ranges, and are as many as were planned less the offset gaps."""
+    place = ["batch_id", "topic", "partition"]
+    spans = raw.groupBy(*place).agg(
+        F.count("*").alias("rows"), F.min("offset").alias("first"), F.max("offset").alias("last")
+    )
+    both = ranges.join(spans, place, "full")
+    outside = (
+        F.col("from_offset").isNull() | (F.col("first") < F.col("from_offset")) | (F.col("last") >= F.col("until_offset"))
+    )
+    batches = both.groupBy("batch_id").agg(
+        _sum(F.col("until_offset") - F.col("from_offset")).alias("planned"), _sum(F.col("rows")).alias("rows")
+    )
+    gaps = ledger.where(F.col("step") == LANDED).select(
+        "batch_id", F.try_element_at("counts", F.lit("offset_gaps")).alias("gaps")
+    )
+    counted = batches.join(gaps, "batch_id", "left")
+    return [
+        flagged(
+            both.where(F.col("rows").isNotNull()),
+            F.format_string("batch %d %s-%d:%d-%d", "batch_id", "topic", "partition", "first", F.col("last") + 1),
+            {Finding.ROWS_NOT_PLANNED: outside},
+        ),
+        flagged(
+            counted,
+            F.format_string(
+                "batch %d: %d offsets planned, %d of them gaps, %d raw rows", "batch_id", "planned", "gaps", "rows"
+            ),
+            {Finding.ROWS_NOT_COUNTED: F.col("planned") - F.coalesce("gaps", F.lit(0)) != F.col("rows")},
+        ),
+    ]
+
+
+def _sum(column: Column) -> Column:
+    return F.coalesce(F.sum(column), F.lit(0))

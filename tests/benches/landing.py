@@ -1,0 +1,111 @@
+"""Landing, from Kafka to the raw tables, against the same job that parses nothing (`make bench-landing`).
+
+    python -m tests.benches.landing [--events 2000000 5000000] [--rounds 5]
+
+Both run `land_batch` whole: ask the broker, read the planned offsets, append, read back and count, record in the ledger. The
+other one leaves the columns empty that parsing fills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pyspark.sql import functions as F
+
+from include.local_broker import LocalBroker, create_topics
+from include.local_process import free_port
+from include.pipeline_config import Pipeline, Side
+from spark_jobs import land_events
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
+from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
+from tests.benches.traffic import send
+from tests.timeline import CALLS
+
+PARTITIONS = 2
+TARGET = 1.4
+_NUMBERS = count(1)
+OURS, UNPARSED = "landing", "without parsing"
+
+
+def on_topics(broker: LocalBroker, events: int) -> Pipeline:
+    """The shipped pipeline on topics of its own, which hold that many events when this returns."""
+    os.environ["PAIRING_KAFKA"] = json.dumps({"bootstrap.servers": broker.bootstrap})
+    name = f"bench{next(_NUMBERS)}"
+    topics = {side: f"{name}-{side}" for side in ("analytics", "metrics", "output")}
+    create_topics(broker.bootstrap, dict.fromkeys(topics.values(), PARTITIONS), {"retention.ms": "-1"})
+    pipeline = replace(
+        CALLS,
+        name=name,
+        left=Side(topics["analytics"], "analytics"),
+        right=Side(topics["metrics"], "metrics"),
+        output_topic=topics["output"],
+    )
+    send(broker.bootstrap, pipeline, events, time.time_ns() // 1_000_000)
+    return pipeline
+
+
+def append_unparsed(warehouse: Warehouse, planned: Any, side: Side) -> None:
+    """What `land_events` does with one topic, but for the parsing."""
+    ranges = [known for known in planned.offsets if known.topic == side.topic]
+    rows = land_events.read_kafka(warehouse, ranges).withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
+    declared = declared_schema(planned.pipeline, raw_table(side))
+    missing = {field.name: F.lit(None).cast(field.dataType) for field in declared if field.name not in rows.columns}
+    commit(
+        warehouse,
+        raw_table(side),
+        rows.withColumns(missing).select(declared.fieldNames()),
+        raw_table(side),
+        planned.batch_id,
+    )
+
+
+class Landing:
+    """Lands everything that is in the topics, each time into tables of its own."""
+
+    def __init__(self, spark: Any, folder: Path, pipeline: Pipeline, events: int) -> None:
+        self.spark, self.folder, self.pipeline, self.events, self.numbers = spark, folder, pipeline, events, count()
+
+    def prepare(self) -> tuple[Warehouse, Ledger, Any]:
+        """Fresh tables and a plan of one batch for all there is."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        warehouse = Warehouse(self.spark, str(self.folder / f"{next(self.numbers)}"), self.pipeline)
+        warehouse.create_missing()
+        ledger = Ledger(warehouse)
+        return warehouse, ledger, land_events.plan_batch(warehouse, ledger, None, self.events, ())
+
+    def land(self, *prepared: Any) -> None:
+        landed = land_events.land_batch(*prepared)
+        if landed.counts["landed"] != self.events or landed.counts["accepted"] != self.events:
+            raise RuntimeError(f"{self.events} events sent, but landed {landed.counts}")
+
+    def land_unparsed(self, *prepared: Any) -> None:
+        with mock.patch.object(land_events, "_append_raw", append_unparsed):
+            self.land(*prepared)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(prog="python -m tests.benches.landing", description=__doc__)
+    arguments.add_argument("--events", type=int, nargs="+", default=[2_000_000, 5_000_000])
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    given = arguments.parse_args()
+    with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
+        for events in given.events:
+            landing = Landing(spark, folder / "warehouse", on_topics(broker, events), events)
+            times = take_turns({OURS: landing.land, UNPARSED: landing.land_unparsed}, given.rounds, landing.prepare)
+            show_times(f"{events:,} events, Kafka to raw tables", times)
+            show_ratio(times, OURS, UNPARSED, TARGET)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""How the benches measure: in one process, warm, taking turns, medians of five."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from include.local_machine import project_environment
+
+ROUNDS = 5
+HEAP = "3g"
+_EVERY_S = 0.05
+
+
+class Times(NamedTuple):
+    """Seconds of the rounds of one candidate, in the order in which they were run."""
+
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def __str__(self) -> str:
+        return f"{self.median:7.2f} s ({min(self.seconds):.2f} to {max(self.seconds):.2f})"
+
+
+def take_turns(
+    candidates: Mapping[str, Callable[..., Any]], rounds: int, prepare: Callable[[], tuple[Any, ...]]
+) -> dict[str, Times]:
+    """Runs every candidate once unmeasured, then all of them in turn, `rounds` times, each with what `prepare` made for it."""
+    for run in candidates.values():
+        run(*prepare())
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            prepared = prepare()
+            begin = time.perf_counter()
+            run(*prepared)
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: Times(measured) for name, measured in seconds.items()}
+
+
+def show_ratio(times: Mapping[str, Times], ours: str, other: str, at_most: float) -> None:
+    """One line: the ratio of the medians, the smallest and largest ratio within a round, and the target."""
+    within = [mine / theirs for mine, theirs in zip(times[ours].seconds, times[other].seconds, strict=True)]
+    ratio = times[ours].median / times[other].median
+    verdict = "met" if ratio <= at_most else "MISSED"
+    spread = f"{min(within):.2f} to {max(within):.2f} within a round"
+    print(f"  {ours} / {other}: {ratio:.2f} ({spread}); at most {at_most:.2f}: {verdict}", flush=True)
+
+
+def show_times(title: str, times: Mapping[str, Times]) -> None:
+    """What was measured, a line each."""
+    print(title, flush=True)
+    for name, measured in times.items():
+        print(f"  {name:24}{measured}", flush=True)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that is gone afterwards; TMPDIR says on which disk."""
+    folder = Path(tempfile.mkdtemp(prefix="pairing-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def spark_of_two_cores(folder: Path) -> Iterator[Any]:
+    """The project's session on local[2], with the JVM's own choice of compilers, as on a cluster."""
+    environment = project_environment()
+    os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH", "SPARK_LOCAL_IP")})
+    settings = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC", "spark.local.dir": str(folder / "spark")}
+    options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory {HEAP} {options} pyspark-shell"
+    from spark_jobs.session import spark_session
+
+    session = spark_session("bench", "bench")
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+class PeakMemory:
+    """Largest resident memory of any one Python worker of Spark, and of the JVM, in MB, while it is entered."""
+
+    def __init__(self) -> None:
+        self.worker_mb = self.jvm_mb = 0.0
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    size, name = process.memory_info().rss / 1e6, process.name()
+                except psutil.Error:
+                    continue
+                if name.startswith("java"):
+                    self.jvm_mb = max(self.jvm_mb, size)
+                elif name.startswith("python"):
+                    self.worker_mb = max(self.worker_mb, size)

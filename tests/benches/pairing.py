@@ -1,0 +1,154 @@
+"""Pairing, Delta in and Delta out, against what it cannot be faster than (`make bench-pairing`).
+
+    python -m tests.benches.pairing [--events 2000000 5000000] [--rounds 5]
+
+pairing: `pair_batch` whole, from the raw tables to compounds, open events and the ledger's row.
+shuffle: Spark merely shuffles the same columns by key through the same Arrow hop, which hands them back, and writes them to Delta.
+duckdb: DuckDB reads and sorts the Parquet files of the same raw tables for the same kernel, in two processes; Parquet comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs import pair_events
+from spark_jobs.pairing.rules import event_schema
+from spark_jobs.session import expect_rows
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.tables import OPEN, Warehouse, declared_schema, raw_table
+from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
+from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
+from tests.benches.traffic import bodies, slots
+from tests.timeline import CALLS
+
+OVER_SHUFFLE, OVER_DUCKDB = 1.6, 2.0
+OURS, SHUFFLE, DUCKDB = "pairing", "shuffle", "duckdb"
+_PARTITIONS = 2
+
+
+class Pairing:
+    """One landed batch, paired again and again into tables of its own."""
+
+    def __init__(self, spark: Any, folder: Path, events: int) -> None:
+        self.spark, self.folder, self.events, self.numbers = spark, folder, events, count()
+        self.now = time.time_ns() // 1_000_000
+        self.landed = self._warehouse("landed")
+        self._land()
+
+    def _warehouse(self, name: str) -> Warehouse:
+        warehouse = Warehouse(self.spark, str(self.folder / name), CALLS)
+        warehouse.create_missing()
+        return warehouse
+
+    def _land(self) -> None:
+        """Fills the raw tables as landing would, a file a topic partition."""
+        staged = self.folder / "staged"
+        offsets = [0, 0]
+        for number, slot in enumerate(slots(self.events, self.now)):
+            for rank, side in enumerate(CALLS.sides):
+                mine = slot.filter(pc.equal(slot.column("side"), rank))
+                (staged / side.payload).mkdir(parents=True, exist_ok=True)
+                pq.write_table(_raw_rows(mine, rank, offsets[rank]), staged / side.payload / f"{number}.parquet")
+                offsets[rank] += mine.num_rows
+        for side in CALLS.sides:
+            table = raw_table(side)
+            declared = declared_schema(CALLS, table)
+            rows = self.spark.read.parquet(str(staged / side.payload))
+            rows = rows.withColumn("headers", F.lit(None).cast(declared["headers"].dataType)).select(declared.fieldNames())
+            commit(self.landed, table, rows.coalesce(_PARTITIONS), table, 1)
+        shutil.rmtree(staged)
+
+    def prepare(self) -> tuple[Warehouse, LedgerRow, LedgerRow]:
+        """Empty tables beside the landed ones, and the plan and the `landed` row of the batch."""
+        for old in self.folder.glob("paired-*"):
+            shutil.rmtree(old)
+        warehouse = self._warehouse(f"paired-{next(self.numbers)}")
+        for side in CALLS.sides:
+            shutil.rmtree(warehouse.path(raw_table(side)))
+            Path(warehouse.path(raw_table(side))).symlink_to(self.landed.path(raw_table(side)))
+        planned = LedgerRow(
+            batch_id=1,
+            kind="live",
+            step=PLANNED,
+            offsets=tuple(OffsetRange(side.topic, 0, 0, self.events, self.events) for side in CALLS.sides),
+            wall_time=self.now,
+            clock=None,
+            config=CALLS.to_json(),
+            config_hash=CALLS.config_hash,
+            started_at=datetime.now(UTC),
+            counts={"open_before": 0},
+            versions={OPEN: warehouse.version(OPEN)},
+        )
+        counts = {"accepted": self.events, "landed": self.events}
+        return warehouse, planned, planned.next_step(LANDED, planned.started_at, clock=self.now, counts=counts)
+
+    def pair(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
+        pair_events.pair_batch(warehouse, Ledger(warehouse), planned, landed)
+
+    def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
+        expect_rows(self.spark, self.events)
+        schema = from_arrow_schema(event_schema(CALLS.key))
+        tasks = max(2, self.events // pair_events._EVENTS_A_TASK)
+        rows = pair_events.batch_events(warehouse, planned).repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
+        rows.write.format("delta").save(f"{warehouse.root}/shuffled")
+
+
+def _raw_rows(events: pa.Table, side: int, first_offset: int) -> pa.Table:
+    """The events as rows of a raw table, alternately in two partitions."""
+    keys, values = bodies(events, CALLS, side)
+    place = first_offset + np.arange(events.num_rows)
+    return pa.table(
+        {
+            "topic": pa.array([CALLS.sides[side].topic] * events.num_rows),
+            "partition": pa.array(place % _PARTITIONS, pa.int32()),
+            "offset": pa.array(place // _PARTITIONS),
+            "record_timestamp": events.column("ts"),
+            "key": keys,
+            "value": values,
+            **{name: events.column(name) for name in ("ts", *CALLS.key, "payload")},
+            "problem": pa.nulls(events.num_rows, pa.string()),
+            "batch_id": pa.array(np.ones(events.num_rows, dtype=np.int64)),
+        }
+    )
+
+
+def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(prog="python -m tests.benches.pairing", description=__doc__)
+    arguments.add_argument("--events", type=int, nargs="+", default=[2_000_000, 5_000_000])
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    given = arguments.parse_args()
+    with scratch() as folder, spark_of_two_cores(folder) as spark, closing(DuckDBPairing()) as duckdb:
+        for events in given.events:
+            pairing = Pairing(spark, folder / f"{events}", events)
+            candidates = {OURS: pairing.pair, SHUFFLE: pairing.shuffle}
+            if has_duckdb():
+                candidates[DUCKDB] = duckdb.pair
+            times = take_turns(candidates, given.rounds, pairing.prepare)
+            show_times(f"{events:,} events, Delta to Delta", times)
+            show_ratio(times, OURS, SHUFFLE, OVER_SHUFFLE)
+            if DUCKDB in times:
+                show_ratio(times, OURS, DUCKDB, OVER_DUCKDB)
+
+
+if __name__ == "__main__":
+    main()

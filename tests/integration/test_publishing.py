@@ -1,0 +1,296 @@
+"""The output topic changes, or a publisher dies, in the middle of a publication: every compound once, or a clear refusal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+
+from include.local_broker import create_topics
+from spark_jobs import publish_compounds
+from spark_jobs.broker import publisher
+from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, own_messages, to_messages
+from spark_jobs.broker.messages import compound_message, size
+from spark_jobs.broker.offsets import output_topic
+from spark_jobs.broker.settings import VARIABLE, kafka_settings
+from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, declared_schema
+from tests.integration.reading import consume, table_rows
+
+pytestmark = pytest.mark.integration
+
+CALLS = 60
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def paired(warehouse, pipeline):
+    """paired(sizes): one more batch of compounds that was paired but not published; sizes: number -> bytes of payload."""
+    ids = iter(range(1, 10))
+
+    def pair(sizes=None):
+        batch_id = next(ids)
+        names = [field.name for field in declared_schema(pipeline, COMPOUNDS).fields]
+        compounds = [
+            dict.fromkeys(names)
+            | {
+                "pair_id": f"{pipeline.left.topic}-0-{batch_id * CALLS + number}",
+                "revision": 0,
+                "op": "upsert",
+                "kind": "left_only",
+            }
+            | {
+                "user1": f"u{number}",
+                "user2": "v",
+                "ts": number,
+                "analytics": f'"{"x" * (sizes or {}).get(number, 0)}"',
+                "batch_id": batch_id,
+            }
+            for number in range(CALLS)
+        ]
+        rows = [tuple(compound[name] for name in names) for compound in compounds]
+        frame = warehouse.spark.createDataFrame(rows, declared_schema(pipeline, COMPOUNDS))
+        commit(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
+        settings, now = (pipeline.to_json(), pipeline.config_hash), datetime.now(UTC)
+        Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
+
+    return pair
+
+
+def plan(warehouse):
+    ledger = Ledger(warehouse)
+    last = ledger.last_ids()
+    rows = ledger.rows(last[PUBLISHED], last[PAIRED])
+    todo = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
+    before = next((row for row in rows if row.step == PUBLISHED), None)
+    settings = kafka_settings()
+    topic = output_topic(settings, warehouse.pipeline.output_topic)
+    return publish_compounds.plan_leg(warehouse, settings, topic, todo, before, None)
+
+
+def publish_only(warehouse, *partitions, leg=None):
+    """What a publisher has done that died when only these partitions had their share."""
+    leg = leg or plan(warehouse)
+    rows = warehouse.read("compound_events").where(f"batch_id > {leg.copy} and batch_id <= {leg.target}")
+    stage = to_messages(warehouse.pipeline, leg.slots)
+    table = rows.orderBy("batch_id").mapInArrow(stage, MESSAGE_COLUMNS).toArrow()
+    for partition in partitions:
+        mine = [
+            batch.filter([slot == partition for slot in batch.column("slot").to_pylist()]) for batch in table.to_batches()
+        ]
+        publisher.publish_slot(kafka_settings(), leg, partition, own_messages(mine, partition))
+
+
+def grow(admin, pipeline, partitions):
+    topic = pipeline.output_topic
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(timeout=20)
+    wait_for_partitions(admin, topic, partitions)
+
+
+def recreate(admin, broker, pipeline, partitions):
+    topic = pipeline.output_topic
+    admin.delete_topics([topic])[topic].result(timeout=20)
+    while topic in admin.list_topics(timeout=20).topics:
+        time.sleep(0.1)
+    create_topics(broker.bootstrap, {topic: partitions}, {"retention.ms": "-1"})
+    wait_for_partitions(admin, topic, partitions)
+
+
+def wait_for_partitions(admin, topic, partitions):
+    deadline = time.monotonic() + 20
+    while len(admin.list_topics(topic, timeout=20).topics[topic].partitions) != partitions:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def assert_all_once(warehouse, broker):
+    compounds = Counter(row["pair_id"] for row in table_rows(warehouse, "compound_events"))
+    published = Counter(message["pair-id"] for message in consume(broker.bootstrap, warehouse.pipeline.output_topic))
+    assert published == compounds
+    assert set(compounds.values()) == {1}
+
+
+@pytest.mark.parametrize("done", [(0,), (1,), (0, 1)], ids=str)
+def test_a_topic_that_grows_in_the_middle_of_a_publication(done, warehouse, broker, admin, pipeline, paired):
+    paired()
+    publish_only(warehouse, *done)
+    grow(admin, pipeline, 5)
+    # Paired meanwhile, and for nobody to see: it is sent with the new number, behind the half-finished one.
+    paired()
+    counts = publish_compounds.main(warehouse)
+    assert counts["compounds"] == 2 * CALLS
+    assert_all_once(warehouse, broker)
+    rows = {row.batch_id: row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert {batch_id: counts["slots"] for batch_id, counts in rows.items()} == {1: 2, 2: 5}
+    paired()
+    assert publish_compounds.main(warehouse)["sent"] == CALLS
+    assert_all_once(warehouse, broker)
+
+
+def test_a_topic_that_grows_after_the_last_slot_of_a_leg(warehouse, broker, admin, pipeline, paired):
+    paired()
+    publish_only(warehouse, 0)
+    grow(admin, pipeline, 3)
+    paired()
+    # Finished with two partitions, but killed before the ledger heard of it; then the new ones got their share.
+    publish_only(warehouse, 1)
+    assert plan(warehouse).slots == 2
+    grow(admin, pipeline, 4)
+    publish_compounds.main(warehouse)
+    assert_all_once(warehouse, broker)
+
+
+def test_a_publisher_that_counts_on_other_partitions_sends_nothing(warehouse, broker, admin, pipeline, paired):
+    paired()
+    stale = plan(warehouse)
+    grow(admin, pipeline, 3)
+    publish_only(warehouse, 0)
+    sent = consume(broker.bootstrap, pipeline.output_topic)
+    with pytest.raises(JobProblem, match="moved meanwhile, for 3 partitions instead of 2: another publisher"):
+        publish_only(warehouse, 0, leg=stale)
+    assert consume(broker.bootstrap, pipeline.output_topic) == sent
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_recreated_topic_is_refused_until_it_is_accepted_by_its_id(partitions, warehouse, broker, admin, pipeline, paired):
+    paired()
+    publish_compounds.main(warehouse)
+    paired()
+    publish_only(warehouse, 1)
+    recreate(admin, broker, pipeline, partitions)
+    new_id = output_topic(kafka_settings(), pipeline.output_topic).topic_id
+    for accepted in (None, "AAAAAAAAAAAAAAAAAAAAAA"):
+        with pytest.raises(NeedsOperator, match=f"created again .*, now {new_id}.*--accept-recreated-topic {new_id}"):
+            publish_compounds.main(warehouse, accepted)
+    assert consume(broker.bootstrap, pipeline.output_topic) == []
+    publish_compounds.main(warehouse, new_id)
+    ids = {row["pair_id"] for row in table_rows(warehouse, "compound_events") if row["batch_id"] == 2}
+    assert Counter(message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic)) == Counter(ids)
+    paired()
+    assert publish_compounds.main(warehouse)["sent"] == CALLS
+
+
+def test_what_was_acknowledged_before_a_crash_is_still_known(warehouse, broker, pipeline, paired):
+    paired()
+    publish_only(warehouse, 0, 1)
+    paired()
+    publish_only(warehouse, 1)
+    counts = publish_compounds.main(warehouse)
+    assert (counts["batches"], counts["compounds"]) == (2, 2 * CALLS)
+    assert counts["sent"] < CALLS
+    assert_all_once(warehouse, broker)
+    on_topic = Counter(message["partition"] for message in consume(broker.bootstrap, pipeline.output_topic))
+    recorded = [row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED]
+    assert [sum(counts[f"partition_{n}"] for n in (0, 1)) for counts in recorded] == [CALLS, CALLS]
+    assert {n: sum(counts[f"partition_{n}"] for counts in recorded) for n in (0, 1)} == on_topic
+
+
+class Forgetful(publisher.Producer):
+    """Loses every tenth message: neither sent nor acknowledged."""
+
+    produced = 0
+
+    def produce(self, *arguments, **options):
+        self.produced += 1
+        if self.produced % 10:
+            super().produce(*arguments, **options)
+
+
+class Refused(publisher.Producer):
+    """Sends, but hears of one message that the broker refused it."""
+
+    def produce(self, *arguments, on_delivery, **options):
+        super().produce(
+            *arguments, on_delivery=lambda _, message: on_delivery(KafkaError(KafkaError._FAIL), message), **options
+        )
+
+
+def test_records_that_nobody_acknowledged_are_not_published(warehouse, pipeline, paired, monkeypatch):
+    paired()
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "Producer", Forgetful)
+        publish_only(warehouse, 0, 1)
+    for _ in range(2):
+        with pytest.raises(
+            BrokenInvariant, match=f"{CALLS} compounds are in compound_events, but {pipeline.output_topic} ack"
+        ):
+            publish_compounds.main(warehouse)
+    assert Ledger(warehouse).last_ids()[PUBLISHED] == 0
+
+
+def test_a_refused_record_undoes_its_transaction_and_is_named_in_the_log(
+    warehouse, broker, pipeline, paired, monkeypatch, capfd
+):
+    paired()
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "Producer", Refused)
+        with pytest.raises(JobProblem, match=f"publishing to {pipeline.output_topic}-0 at .* failed"):
+            publish_only(warehouse, 0)
+    assert f"not delivered to {pipeline.output_topic}-0: key u" in capfd.readouterr().err
+    assert consume(broker.bootstrap, pipeline.output_topic) == []
+    publish_compounds.main(warehouse)
+    assert_all_once(warehouse, broker)
+
+
+def takes(admin, pipeline, bytes_):
+    entry = ConfigEntry("max.message.bytes", str(bytes_), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.output_topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["at once", "after a crash"])
+def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
+    died, warehouse, broker, admin, pipeline, paired
+):
+    takes(admin, pipeline, 5000)
+    # Numbers 7 and 8 are as large as is taken, and a byte more.
+    paired()
+    (row, *_) = table_rows(warehouse, "compound_events")
+    payloads = (pipeline.left.payload, pipeline.right.payload)
+    free = 5000 - size(compound_message({**row, "analytics": '""', "user1": "u7", "ts": 7}, pipeline.key, payloads))
+    free -= len(f"{2 * CALLS}") - len(f"{CALLS}")
+    paired({7: free, 8: free + 1, 9: 100_000})
+    if died:
+        publish_only(warehouse, 0, 1)
+    names = sorted(f"{pipeline.left.topic}-0-{2 * CALLS + number}" for number in (8, 9))
+    with pytest.raises(
+        NeedsOperator, match=f"2 compounds are larger than {pipeline.output_topic} takes .*: {', '.join(names)};"
+    ):
+        publish_compounds.main(warehouse)
+    published = Counter(message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic))
+    wanted = {row["pair_id"] for row in table_rows(warehouse, "compound_events")} - set(names)
+    assert published == Counter(wanted)
+    rows = {row.batch_id: row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert {number: (counts["compounds"], counts.get("refused")) for number, counts in rows.items()} == {
+        1: (CALLS, None), 2: (CALLS - 2, 2),
+    }  # fmt: skip
+    paired()
+    assert publish_compounds.main(warehouse)["sent"] == CALLS
+
+
+def test_settings_that_break_the_promise_are_refused_before_anything_is_sent(
+    warehouse, broker, pipeline, paired, monkeypatch
+):
+    paired()
+    settings = {"bootstrap.servers": broker.bootstrap, "acks": "1"}
+    monkeypatch.setenv(VARIABLE, json.dumps(settings))
+    with pytest.raises(
+        NeedsOperator, match="setting acks=1 of kafka_default is refused: a record that not all replicas have"
+    ):
+        publish_compounds.main(warehouse)
+    monkeypatch.setenv(
+        VARIABLE, json.dumps(settings | {"acks": "all", "linger.ms": 5, "compression.type": "zstd", "retries": 3})
+    )
+    assert publish_compounds.main(warehouse)["sent"] == CALLS

@@ -1,0 +1,117 @@
+"""The same plan gives the same rows, however Spark cuts the work up and in whatever order the events lie in the tables."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import functions as F
+
+from spark_jobs import land_events, pair_events, session
+from spark_jobs.storage.ledger import PLANNED, Ledger
+from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
+from tests.conftest import PARTITIONS
+from tests.integration.reading import table_rows
+
+pytestmark = pytest.mark.integration
+
+TABLES = ("raw_analytics", "raw_metrics", "compound_events", "rejected_events", "open_events")
+PAYLOADS = ['"é\\u0000"', '{"a": 1.10, "a":[1e400]}', "12345678901234567890123456789", "null", '""', '{"b":null}', "-0"]
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def planned(warehouse, pipeline, broker, monkeypatch):
+    """A warehouse with one paired batch that left events open, and the plan of a second one, an hour later, over all kinds."""
+    chance, now = random.Random(7), time.time_ns() // 1_000_000
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    def send(events, begin, length):
+        for _ in range(events):
+            side = chance.choice(pipeline.sides)
+            # Few users and few moments: chains, equal timestamps, duplicates.
+            ts = begin + chance.randrange(0, length, 5_000)
+            body = f'{{"user1":"u{chance.randrange(12)}","user2":"v","timestamp":{ts},"{side.payload}":{chance.choice(PAYLOADS)}}}'
+            if chance.random() < 0.03:
+                body = chance.choice(
+                    ["{nope", "{}", body.replace(f"{ts}", "-1"), body.replace(f"{ts}", f"{now + 2 * HOUR_MS}")]
+                )
+            producer.produce(side.topic, body.encode(), partition=chance.randrange(PARTITIONS))
+        assert producer.flush(20) == 0
+
+    send(150, now - 200_000, 150_000)
+    land_events.main(warehouse, 1_000_000, ())
+    assert pair_events.main(warehouse)["open_after"] > 0
+    send(100, now - 6 * HOUR_MS, 1_000_000)
+    send(300, now - 300_000, 1_000_000)
+    send(100, now + HOUR_MS - 200_000, 150_000)
+    ledger = Ledger(warehouse)
+    ask = land_events.ask_broker
+    with monkeypatch.context() as patch:
+        patch.setattr(land_events, "ask_broker", lambda *given: ask(*given)._replace(wall_time=now + HOUR_MS))
+        land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), 1_000_000, ())
+    return warehouse
+
+
+def shuffle_tables(copy: Warehouse, seed: int) -> None:
+    """Lays the landed rows of the second batch, and the open events, into other files in another order."""
+    for table in (*map(raw_table, copy.pipeline.sides), OPEN):
+        rows = copy.read(table)
+        rows.repartition(5).orderBy(F.rand(seed)).write.format("delta").mode("overwrite").save(copy.path(table))
+
+
+def rows_of(copy: Warehouse) -> dict[str, list[str]]:
+    return {table: sorted(map(repr, table_rows(copy, table))) for table in TABLES}
+
+
+def paired(copy: Warehouse, shuffled: int | None = None) -> dict[str, object]:
+    """Lands and pairs the second batch as it was planned; all rows, and what the ledger says of it."""
+    ledger = Ledger(copy)
+    plan = ledger.last_batch()[PLANNED]
+    landed = land_events.land_batch(copy, ledger, plan)
+    if shuffled is not None:
+        shuffle_tables(copy, shuffled)
+        plan = replace(plan, versions={OPEN: copy.version(OPEN)})
+    done = pair_events.pair_batch(copy, ledger, plan, landed)
+    return {**rows_of(copy), "clock": done.clock, "counts": done.counts, "landed": landed.counts}
+
+
+def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
+    def run(name, settings=(), shuffled=None, **constants):
+        shutil.copytree(planned.root, tmp_path / name)
+        copy = Warehouse(spark, str(tmp_path / name), planned.pipeline)
+        before = {setting: spark.conf.get(setting) for setting, _ in settings}
+        with monkeypatch.context() as patch:
+            for constant, (module, value) in constants.items():
+                patch.setattr(module, constant, value)
+            for setting, value in settings:
+                spark.conf.set(setting, value)
+            try:
+                return paired(copy, shuffled)
+            finally:
+                for setting, value in before.items():
+                    spark.conf.set(setting, value)
+
+    expected = run("as it comes")
+    counts = expected["counts"]
+    assert all(
+        counts[name] > 0 for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
+    ), counts
+    partitions, at_once = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
+    many_tasks, few_rows = (pair_events, 20), (pair_events, 7)
+    compiled, interpreted = (session, 0), (session, 10**9)
+    variants = {
+        "many tasks": run("1", [(partitions, "13")], _EVENTS_A_TASK=many_tasks, _MANY_ROWS=interpreted),
+        "few rows at once": run("2", [(partitions, "1"), (at_once, "3")], _ROWS_AT_ONCE=few_rows),
+        "compiled, adaptive": run("3", [(partitions, "7")], _MANY_ROWS=compiled),
+        "compiled, many tasks": run("4", [(at_once, "11")], _MANY_ROWS=compiled, _EVENTS_A_TASK=many_tasks, _ROWS_AT_ONCE=few_rows),
+        "another order": run("5", shuffled=1),
+        "another order, compiled": run("6", shuffled=2, _MANY_ROWS=compiled, _EVENTS_A_TASK=many_tasks),
+    }  # fmt: skip
+    for name, found in variants.items():
+        for part, rows in expected.items():
+            assert found[part] == rows, f"{name}: {part}"

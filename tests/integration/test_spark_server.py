@@ -1,0 +1,102 @@
+"""Jobs on a Spark that stays up: each in a process of its own, for PySpark cannot work both ways in one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
+from include.local_process import free_port, stop_programs
+from include.local_spark import LocalSpark
+
+pytestmark = pytest.mark.integration
+
+# Works for ten minutes on the server, unless somebody ends it.
+BUSY = """
+import time
+from spark_jobs.session import spark_session
+
+def sleep(batches):
+    open({mark!r}, "w").close()
+    time.sleep(600)
+    yield from batches
+
+spark_session("busy", "calls").range(1).mapInArrow(sleep, "id BIGINT").collect()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with LocalSpark(tmp_path_factory.mktemp("spark-server"), free_port()) as running:
+        yield running
+
+
+def start(program, server):
+    environment = project_environment() | {REMOTE_VARIABLE: server.url}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def answer(program, server):
+    process = start(program, server)
+    printed, _ = process.communicate(timeout=120)
+    return process.returncode, printed
+
+
+def busy(server, tmp_path):
+    mark = tmp_path / "busy"
+    process = start(BUSY.format(mark=str(mark)), server)
+    deadline = time.monotonic() + 120
+    while not mark.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return process
+
+
+def test_a_writer_ends_what_a_killed_one_left_running_and_a_reader_does_not(server, tmp_path):
+    left_running = busy(server, tmp_path)
+    count = "from spark_jobs.session import *; print({session}('next', 'calls').range(7).count())"
+    status, printed = answer(count.format(session="reading_session"), server)
+    assert (status, printed.split()[-1]) == (0, "7")
+    assert left_running.poll() is None
+    status, printed = answer(count.format(session="spark_session"), server)
+    assert (status, printed.split()[-1]) == (0, "7")
+    assert "OPERATION_CANCELED" in left_running.communicate(timeout=60)[0]
+
+
+def test_jobs_share_a_session_and_a_closed_one_is_replaced(server):
+    told = "from spark_jobs.session import *; spark = spark_session('job', 'calls'); print(spark.session_id); {end}"
+    first, second = (answer(told.format(end="end_session(spark)"), server)[1].split()[-1] for _ in range(2))
+    assert first == second
+    assert answer(told.format(end="spark.stop()"), server)[1].split()[-1] == first
+    status, printed = answer(told.format(end="print(spark.range(3).count())"), server)
+    assert (status, printed.split()[-1]) == (0, "3")
+    assert printed.split()[-2] != first
+
+
+def test_a_server_that_dies_is_given_up_and_then_said(tmp_path):
+    server = LocalSpark(tmp_path / "spark-server", free_port())
+    with server:
+        working = busy(server, tmp_path)
+        stop_programs(server.folder, patience_s=0)
+        started = time.monotonic()
+        printed, _ = working.communicate(timeout=120)
+        assert working.returncode == 1, printed
+        assert time.monotonic() - started < 90
+    job = [sys.executable, "spark_jobs/pair_events.py", "--pipeline", "include/pipelines/calls.yaml"]
+    environment = project_environment() | {REMOTE_VARIABLE: server.url, "PAIRING_WAREHOUSE": str(tmp_path / "warehouse")}
+    done = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"no Spark server answers at PAIRING_SPARK_REMOTE={server.url}" in done.stderr
+    assert os.linesep.join(done.stderr.splitlines()[:-1]) == "", "one line only"
