@@ -36,7 +36,8 @@ def run(spark: Any, folder: Path, broker: LocalBroker, events: int) -> tuple[flo
         between = time.perf_counter()
         pair_events.pair_batch(warehouse, ledger, planned, landed)
         end = time.perf_counter()
-    for answer in admin_client(broker.bootstrap).delete_topics([side.topic for side in pipeline.sides]).values():
+    admin = admin_client(broker.bootstrap)
+    for answer in admin.delete_topics([side.topic for side in pipeline.sides]).values():
         answer.result()
     shutil.rmtree(folder / "warehouse")
     return between - begin, end - between, peak
