@@ -29,9 +29,9 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	fi; \
 	"$$python" -m include.local_setup
 
-# Two at a time, each with a broker and a Spark of its own; the tests of one file stay together.
+# Two at a time, each with a broker and a Spark of its own; the tests of one file stay together, the long ones come first.
 test: setup ## unit, integration and end-to-end tests
-	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
+	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
