@@ -14,6 +14,7 @@ import pytest
 from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
 from include.local_process import free_port
 from include.local_spark import LocalSpark
+from spark_jobs import land_events, pair_events
 from spark_jobs.storage.tables import Warehouse
 from tests.conftest import PARTITIONS, yaml_of
 from tests.integration.reading import consume, table_rows
@@ -136,16 +137,15 @@ def test_killed_after_the_plan_after_the_compounds_and_in_the_middle_of_publishi
 
 
 @pytest.mark.own_spark
-def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, pipeline, broker, tmp_path):
+def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, pipeline, broker, warehouse):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(CALLS):
         send("a", f"u{number}", ago + number, number)
-    submit("land_events")
-    submit("pair_events", kill_at="after_compounds")
-    submit("pair_events")
+    land_events.main(warehouse, 1_000, ())
+    pair_events.main(warehouse)
     submit("publish_compounds", kill_at="publish_half_sent")
     submit("publish_compounds")
-    compounds = table_rows(Warehouse(None, str(tmp_path / "warehouse"), pipeline), "compound_events")
+    compounds = table_rows(warehouse, "compound_events")
     assert Counter(row["user1"] for row in compounds) == {f"u{number}": 1 for number in range(CALLS)}
     published = consume(broker.bootstrap, pipeline.output_topic)
     assert Counter(message["pair-id"] for message in published) == Counter(row["pair_id"] for row in compounds)
@@ -164,7 +164,6 @@ def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):
 
 def test_broker_away_is_said_with_its_address(pipeline, tmp_path, spark, monkeypatch):
     from include.local_process import free_port
-    from spark_jobs import land_events
     from spark_jobs.broker.settings import BrokerProblem
 
     port = free_port()
