@@ -36,7 +36,7 @@ test: setup ## unit, integration and end-to-end tests
 lint: setup ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
-ci: ## what the continuous integration runs: lint, then test
+ci: ## what the continuous integration runs: lint beside test
 	@.ci/run
 
 stop: ## end Airflow, Spark and the broker; their data stay

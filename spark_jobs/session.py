@@ -99,7 +99,7 @@ def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
     separator = ";" if urlsplit(server).path else "/;"
     spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").create()
     # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=5_000)])
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=2_000)])
     return spark
 
 
