@@ -11,7 +11,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 
@@ -24,7 +23,6 @@ from include.local_process import (
     check_port,
     command_line,
     free_port,
-    last_lines,
     running_program,
     start_program,
     stop_programs,
@@ -32,7 +30,6 @@ from include.local_process import (
 
 FOLDER = LOCAL / "broker"
 DEFAULT_PORT = 9092
-READY_WITHIN_S = 60.0
 
 LOGGING = """\
 rootLogger.level = warn
@@ -136,15 +133,10 @@ class LocalBroker(LocalServer):
         start_program(self.folder, "kafka", self._command("kafka.Kafka", settings), project_environment())
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while time.monotonic() < deadline:
-            if not self.is_running():
-                cause = " / ".join(last_lines(self.folder, "kafka", 2, containing=("ERROR", "FATAL", "Exception")))
-                raise SetupError(f"the broker ended while it started ({cause[:300]}): see {self.folder / 'kafka.log'}")
-            if _answers(self.bootstrap):
-                return
-            time.sleep(0.1)
-        raise SetupError(f"the broker does not answer on {self.bootstrap}: see {self.folder / 'kafka.log'}, then make stop")
+        telling = ("ERROR", "FATAL", "Exception")
+        self.wait_until(
+            lambda: _answers(self.bootstrap), "the broker", "kafka", telling, f"does not answer on {self.bootstrap}"
+        )
 
 
 def _answers(bootstrap: str) -> bool:

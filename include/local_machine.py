@@ -24,6 +24,11 @@ FOREIGN = re.compile(
 )
 # Names the Spark server on which jobs work, sc://host:port; unset: each job starts a Spark of its own.
 REMOTE_VARIABLE = "PAIRING_SPARK_REMOTE"
+# What makes a Spark read and write Delta tables.
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 
 STARTED = time.monotonic()
 

@@ -24,6 +24,7 @@ import psutil
 from include.local_machine import ROOT, SetupError
 
 MARK = "PAIRING_SERVER_FOLDER"
+READY_WITHIN_S = 60.0
 
 
 class LocalServer(ABC):
@@ -55,6 +56,19 @@ class LocalServer(ABC):
     def stop(self) -> bool:
         """Ends every process of it in good order, its data stay; False if it did not run."""
         return stop_programs(self.folder)
+
+    def wait_until(self, ready: Callable[[], bool], name: str, program: str, telling: Sequence[str], not_ready: str) -> None:
+        """Returns when `ready`. Raises SetupError if the program ends, with what the log says of it, or READY_WITHIN_S pass."""
+        log = log_path(self.folder, program)
+        deadline = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < deadline:
+            if not self.is_running():
+                cause = " / ".join(last_lines(self.folder, program, 2, containing=telling))
+                raise SetupError(f"{name} ended while it started ({cause[:300]}): see {log}")
+            if ready():
+                return
+            time.sleep(0.1)
+        raise SetupError(f"{name} {not_ready}: see {log}, then make stop")
 
 
 def command_line(name: str, variable: str, default_port: int, make: Callable[[int], LocalServer]) -> int:

@@ -10,14 +10,12 @@ import hashlib
 import socket
 import subprocess
 import sys
-import time
 
-from include.local_machine import LOCAL, REMOTE_VARIABLE, ROOT, VENV, SetupError, project_environment
+from include.local_machine import DELTA_SETTINGS, LOCAL, REMOTE_VARIABLE, ROOT, VENV, project_environment
 from include.local_process import (
     LocalServer,
     check_port,
     command_line,
-    last_lines,
     log_path,
     running_program,
     start_program,
@@ -25,13 +23,11 @@ from include.local_process import (
 
 FOLDER = LOCAL / "spark-server"
 DEFAULT_PORT = 15002
-READY_WITHIN_S = 60.0
 SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # The jobs of a pipeline share a session; one that the server has closed can never be used again.
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
 _CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
@@ -55,12 +51,13 @@ class LocalSpark(LocalServer):
 
     def check(self) -> None:
         """Raises SetupError if `start` could not: the port is taken by somebody else."""
-        if not self._runs_as_wanted() and not (self.is_running() and self._is_told(_PORT)):
+        if not self._runs_with({_PORT: str(self.port)}):
             check_port(self.port, "SPARK_PORT")
 
     def start(self) -> bool:
         """Returns when the server listens. One that runs with other code or on another port is replaced. Raises SetupError."""
-        if self._runs_as_wanted():
+        told = self._told()
+        if self._runs_with(told):
             return False
         # Its Python workers would go on with the code they have loaded.
         self.stop()
@@ -76,7 +73,7 @@ class LocalSpark(LocalServer):
             "--class=org.apache.spark.sql.connect.service.SparkConnectServer",
             "spark-internal",
         ]
-        start_program(self.folder, "server", command, project_environment() | self._told())
+        start_program(self.folder, "server", command, project_environment() | told)
         self._wait_until_it_listens()
         return True
 
@@ -94,28 +91,17 @@ class LocalSpark(LocalServer):
             code.update(path.read_bytes())
         return {_CODE: code.hexdigest(), _PORT: str(self.port)}
 
-    def _is_told(self, name: str) -> bool:
+    def _runs_with(self, told: dict[str, str]) -> bool:
         process = running_program(self.folder, "server")
-        return process is not None and process.environ().get(name) == self._told()[name]
-
-    def _runs_as_wanted(self) -> bool:
-        return self._is_told(_CODE) and self._is_told(_PORT)
+        return process is not None and told.items() <= process.environ().items()
 
     def _wait_until_it_listens(self) -> None:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while time.monotonic() < deadline:
-            if not self.is_running():
-                cause = " / ".join(last_lines(self.folder, "server", 2, containing=("ERROR", "Error", "Exception")))
-                raise SetupError(f"the Spark server ended while it started ({cause[:300]}): see {self._log}")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise SetupError(f"the Spark server does not listen on {self.url}: see {self._log}, then make stop")
+        telling = ("ERROR", "Error", "Exception")
+        self.wait_until(self._listens, "the Spark server", "server", telling, f"does not listen on {self.url}")
 
-    @property
-    def _log(self) -> str:
-        return str(log_path(self.folder, "server"))
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 if __name__ == "__main__":

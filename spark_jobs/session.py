@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from include.local_machine import REMOTE_VARIABLE
+from include.local_machine import DELTA_SETTINGS, REMOTE_VARIABLE
 from spark_jobs.problems import JobProblem
 
 _DEFAULT_PORT = 15002
@@ -64,15 +64,7 @@ def end_session(spark: SparkSession) -> None:
 
 
 def _start(job: str, pipeline: str) -> SparkSession:
-    spark = (
-        SparkSession.builder.appName(f"{pipeline}.{job}")
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    expect_rows(spark, 0)
-    return spark
+    return _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").config(map={**DELTA_SETTINGS}).getOrCreate())
 
 
 def _attach(server: str, pipeline: str) -> SparkSession:

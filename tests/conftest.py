@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +57,20 @@ def pipeline(broker, request, monkeypatch) -> Pipeline:
     return mine
 
 
+@pytest.fixture(scope="session")
+def empty_tables(spark, tmp_path_factory) -> Path:
+    """The folder of a pipeline of which nothing was landed; made once, since making it takes seconds."""
+    warehouse = Warehouse(spark, str(tmp_path_factory.mktemp("empty")), CALLS)
+    warehouse.create_missing()
+    return Path(warehouse.root) / CALLS.name
+
+
 @pytest.fixture
-def warehouse(spark, pipeline, tmp_path) -> Warehouse:
-    return Warehouse(spark, str(tmp_path / "warehouse"), pipeline)
+def warehouse(spark, pipeline, tmp_path, empty_tables) -> Warehouse:
+    """With the pipeline's tables, all empty; their ids are the same in every test."""
+    root = tmp_path / "warehouse"
+    shutil.copytree(empty_tables, root / pipeline.name)
+    return Warehouse(spark, str(root), pipeline)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from spark_jobs.storage.ledger import OffsetRange
 Partition = tuple[str, int]
 # librdkafka's default for message.max.bytes.
 _CLIENT_TAKES = 1_000_000
+_URL_SAFE = str.maketrans("+/", "-_")
 
 
 class TopicsNow(NamedTuple):
@@ -60,8 +61,13 @@ class OutputTopic(NamedTuple):
 
 
 def topic_id(high: int, low: int) -> str:
-    """A topic's id from its halves, signed 64-bit numbers."""
-    return str(Uuid(high, low))
+    """A topic's id from its halves, signed 64-bit numbers, in the letters that Kafka's tools use.
+
+    >>> topic_id(-1, -1)
+    '_____________________w'
+    """
+    # The library's own letters have + and /, for which nobody would find the topic in the output of kafka-topics.
+    return str(Uuid(high, low)).translate(_URL_SAFE)
 
 
 def output_topic(settings: Settings, topic: str) -> OutputTopic:

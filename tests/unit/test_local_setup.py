@@ -137,7 +137,8 @@ def test_a_failed_step_names_its_cause_and_the_log(setup_steps: list[str]) -> No
 def test_a_step_that_outlives_a_killed_set_up_keeps_the_lock(setup_steps: list[str]) -> None:
     local_setup.LOG.parent.mkdir(parents=True)
     with (local_setup.LOCAL / "lock").open("w") as lock:
-        local_setup.run("step", [sys.executable, "-c", f"import os; os.fstat({lock.fileno()})"], lock)
+        local_setup.run("step", [sys.executable, "-c", f"import os; print('holds', os.fstat({lock.fileno()}).st_ino)"], lock)
+        assert f"holds {os.fstat(lock.fileno()).st_ino}" in local_setup.LOG.read_text()
 
 
 def test_too_few_jars_do_not_replace_the_old_ones(
