@@ -13,16 +13,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
+from xml.etree import ElementTree
 
 from include.local_machine import JARS, LOCAL, ROOT, SPARK_CONF, VENV, SetupError, check_disk, check_python, java, say
 
 LOCK = ROOT / "requirements.lock"
 LOG = LOCAL / "log" / "setup.log"
-# How many jars include/ivy.xml comes to, with what the broker's one dependency draws in.
-JAR_COUNTS = {"spark": 7, "broker": 46}
+IVY_FILES = ROOT / "include" / "ivy.xml", ROOT / "include" / "ivysettings.xml"
 DISK_GB_TO_INSTALL, DISK_GB_TO_RUN = 4.0, 0.5
 
 
@@ -80,14 +81,16 @@ def install_packages(lock: IO[str]) -> None:
 
 def fetch_jars(program: str, lock: IO[str]) -> None:
     """Fetches both sets of jars beside the old ones and puts them in their place when they are complete."""
-    say("jars of Delta, Spark's Kafka source and the Kafka broker into .local/jars (66 MB; about a minute) ...")
+    say("jars of Delta, Spark's Kafka source and the Kafka broker into .local/jars (66 MB; 20 s, more on a slow line) ...")
     ivy = next(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     new = JARS.with_name("jars.new")
     shutil.rmtree(new, ignore_errors=True)
-    settings: list[str | Path] = ["-settings", ROOT / "include" / "ivysettings.xml", "-ivy", ROOT / "include" / "ivy.xml"]
+    wanted, settings = IVY_FILES
+    files: list[str | Path] = ["-settings", settings, "-ivy", wanted]
     places: list[str | Path] = ["-cache", LOCAL / "ivy-cache", "-retrieve", f"{new}/[conf]/[artifact]-[revision].[ext]"]
-    run("jars", [program, "-jar", ivy, *settings, *places], lock)
-    for conf, count in JAR_COUNTS.items():
+    run("jars", [program, "-jar", ivy, *files, *places], lock)
+    named = Counter(jar.attrib["conf"].partition("->")[0] for jar in ElementTree.parse(wanted).iter("dependency"))
+    for conf, count in named.items():
         found = len(list((new / conf).glob("*.jar")))
         if found != count:
             raise SetupError(
@@ -161,7 +164,7 @@ def set_up() -> None:
     check_python()
     program = java()
     packages = fingerprint(LOCK)
-    jars = fingerprint(ROOT / "include" / "ivy.xml", ROOT / "include" / "ivysettings.xml")
+    jars = fingerprint(*IVY_FILES)
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with (LOCAL / "setup.lock").open("w") as lock:
         wait_for_turn(lock)
