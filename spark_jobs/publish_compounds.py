@@ -52,7 +52,6 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
         return {}
     rows = ledger.rows(last[PUBLISHED], last[PAIRED])
     paired = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
-    expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     before = next((row for row in rows if row.step == PUBLISHED), None)
     todo, counts = paired, Counter({"batch_id": last[PAIRED], "batches": len(paired), "compounds": 0, "sent": 0})
     too_large: list[str] = []
@@ -80,6 +79,7 @@ def _publish(
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     leg = plan_leg(warehouse, settings, topic, paired, before, accepted_topic)
+    expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     reports = _send(warehouse, settings, leg)
     fault_point("after_publish")
     mine = [row for row in paired if row.batch_id <= leg.target]

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.tables import LEDGER, Warehouse, declared_schema
 
@@ -104,6 +105,8 @@ class Ledger:
         Of two planners with one batch_id only one writes, so a plan is read again before it is used. Later steps follow from
         the plan and the tables; whoever repeats them would write the same.
         """
+        # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
+        expect_rows(self.warehouse.spark, len(rows))
         step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
         frame = self.warehouse.spark.createDataFrame(

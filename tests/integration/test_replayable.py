@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
+from include.local_machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events, session
 from spark_jobs.storage.ledger import PLANNED, Ledger
 from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
-from tests.conftest import PARTITIONS
+from tests.conftest import PARTITIONS, yaml_of
 from tests.integration.reading import table_rows
 
 pytestmark = pytest.mark.integration
@@ -80,6 +83,18 @@ def paired(copy: Warehouse, shuffled: int | None = None) -> dict[str, object]:
     return {**rows_of(copy), "clock": done.clock, "counts": done.counts, "landed": landed.counts}
 
 
+def paired_on_one_core(copy: Warehouse, folder: Path) -> dict[str, list[str]]:
+    """Lands the second batch here, pairs it in a Spark that has a single core; all rows."""
+    ledger = Ledger(copy)
+    land_events.land_batch(copy, ledger, ledger.last_batch()[PLANNED])
+    job = ["spark_jobs/pair_events.py", "--pipeline", str(yaml_of(copy.pipeline, folder))]
+    environment = project_environment() | {"PAIRING_WAREHOUSE": copy.root}
+    submit = ["spark-submit", "--master", "local[1]", *job]
+    done = subprocess.run(submit, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return rows_of(copy)
+
+
 def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     def run(name, settings=(), shuffled=None, **constants):
         shutil.copytree(planned.root, tmp_path / name)
@@ -110,6 +125,8 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
         "compiled, adaptive": run("3", [(partitions, "7")], _MANY_ROWS=compiled),
         "another order, compiled": run("4", [(at_once, "11")], shuffled=1, _MANY_ROWS=compiled, _EVENTS_A_TASK=many_tasks),
     }  # fmt: skip
+    shutil.copytree(planned.root, tmp_path / "5")
+    variants["one core"] = paired_on_one_core(Warehouse(spark, str(tmp_path / "5"), planned.pipeline), tmp_path)
     for name, found in variants.items():
-        for part, rows in expected.items():
-            assert found[part] == rows, f"{name}: {part}"
+        for part in found:
+            assert found[part] == expected[part], f"{name}: {part}"
