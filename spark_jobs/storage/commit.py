@@ -9,10 +9,19 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
-def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_id: int, mode: str = "append") -> None:
+def commit(
+    warehouse: Warehouse,
+    table: str,
+    rows: DataFrame,
+    step: str,
+    batch_id: int,
+    mode: str = "append",
+    replacing: str | None = None,
+) -> None:
     """Changes `table` at most once for (`step`, `batch_id`): Delta skips a version it has seen, or an older one, silently.
 
-    `mode` is append or overwrite. Raises TableProblem if the rows are not of the table's declared schema. Whoever must know
+    `mode` is append or overwrite; `replacing`: with overwrite, the SQL condition of the rows that go, which the new ones must
+    fulfil, too. Raises TableProblem if the rows are not of the table's declared schema. Whoever must know
     what is in the table afterwards reads it: a skipped write looks like a successful one.
     """
     declared = declared_schema(warehouse.pipeline, table)
@@ -22,14 +31,14 @@ def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_i
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
     name = _of_any_pipeline(warehouse.pipeline, step)
     fault_point(f"before_{name}")
-    (
+    writer = (
         rows.write.format("delta")
         .mode(mode)
         .option("txnAppId", f"{warehouse.pipeline.name}.{step}")
         .option("txnVersion", batch_id)
         .option("userMetadata", f"{step} of batch {batch_id}")
-        .save(warehouse.path(table))
     )
+    (writer if replacing is None else writer.option("replaceWhere", replacing)).save(warehouse.path(table))
     fault_point(f"after_{name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
     """The quality pages of the batches, without the pipeline's name and settings."""
     folder = warehouse / pipeline.name / "quality"
     texts = {path.name: path.read_text() for path in folder.glob("*.html") if not path.name.endswith("expectations.html")}
-    return {name: text.replace(pipeline.name, "").replace(pipeline.config_hash, "") for name, text in sorted(texts.items())}
+    return {
+        name: re.sub("settings [0-9a-f]{16}", "", text.replace(pipeline.name, "")) for name, text in sorted(texts.items())
+    }
 
 
 def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[Any, ...]]]:
