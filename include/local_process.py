@@ -35,7 +35,12 @@ class LocalServer(ABC):
         self.port = port
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # What was started, but did not answer, would stay for ever: nobody leaves a block that was not entered.
+            self.stop()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -60,12 +65,14 @@ class LocalServer(ABC):
     def wait_until(self, ready: Callable[[], bool], name: str, program: str, telling: Sequence[str], not_ready: str) -> None:
         """Returns when `ready`. Raises SetupError if the program ends, with what the log says of it, or READY_WITHIN_S pass."""
         log = log_path(self.folder, program)
-        deadline = time.monotonic() + READY_WITHIN_S
+        deadline, absent = time.monotonic() + READY_WITHIN_S, 0
         while time.monotonic() < deadline:
-            if not self.is_running():
+            absent = 0 if self.is_running() else absent + 1
+            # A shell that is just becoming a Java program cannot be told from one that is gone, for a moment.
+            if absent > 1:
                 cause = " / ".join(last_lines(self.folder, program, 2, containing=telling))
                 raise SetupError(f"{name} ended while it started ({cause[:300]}): see {log}")
-            if ready():
+            if not absent and ready():
                 return
             time.sleep(0.1)
         raise SetupError(f"{name} {not_ready}: see {log}, then make stop")

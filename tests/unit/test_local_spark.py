@@ -62,3 +62,20 @@ def test_a_server_that_ends_at_once_is_said_with_its_log(tmp_path: Path) -> None
         SetupError, match=r"ended while it started \(Exception in thread main: no memory\): see .*server.log"
     ):
         server._wait_until_it_listens()
+
+
+def test_a_server_that_is_not_seen_for_a_moment_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, seen = LocalSpark(tmp_path, free_port()), iter([True, False, True])
+    monkeypatch.setattr(server, "is_running", lambda: next(seen))
+    asked: list[None] = []
+    server.wait_until(lambda: asked.append(None) or len(asked) > 1, "it", "server", (), "is late")  # type: ignore[func-returns-value]
+    assert list(seen) == []
+
+
+def test_a_server_that_does_not_come_up_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, stopped = LocalSpark(tmp_path, free_port()), []
+    monkeypatch.setattr(server, "start", lambda: 1 / 0)
+    monkeypatch.setattr(server, "stop", lambda: stopped.append(True))
+    with pytest.raises(ZeroDivisionError), server:
+        pass
+    assert stopped
