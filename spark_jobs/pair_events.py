@@ -87,8 +87,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
     counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
     counts |= {"open_after": open_after, **carried(planned.counts)}
-    with ThreadPoolExecutor(max_workers=3) as beside:
-        versions = dict(zip(_WRITTEN, beside.map(warehouse.version, _WRITTEN), strict=True))
+    versions = {table: warehouse.version(table) for table in _WRITTEN}
     paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)
     return paired

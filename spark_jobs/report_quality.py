@@ -19,9 +19,9 @@ from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.metrics import Metrics, measure
 from spark_jobs.quality.pages import write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
-from spark_jobs.storage.tables import METRICS, Warehouse, declared_schema
+from spark_jobs.storage.tables import METRICS, Warehouse
 
 
 class BrokenBatch(NeedsOperator):
@@ -85,20 +85,15 @@ def _append_metrics(
     warehouse: Warehouse, last: int, batch_ids: list[int], measured: list[Metrics], verdicts: list[Verdict]
 ) -> None:
     now = datetime.now(UTC)
-    rows = [
-        (batch_id, now, not verdict.failed, metrics)
-        for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)
-    ]
     # A report that died after this commit has left its rows; the batches that came since are added to them.
-    there = {
-        row["batch_id"]
-        for row in warehouse.read(METRICS).where(F.col("batch_id") >= batch_ids[0]).select("batch_id").collect()
-    }
-    rows = [row for row in rows if row[0] not in there]
-    if not rows:
-        return
-    frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, METRICS))
-    commit(warehouse, METRICS, frame, METRICS, last)
+    there = {row["batch_id"] for row in warehouse.small_rows(METRICS, batch_ids[0])}
+    rows = [
+        {"batch_id": batch_id, "judged_at": now, "success": not verdict.failed, "metrics": metrics}
+        for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)
+        if batch_id not in there
+    ]
+    if rows:
+        commit_rows(warehouse, METRICS, rows, METRICS, last)
 
 
 def _fail_again(warehouse: Warehouse) -> None:

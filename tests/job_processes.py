@@ -29,7 +29,7 @@ _IMPORTED = [
     "great_expectations.render.renderer",
     "great_expectations.render.view",
 ]
-_WITHIN_S = 240.0
+_WITHIN_S = 120.0
 
 
 class Running(NamedTuple):

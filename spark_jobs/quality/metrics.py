@@ -26,32 +26,28 @@ def _count_tables(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> _C
     first, last = min(_counted_ids(rows[PAIRED])[0] for rows in steps), steps[-1][PAIRED].batch_id
     tables = [
         *(
-            _grouped(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last)
+            _labelled(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last)
             for side in warehouse.pipeline.sides
         ),
-        _grouped(warehouse.read(COMPOUNDS), COMPOUNDS, F.col("kind"), first, last),
-        _grouped(warehouse.read(REJECTED), REJECTED, F.col("reason"), first, last),
+        _labelled(warehouse.read(COMPOUNDS), COMPOUNDS, F.col("kind"), first, last),
+        _labelled(warehouse.read(REJECTED), REJECTED, F.col("reason"), first, last),
         *(_open_after(warehouse, rows[PAIRED]) for rows in steps),
     ]
-    counted: _Counted = {}
-    for row in reduce(DataFrame.unionAll, tables).collect():
-        place = (row["table"], row["batch_id"], row["label"])
-        counted[place] = counted.get(place, 0) + row["records"]
-    return counted
+    grouped = reduce(DataFrame.unionAll, tables).groupBy("table", "batch_id", "label")
+    counted = grouped.agg(F.count("*").alias("records")).collect()
+    return {(row["table"], row["batch_id"], row["label"]): row["records"] for row in counted}
 
 
-def _grouped(rows: DataFrame, table: str, label: Column, first: int, last: int) -> DataFrame:
+def _labelled(rows: DataFrame, table: str, label: Column, first: int, last: int) -> DataFrame:
     mine = rows.where(F.col("batch_id").between(first, last))
-    grouped = mine.groupBy("batch_id", label.alias("label")).agg(F.count("*").alias("records"))
-    return grouped.select(F.lit(table).alias("table"), "batch_id", "label", "records")
+    return mine.select(F.lit(table).alias("table"), "batch_id", label.alias("label"))
 
 
 def _open_after(warehouse: Warehouse, paired: LedgerRow) -> DataFrame:
     """open_events holds the sessions of one moment: after this batch, that is the version its ledger row names."""
-    rows = warehouse.read(OPEN, paired.versions[OPEN])
     batch_id = F.lit(paired.batch_id).cast("bigint").alias("batch_id")
-    return rows.agg(F.count("*").alias("records")).select(
-        F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label"), "records"
+    return warehouse.read(OPEN, paired.versions[OPEN]).select(
+        F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label")
     )
 
 

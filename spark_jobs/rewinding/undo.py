@@ -39,8 +39,7 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     commit(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, "overwrite", never_sent)
     _put_back(warehouse, planned)
     counts = _counted(warehouse, planned)
-    with ThreadPoolExecutor(max_workers=3) as beside:
-        versions = dict(zip(_WRITTEN, beside.map(warehouse.version, _WRITTEN), strict=True))
+    versions = {table: warehouse.version(table) for table in _WRITTEN}
     paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)
     return paired

@@ -1,11 +1,17 @@
-"""The one function through which every Delta table is changed."""
+"""The two functions through which every Delta table is changed: by rows that Spark has, and by a few that are here."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
+from spark_jobs.session import expect_rows
+from spark_jobs.storage.delta_log import append, in_folder
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
@@ -29,16 +35,43 @@ def commit(
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
-    name = _of_any_pipeline(warehouse.pipeline, step)
-    fault_point(f"before_{name}")
     writer = (
         rows.write.format("delta")
         .mode(mode)
-        .option("txnAppId", f"{warehouse.pipeline.name}.{step}")
+        .option("txnAppId", _app_id(warehouse, step))
         .option("txnVersion", batch_id)
-        .option("userMetadata", f"{step} of batch {batch_id}")
+        .option("userMetadata", _told(step, batch_id))
     )
-    (writer if replacing is None else writer.option("replaceWhere", replacing)).save(warehouse.path(table))
+    with _between_fault_points(warehouse.pipeline, step):
+        (writer if replacing is None else writer.option("replaceWhere", replacing)).save(warehouse.path(table))
+
+
+def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
+    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`."""
+    declared = declared_schema(warehouse.pipeline, table)
+    if in_folder(warehouse.path(table)):
+        with _between_fault_points(warehouse.pipeline, step):
+            append(warehouse.path(table), rows, _app_id(warehouse, step), batch_id, _told(step, batch_id))
+        return
+    # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
+    expect_rows(warehouse.spark, len(rows))
+    frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
+    commit(warehouse, table, frame, step, batch_id)
+
+
+def _app_id(warehouse: Warehouse, step: str) -> str:
+    return f"{warehouse.pipeline.name}.{step}"
+
+
+def _told(step: str, batch_id: int) -> str:
+    return f"{step} of batch {batch_id}"
+
+
+@contextmanager
+def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
+    name = _of_any_pipeline(pipeline, step)
+    fault_point(f"before_{name}")
+    yield
     fault_point(f"after_{name}")
 
 

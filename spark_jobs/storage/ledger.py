@@ -7,18 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pyspark.sql import Row
-from pyspark.sql import functions as F
-
 from include.pipeline_config import Pipeline
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.commit import commit
-from spark_jobs.storage.tables import LEDGER, Warehouse, declared_schema
+from spark_jobs.storage.commit import commit_rows
+from spark_jobs.storage.tables import LEDGER, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
 LIVE, REWIND = "live", "rewind"
 TO_BATCH = "to_batch"
+_RECENT = 20
 
 
 class OffsetRange(NamedTuple):
@@ -92,28 +89,36 @@ class Ledger:
 
     def last_batch(self) -> dict[str, LedgerRow]:
         """Step -> row of the batch with the largest id; empty before the first plan."""
-        rows = self._table()
-        newest = rows.agg(F.max("batch_id")).first()
-        if newest is None or newest[0] is None:
-            return {}
-        return {row.step: row for row in self.rows(newest[0], newest[0])}
+        newest = self.warehouse.newest_batch(LEDGER)
+        return {} if newest is None else {row.step: row for row in self.rows(newest, newest)}
 
     def last_ids(self) -> dict[str, int]:
         """Step -> the largest batch_id for which it is recorded; 0 for a step that never was."""
-        newest = self._table().groupBy("step").agg(F.max("batch_id").alias("batch_id")).collect()
-        return dict.fromkeys(STEPS, 0) | {row["step"]: row["batch_id"] for row in newest}
+        newest = self.warehouse.newest_batch(LEDGER)
+        found = dict.fromkeys(STEPS, 0)
+        if newest is None:
+            return found
+        # Seldom does a step lag further behind.
+        for first in (max(newest - _RECENT, 1), 1):
+            for row in self._read(first):
+                found[row.step] = max(found[row.step], row.batch_id)
+            if all(found.values()) or first == 1:
+                break
+        return found
 
     def rows(self, first: int, last: int | None = None) -> list[LedgerRow]:
         """All rows of the batches first..last, both inclusive, by batch and step; `last` None: up to the newest."""
-        wanted = (F.col("batch_id") >= first) & (F.lit(True) if last is None else F.col("batch_id") <= last)
-        found = [_from_row(row) for row in self._table().where(wanted).collect()]
+        found = self._read(first, last)
         for row in found[:1]:
             self._check_identity(row)
         return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
-        return rewinds_among(_from_row(row) for row in self._table().where(F.col("kind") == REWIND).collect())
+        return rewinds_among(self._read(1))
+
+    def _read(self, first: int, last: int | None = None) -> list[LedgerRow]:
+        return [_from_row(row) for row in self.warehouse.small_rows(LEDGER, first, last)]
 
     def _check_identity(self, row: LedgerRow) -> None:
         ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity
@@ -139,48 +144,29 @@ class Ledger:
         Of two planners with one batch_id only one writes, so a plan is read again before it is used. Later steps follow from
         the plan and the tables; whoever repeats them would write the same.
         """
-        # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
-        expect_rows(self.warehouse.spark, len(rows))
         step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
-        frame = self.warehouse.spark.createDataFrame(
-            [_to_row(replace(row, finished_at=now)) for row in rows], declared_schema(self.warehouse.pipeline, LEDGER)
-        )
-        commit(self.warehouse, LEDGER, frame, step, batch_id)
-
-    def _table(self) -> Any:
-        return self.warehouse.read(LEDGER)
+        found = [_to_row(replace(row, finished_at=now)) for row in rows]
+        commit_rows(self.warehouse, LEDGER, found, step, batch_id)
 
 
-def _to_row(row: LedgerRow) -> tuple[Any, ...]:
-    return (
-        row.batch_id,
-        row.kind,
-        row.step,
-        [tuple(offsets) for offsets in row.offsets],
-        row.wall_time,
-        row.clock,
-        row.counts,
-        row.versions,
-        row.started_at,
-        row.finished_at,
-        row.config_hash,
-        row.config,
-    )
+def _to_row(row: LedgerRow) -> dict[str, Any]:
+    return {**vars(row), "offsets": [offsets._asdict() for offsets in row.offsets]}
 
 
-def _from_row(row: Row) -> LedgerRow:
+def _from_row(row: dict[str, Any]) -> LedgerRow:
+    # Maps come as dicts from Spark and as pairs from Arrow.
     return LedgerRow(
         batch_id=row["batch_id"],
         kind=row["kind"],
         step=row["step"],
-        offsets=tuple(OffsetRange(*offsets) for offsets in row["offsets"]),
+        offsets=tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
         wall_time=row["wall_time"],
         clock=row["clock"],
         config=row["config"],
         config_hash=row["config_hash"],
         started_at=row["started_at"],
-        counts=row["counts"],
-        versions=row["versions"],
+        counts=dict(row["counts"]),
+        versions=dict(row["versions"]),
         finished_at=row["finished_at"],
     )

@@ -5,16 +5,18 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
-from spark_jobs.problems import JobProblem
+from spark_jobs.storage.delta_log import MissingTable, TableProblem, create, in_folder, largest, missing
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -31,14 +33,6 @@ _OFFSETS = (
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
-
-
-class TableProblem(JobProblem):
-    """A table is missing or not as declared; the text says which and what to do."""
-
-
-class MissingTable(TableProblem):
-    """There is no Delta table at the path."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +61,20 @@ class Warehouse:
             return rows
         except AnalysisException as error:
             if error.getCondition() in _NO_TABLE:
-                raise MissingTable(
-                    f"there is no table {self.path(table)}: land_events creates the tables, run it first"
-                ) from None
+                raise missing(self.path(table)) from None
             raise
 
     def exists(self, table: str) -> bool:
         """Whether a Delta table is at the path."""
         try:
-            return bool(self.read(table).columns)
+            return bool(in_folder(self.path(table)) or self.read(table).columns)
         except MissingTable:
             return False
 
     def version(self, table: str) -> int:
         """The table's latest Delta version."""
+        if known := in_folder(self.path(table)):
+            return known.version()
         newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
         if newest is None:
             raise TableProblem(f"{self.path(table)} has no history; was its _delta_log deleted?")
@@ -88,19 +82,41 @@ class Warehouse:
 
     def table_id(self, table: str) -> str:
         """The id that Delta gave the table when it was created; another id means another table."""
+        if known := in_folder(self.path(table)):
+            return str(known.metadata().id)
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
         if detail is None:
             raise TableProblem(f"{self.path(table)} has no detail; was its _delta_log deleted?")
         return str(detail["id"])
+
+    def newest_batch(self, table: str) -> int | None:
+        """The largest batch_id of a table; None if it has no rows."""
+        if known := in_folder(self.path(table)):
+            return largest(known, "batch_id")
+        newest = self.read(table).agg(F.max("batch_id")).first()
+        return None if newest is None or newest[0] is None else int(newest[0])
+
+    def small_rows(self, table: str, first: int, last: int | None = None) -> list[dict[str, Any]]:
+        """The rows of the batches first..last, both inclusive, of a table with few rows a batch; `last` None: to the newest.
+
+        Maps are dicts or lists of pairs.
+        """
+        if known := in_folder(self.path(table)):
+            batch_id = pc.field("batch_id")
+            wanted = batch_id >= first if last is None else (batch_id >= first) & (batch_id <= last)
+            return list(known.to_pyarrow_dataset().to_table(filter=wanted).to_pylist())
+        number = F.col("batch_id")
+        mine = number >= first if last is None else number.between(first, last)
+        return [row.asDict(recursive=True) for row in self.read(table).where(mine).collect()]
 
     def create_missing(self) -> None:
         """Creates what is not there. The ledger comes last: where it exists, all the others were created.
 
         Called when there is no ledger; raises TableProblem if the other tables show that there was one.
         """
-        with ThreadPoolExecutor(max_workers=3) as beside:
-            # list() waits for all and raises what any of them raised.
-            list(beside.map(self._create_empty, [table for table in schemas(self.pipeline) if table != LEDGER]))
+        for table in schemas(self.pipeline):
+            if table != LEDGER:
+                self._create_empty(table)
         fault_point("before_ledger_created")
         self._create_empty(LEDGER)
         fault_point("after_ledger_created")
@@ -113,12 +129,16 @@ class Warehouse:
                     "nobody knows what was landed and published"
                 )
             return
-        searched = [name for name in SEARCHED if name in declared_schema(self.pipeline, table).fieldNames()]
+        declared = declared_schema(self.pipeline, table)
+        searched = ",".join(name for name in SEARCHED if name in declared.fieldNames())
         # Many small commits: a checkpoint every 100 keeps the cost of a commit flat (10, the default, shows as spikes).
-        self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({schemas(self.pipeline)[table]}) USING delta TBLPROPERTIES "
-            f"('delta.checkpointInterval' = '100', 'delta.dataSkippingStatsColumns' = '{','.join(searched)}')"
-        )
+        properties = {"delta.checkpointInterval": "100", "delta.dataSkippingStatsColumns": searched}
+        if not create(self.path(table), declared, properties):
+            told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+            columns = schemas(self.pipeline)[table]
+            self.spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({told})"
+            )
 
 
 def raw_table(side: Side) -> str:

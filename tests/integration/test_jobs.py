@@ -12,14 +12,17 @@ from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage import delta_log
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
-from spark_jobs.storage.tables import TableProblem
+from spark_jobs.storage.tables import TableProblem, Warehouse, schemas
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 
 LONG_AGO = 3_600_000
+# Spark gives times without a zone.
+TIMES = {"started_at": None, "finished_at": None}
 
 
 def land(warehouse, max_records=1_000_000, accepted=()):
@@ -79,6 +82,25 @@ def test_the_whole_way(warehouse, pipeline, broker, send, now):
     )
     steps = [row.step for row in Ledger(warehouse).rows(1, 1)]
     assert steps == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+
+
+def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, send, now, tmp_path, monkeypatch):
+    send("a", "u", now - LONG_AGO, 1)
+    warehouse = Warehouse(spark, str(tmp_path), pipeline)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(delta_log, "local_folder", lambda root: None)
+        run_all(warehouse)
+        ids, rows = Ledger(warehouse).last_ids(), Ledger(warehouse).rows(1, 1)
+        told = [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)]
+    assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+    assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
+    # Without Spark the same is read, and the next batch goes on.
+    assert Ledger(warehouse).last_ids() == ids == dict.fromkeys(ids, 1)
+    read = Ledger(warehouse).rows(1, 1)
+    assert [vars(row) | TIMES for row in read] == [vars(row) | TIMES for row in rows]
+    assert [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)] == told
+    run_all(warehouse)
+    assert Ledger(warehouse).last_ids() == dict.fromkeys(ids, 2)
 
 
 def test_the_other_half_comes_with_the_next_batch(warehouse, pipeline, broker, send, now):

@@ -1,0 +1,94 @@
+"""Tables in a folder, read and appended to without Spark; the fence holds whoever writes beside."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
+
+from spark_jobs.storage.delta_log import MissingTable, TableProblem, append, create, in_folder, largest
+
+SCHEMA = (
+    StructType()
+    .add("batch_id", LongType())
+    .add("step", StringType())
+    .add("counts", MapType(StringType(), LongType()))
+    .add("at", TimestampType())
+)
+PROPERTIES = {"delta.checkpointInterval": "10", "delta.dataSkippingStatsColumns": "batch_id"}
+
+
+def row(batch_id, step="planned"):
+    return {"batch_id": batch_id, "step": step, "counts": {"a": batch_id}, "at": None}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = f"{tmp_path}/a table"
+    assert create(path, SCHEMA, PROPERTIES)
+    return path
+
+
+def rows(path):
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
+def test_a_table_is_made_once(path):
+    append(path, [row(1)], "p.planned", 1, "planned of batch 1")
+    made = in_folder(path).metadata()
+    assert create(path, SCHEMA, {})
+    assert in_folder(path).metadata().id == made.id
+    assert (made.configuration, rows(path)) == (PROPERTIES, [{**row(1), "counts": [("a", 1)]}])
+
+
+def test_a_version_or_an_older_one_is_appended_once(path):
+    for batch_id in (1, 2, 2, 1):
+        append(path, [row(batch_id)], "p.planned", batch_id, f"planned of batch {batch_id}")
+    append(path, [row(1, "landed")], "p.landed", 1, "landed of batch 1")
+    assert sorted((found["batch_id"], found["step"]) for found in rows(path)) == [
+        (1, "landed"),
+        (1, "planned"),
+        (2, "planned"),
+    ]
+    told = [entry.get("userMetadata") for entry in DeltaTable(path).history()]
+    assert told[:3] == ["landed of batch 1", "planned of batch 2", "planned of batch 1"]
+
+
+def test_of_many_writers_of_one_version_one_wins_and_of_different_ones_all(path):
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(lambda n: append(path, [row(1)], "p.planned", 1, f"{n}"), range(8)))
+    assert len(rows(path)) == 1
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(lambda n: append(path, [row(n)], f"p.step{n}", 1, f"{n}"), range(4)))
+    assert sorted(found["batch_id"] for found in rows(path)) == [0, 1, 1, 2, 3]
+
+
+def test_the_largest_number_is_known_without_reading_a_row(path):
+    assert largest(in_folder(path), "batch_id") is None
+    # More commits than there are between two checkpoints.
+    for batch_id in range(1, 13):
+        append(path, [row(batch_id)], "p.planned", batch_id, "")
+    for file in Path(path).glob("*.parquet"):
+        file.write_bytes(b"")
+    assert largest(in_folder(path), "batch_id") == 12
+
+
+def test_what_is_no_folder_is_left_to_spark():
+    assert in_folder("s3a://bucket/table") is None
+    assert not create("s3a://bucket/table", SCHEMA, {})
+    assert not append("s3a://bucket/table", [row(1)], "p.planned", 1, "")
+
+
+def test_a_missing_table_and_a_broken_log_are_told_with_their_path(path, tmp_path):
+    with pytest.raises(MissingTable, match=f"no table {tmp_path}/other: land_events creates the tables"):
+        in_folder(f"{tmp_path}/other")
+    (tmp_path / "a table" / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with pytest.raises(TableProblem, match=f"{tmp_path}/a table cannot be read: "):
+        in_folder(path)
+
+
+def test_a_file_uri_is_a_folder(path):
+    assert in_folder("file://" + path.replace(" ", "%20")).version() == 0
