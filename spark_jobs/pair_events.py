@@ -67,21 +67,18 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
         rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
         open_after = found.get(Outcome.OPEN, 0)
         landed_in = {batch for row in summary if row["outcome"] in AT_PAIRING for batch in row["landed_in"]}
+        writes: list[tuple[str, DataFrame, str]] = []
         if compounds:
             rows = next_revisions(warehouse, compound_rows(outcomes, pipeline, batch_id), planned.counts)
-            commit(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
-        # The order of these two does not matter: until `paired` is recorded, whoever comes next writes what is missing.
-        with ThreadPoolExecutor(max_workers=2) as both:
-            writes = []
-            if rejected:
-                rows = rejected_rows(warehouse, outcomes, planned, landed_in)
-                writes.append(both.submit(commit, warehouse, REJECTED, rows, REJECTED, batch_id))
-            if open_before or open_after:
-                writes.append(
-                    both.submit(commit, warehouse, OPEN, open_rows(outcomes, pipeline), OPEN, batch_id, "overwrite")
-                )
-            for write in writes:
-                write.result()
+            writes.append((COMPOUNDS, rows, "append"))
+        if rejected:
+            writes.append((REJECTED, rejected_rows(warehouse, outcomes, planned, landed_in), "append"))
+        if open_before or open_after:
+            writes.append((OPEN, open_rows(outcomes, pipeline), "overwrite"))
+        # Their order does not matter: until `paired` is recorded, whoever comes next writes what is missing.
+        with ThreadPoolExecutor(max_workers=len(_WRITTEN)) as beside:
+            # list() waits for all and raises what any of them raised.
+            list(beside.map(lambda write: commit(warehouse, write[0], write[1], write[0], batch_id, write[2]), writes))
     finally:
         outcomes.unpersist()
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}

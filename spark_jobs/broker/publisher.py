@@ -67,7 +67,10 @@ def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterabl
 def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
     # The client fills its batches up to this, and counts their frame on top.
     limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
-    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)))
+    fatal: list[KafkaError] = []
+    # Without a listener of its own the client raises a fatal error in the midst of the delivery callbacks.
+    listening = {"error_cb": lambda error: fatal.append(error) if error.fatal() else None}
+    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)) | listening)
     patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     consumer = Consumer(consumer_settings(settings, leg.group))
     try:
@@ -79,7 +82,7 @@ def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Me
                 f"partitions instead of {leg.slots}: another publisher of this pipeline is at work; stop one of them"
             )
         sender = _Transactions(producer, consumer, leg, partition, position)
-        sender.patience = delivery_patience(settings)
+        sender.fatal, sender.patience = fatal, delivery_patience(settings)
         return sender.send(messages)
     finally:
         consumer.close()
@@ -99,6 +102,7 @@ class _Transactions:
         self.refused: Counter[int] = Counter()
         self.too_large: list[str] = []
         self.in_transaction = 0
+        self.fatal: list[KafkaError] = []
         self.failure: KafkaError | None = None
         self.failures = 0
         self.patience = ANSWER_WITHIN_S
@@ -165,15 +169,18 @@ class _Transactions:
             except BufferError:
                 # Full: what is under way is delivered or, after its timeout, a failure.
                 self.producer.poll(0.1)
-                if self.failure is not None:
-                    raise KafkaException(self.failure) from None
+                self._raise_failure()
             else:
                 break
         self.in_transaction += 1
         if self.in_transaction % 1000 == 0:
             self.producer.poll(0)
-        if self.failure is not None:
-            raise KafkaException(self.failure)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        for problem in (*self.fatal, self.failure):
+            if problem is not None:
+                raise KafkaException(problem) from None
 
     def _delivered(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
         if error is None:
@@ -207,12 +214,13 @@ class _Transactions:
     def _deliver(self) -> None:
         """Waits until all that was produced is acknowledged, for as long as it gets less. Raises KafkaException."""
         waiting, give_up = len(self.producer), time.monotonic() + self.patience
-        while waiting and self.failure is None and time.monotonic() < give_up:
+        while waiting and not self.fatal and self.failure is None and time.monotonic() < give_up:
             left = self.producer.flush(1.0)
             if left < waiting:
                 waiting, give_up = left, time.monotonic() + self.patience
-        if self.failure is not None or waiting:
-            raise KafkaException(self.failure or KafkaError(KafkaError._TIMED_OUT))
+        self._raise_failure()
+        if waiting:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def _abort(self) -> None:
         if self.start >= self.leg.target:

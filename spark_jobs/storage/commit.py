@@ -42,8 +42,17 @@ def commit(
         .option("txnVersion", batch_id)
         .option("userMetadata", _told(step, batch_id))
     )
+    if replacing is not None:
+        writer = writer.option("replaceWhere", replacing)
     with _between_fault_points(warehouse.pipeline, step):
-        (writer if replacing is None else writer.option("replaceWhere", replacing)).save(warehouse.path(table))
+        try:
+            writer.save(warehouse.path(table))
+        except Exception as error:
+            # Spark Connect and py4j each have a class of their own for what Delta throws.
+            if "DELTA_CONCURRENT_TRANSACTION" not in str(error):
+                raise
+            # Somebody has made this very commit a moment earlier, so now it is skipped.
+            writer.save(warehouse.path(table))
 
 
 def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
