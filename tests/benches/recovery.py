@@ -1,4 +1,4 @@
-"""Time to recover after a kill -9 in each stage, beside an undisturbed run (`make bench-recovery`).
+"""Time to recover after a kill -9 in each stage, beside an undisturbed run and an empty one (`make bench-recovery`).
 
     python -m tests.benches.recovery [--calls 5000] [--rounds 3]
 
@@ -67,9 +67,10 @@ def kill(jobs: Jobs, job: str, faults: Faults) -> None:
 
 
 def one_round(jobs: Jobs, faults: Faults | None, calls: int, seed: int, bootstrap: str) -> dict[str, float]:
-    """Job -> seconds of its run; with `faults`, of the second try, counted from the kill. Of a batch of new calls."""
-    sample = generate(jobs.pipeline, calls, seed, time.time_ns() // 1_000_000, last_clock(jobs.warehouse, jobs.pipeline))
-    send(sample.records, {"bootstrap.servers": bootstrap})
+    """Job -> seconds of its run; with `faults`, of the second try, counted from the kill. Of a batch of so many new calls."""
+    if calls:
+        now, late_before = time.time_ns() // 1_000_000, last_clock(jobs.warehouse, jobs.pipeline)
+        send(generate(jobs.pipeline, calls, seed, now, late_before).records, {"bootstrap.servers": bootstrap})
     seconds = {}
     for job in KILLED_AT:
         if faults:
@@ -79,7 +80,7 @@ def one_round(jobs: Jobs, faults: Faults | None, calls: int, seed: int, bootstra
 
 
 def measure(folder: Path, calls: int, rounds: int) -> None:
-    """Takes turns: a round undisturbed, a round with kills; prints the medians."""
+    """Takes turns: a round undisturbed, one with kills, one without a record to land; prints the medians."""
     faults = Faults(folder / "faults")
     faults.folder.mkdir()
     # The publisher stands still in a worker of the server.
@@ -90,17 +91,23 @@ def measure(folder: Path, calls: int, rounds: int) -> None:
         topics = [side.topic for side in pipeline.sides] + [pipeline.output_topic]
         create_topics(broker.bootstrap, dict.fromkeys(topics, PARTITIONS))
         jobs = Jobs(yaml_of(pipeline, folder), pipeline, broker.bootstrap, server.url, folder / "warehouse", faults)
-        measured: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+        kinds: dict[str, tuple[Faults | None, int]] = {
+            "undisturbed": (None, calls),
+            "next try after a kill": (faults, calls),
+            "empty batch": (None, 0),
+        }
+        measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
         # The first is not measured.
         one_round(jobs, None, calls, 1, broker.bootstrap)
         for number in range(rounds):
-            for kills, found in measured.items():
-                found.append(one_round(jobs, faults if kills else None, calls, 2 + 2 * number + kills, broker.bootstrap))
+            for place, (kind, (stopped_by, new)) in enumerate(kinds.items()):
+                seed = 2 + len(kinds) * number + place
+                measured[kind].append(one_round(jobs, stopped_by, new, seed, broker.bootstrap))
     print(f"{calls:,} calls a batch, median of {rounds} (smallest to largest)")
-    print(f"{'':18}  undisturbed              from the kill to the end of the next try")
-    for job in KILLED_AT:
-        calm, recovered = ([seconds[job] for seconds in measured[kills]] for kills in (False, True))
-        print(f"{job:18}  {_told(calm)}  {_told(recovered)}", flush=True)
+    print(" " * 20 + "".join(kind.ljust(25) for kind in kinds))
+    for job in (*KILLED_AT, "all four"):
+        found = ([seconds.get(job) or sum(seconds.values()) for seconds in measured[kind]] for kind in kinds)
+        print(f"{job:18}  {'  '.join(map(_told, found))}", flush=True)
 
 
 def _told(seconds: list[float]) -> str:
