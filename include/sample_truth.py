@@ -119,41 +119,58 @@ def _read_lines(paths: Sequence[str | Path]) -> Iterable[str]:
 
 
 def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[Counter[Compound], list[str]]:
-    """The compounds on the output topic, and a line for each message that is wrong in itself."""
-    found: Counter[Compound] = Counter()
+    """What a consumer has who applied every message of the output topic, and a line for each message that is wrong in itself."""
+    revisions: dict[str, dict[int, Compound | None]] = {}
+    again: Counter[Compound] = Counter()
     problems: list[str] = []
-    seen: set[str] = set()
     for message in read_topic(pipeline.output_topic, kafka_settings):
-        problem = None
+        where = f"{message.topic()}-{message.partition()}-{message.offset()}"
         try:
-            value = parse(message.value() or b"null")
             headers = {name: _header(data) for name, data in dict(message.headers() or []).items()}
-            key = "-".join(value[name] for name in pipeline.key).encode()
+            pair_id, revision = headers["pair-id"], int(headers["revision"])
+            compound = _compound(pipeline, message, headers)
         except (ValueError, TypeError, KeyError):
-            problem = "is no compound"
+            problems.append(f"{where} is no compound: {_short(message.value())}")
+            continue
+        except _WrongKey as wrong:
+            problems.append(f"{where} {wrong}: {_short(message.value())}")
+            continue
+        known = revisions.setdefault(pair_id, {})
+        if revision in known:
+            problems.append(
+                f"{where} has the pair-id {pair_id!r} and revision of another message: {_short(message.value())}"
+            )
+            again.update([compound] if compound else [])
         else:
-            problem = _problem(message, headers, key, seen)
-            found[headers.get("kind", "none"), canonical(value)] += 1
-        if problem is not None:
-            where = f"{message.topic()}-{message.partition()}-{message.offset()}"
-            problems.append(f"{where} {problem}: {_short(message.value())}")
-    return found, problems
+            known[revision] = compound
+    problems += (
+        f"pair-id {pair_id!r} has the revisions {sorted(known)}, not 0 to {len(known) - 1}"
+        for pair_id, known in revisions.items()
+        if sorted(known) != [*range(len(known))]
+    )
+    newest = (known[max(known)] for known in revisions.values())
+    return again + Counter(compound for compound in newest if compound), problems
+
+
+class _WrongKey(Exception):
+    """A compound lies under another key than its own; the text says under which."""
+
+
+def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str]) -> Compound | None:
+    """The compound that a message is about; None if it takes one back. Raises ValueError, TypeError, KeyError, _WrongKey."""
+    if (headers["op"], message.value()) == ("retract", None):
+        return None
+    value = parse(message.value() or b"null")
+    key = "-".join(value[name] for name in pipeline.key).encode()
+    if headers["op"] != "upsert":
+        raise ValueError(headers["op"])
+    if message.key() != key:
+        raise _WrongKey(f"has the key {message.key()!r}, not {key!r}")
+    return headers.get("kind", "none"), canonical(value)
 
 
 def _header(data: str | bytes | None) -> str:
     return data if isinstance(data, str) else (data or b"").decode()
-
-
-def _problem(message: Message, headers: dict[str, str], key: bytes, seen: set[str]) -> str | None:
-    """What a message's frame says wrongly; remembers its pair-id as seen."""
-    pair_id = headers.get("pair-id", "")
-    repeated = pair_id in seen
-    seen.add(pair_id)
-    if repeated or not pair_id:
-        return f"has the pair-id {pair_id!r} of another message" if pair_id else "has no pair-id"
-    if (headers.get("op"), headers.get("revision")) != ("upsert", "0"):
-        return f"has op {headers.get('op')} and revision {headers.get('revision')}, not upsert and 0"
-    return None if message.key() == key else f"has the key {message.key()!r}, not {key!r}"
 
 
 def _compare(where: str, wanted: Counter[Any], found: Counter[Any]) -> list[str]:

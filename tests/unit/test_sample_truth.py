@@ -90,6 +90,12 @@ def headed(message: Message, **changes: str) -> None:
     message["headers"].update({name.replace("_", "-"): text for name, text in changes.items()})
 
 
+def revised(message: Message, revision: int, value: bytes | None = None) -> Message:
+    """The next message about the same compound: there again, or taken back."""
+    op = "retract" if value is None else "upsert"
+    return {**message, "value": value, "headers": {**message["headers"], "revision": str(revision), "op": op}}
+
+
 def rounded(published: list[Message]) -> None:
     """What a hop through floating point makes of one long number."""
     exact, rough = b"123456789012345.678901234567890", b"123456789012345.67"
@@ -100,9 +106,18 @@ def rounded(published: list[Message]) -> None:
 SABOTAGE: dict[str, tuple[Callable[..., Any], str]] = {
     "a compound lost": (lambda published, *_: published.pop(7), "outputTopic lacks 1 ×"),
     "a compound twice": (lambda published, *_: published.append(published[7]), "outputTopic has 1 × too many"),
-    "a pair-id twice": (lambda published, *_: headed(published[3], pair_id="t-0-2"), "has the pair-id 't-0-2' of another"),
+    "a pair-id twice": (
+        lambda published, *_: headed(published[3], pair_id="t-0-2"),
+        "has the pair-id 't-0-2' and revision of another",
+    ),
     "another kind": (lambda published, *_: headed(published[3], kind="pear"), "has 1 × too many: pear"),
-    "a revision": (lambda published, *_: headed(published[3], revision="1"), "has op upsert and revision 1"),
+    "a revision": (lambda published, *_: headed(published[3], revision="1"), "'t-0-3' has the revisions [1], not 0 to 0"),
+    "another op": (lambda published, *_: headed(published[3], op="insert"), "outputTopic-0-3 is no compound"),
+    "a retraction for good": (lambda published, *_: published.append(revised(published[3], 1)), "outputTopic lacks 1 ×"),
+    "a retraction twice": (
+        lambda published, *_: published.extend([revised(published[3], 1), revised(published[3], 1)]),
+        "has the pair-id 't-0-3' and revision of another",
+    ),
     "a retraction": (lambda published, *_: spoilt(published[3], value=None), "outputTopic-0-3 is no compound: None"),
     "another key": (lambda published, *_: spoilt(published[3], key=None), "has the key None, not"),
     "a time off by 1": (
@@ -125,6 +140,16 @@ def test_what_is_wrong_is_seen(
 ) -> None:
     verdict = verdict_on(tmp_path, monkeypatch, spoil)
     assert any(line in each for each in verdict.differences), verdict.differences
+
+
+def test_what_was_taken_back_and_came_again_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewound(published: list[Message], *_: Any) -> None:
+        published += [revised(published[3], 1), revised(published[3], 2, published[3]["value"])]
+        wrong = revised(published[4], 0, b'{"user1":"u","user2":"v"}')
+        published += [revised(published[4], 1, published[4]["value"])]
+        published[4] = {**wrong, "key": b"u-v"}
+
+    assert verdict_on(tmp_path, monkeypatch, rewound).differences == []
 
 
 def test_many_differences_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
