@@ -18,6 +18,7 @@ from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import end_session, spark_session
+from spark_jobs.storage.faults import files_named, java_line
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 
@@ -44,7 +45,7 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
     with told_in_one_line():
         check_runnable(pipeline)
         root = warehouse_folder(arguments.warehouse)
-        with writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
+        with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
             spark = spark_session(job, pipeline.name)
             try:
                 counts = work(Warehouse(spark, root, pipeline))
@@ -71,7 +72,7 @@ def told_in_one_line() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         first_line = next(iter(str(error).strip().splitlines()), "")
-        _end_with(error, f"{type(error).__name__}: {first_line[:500]}")
+        _end_with(error, (java_line(str(error)) or f"{type(error).__name__}: {first_line}")[:500])
 
 
 def _end_with(error: Exception, line: str) -> None:

@@ -10,19 +10,22 @@ from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema
 def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_id: int, mode: str = "append") -> None:
     """Changes `table` at most once for (`step`, `batch_id`): Delta skips a version it has seen, or an older one, silently.
 
-    `mode` is append or overwrite. Raises TableProblem if the rows are not of the table's declared schema. Whoever must know
-    what is in the table afterwards reads it: a skipped write looks like a successful one.
+    `mode` is append or overwrite. Raises TableProblem if the rows are not of the table's declared schema, or the table cannot be
+    written. Whoever must know what is in the table afterwards reads it: a skipped write looks like a successful one.
     """
     declared = declared_schema(warehouse.pipeline, table)
     given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
-    (
-        rows.write.format("delta")
-        .mode(mode)
-        .option("txnAppId", f"{warehouse.pipeline.name}.{step}")
-        .option("txnVersion", batch_id)
-        .option("userMetadata", f"{step} of batch {batch_id}")
-        .save(warehouse.path(table))
-    )
+    with warehouse.at_work_on(table):
+        # Delta would make a table that was deleted anew, with the rows of one batch.
+        warehouse.read(table)
+        (
+            rows.write.format("delta")
+            .mode(mode)
+            .option("txnAppId", f"{warehouse.pipeline.name}.{step}")
+            .option("txnVersion", batch_id)
+            .option("userMetadata", f"{step} of batch {batch_id}")
+            .save(warehouse.path(table))
+        )

@@ -5,7 +5,9 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -13,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from include.pipeline_config import Pipeline, Side
-from spark_jobs.problems import JobProblem
+from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.storage.faults import files_named
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -36,7 +39,7 @@ class TableProblem(JobProblem):
     """A table is missing or not as declared; the text says which and what to do."""
 
 
-class MissingTable(TableProblem):
+class MissingTable(TableProblem, NeedsOperator):
     """There is no Delta table at the path."""
 
 
@@ -59,17 +62,30 @@ class Warehouse:
     def read(self, table: str, version: int | None = None) -> DataFrame:
         """The table, at a Delta version if one is given."""
         reader = self.spark.read.format("delta")
-        try:
+        with self.at_work_on(table):
             rows = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
             # Through Spark Connect nothing is looked at before the schema is asked for.
             rows.schema  # noqa: B018
             return rows
-        except AnalysisException as error:
-            if error.getCondition() in _NO_TABLE:
-                raise MissingTable(
-                    f"there is no table {self.path(table)}: land_events creates the tables, run it first"
-                ) from None
-            raise
+
+    @contextmanager
+    def at_work_on(self, table: str) -> Iterator[None]:
+        """Raises MissingTable or another JobProblem where the block fails because the table or its files are not as they should."""
+        with files_named(self.path(table)):
+            try:
+                yield
+            except AnalysisException as error:
+                if error.getCondition() not in _NO_TABLE:
+                    raise
+                raise self.missing(table) from None
+
+    def missing(self, table: str) -> MissingTable:
+        """The problem of a table that is not there."""
+        if table == LEDGER:
+            return MissingTable(f"there is no table {self.path(table)}: land_events creates the tables, run it first")
+        return MissingTable(
+            f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
+        )
 
     def exists(self, table: str) -> bool:
         """Whether a Delta table is at the path."""
@@ -80,14 +96,16 @@ class Warehouse:
 
     def version(self, table: str) -> int:
         """The table's latest Delta version."""
-        newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
+        with self.at_work_on(table):
+            newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
         if newest is None:
             raise TableProblem(f"{self.path(table)} has no history; was its _delta_log deleted?")
         return int(newest["version"])
 
     def table_id(self, table: str) -> str:
         """The id that Delta gave the table when it was created; another id means another table."""
-        detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
+        with self.at_work_on(table):
+            detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
         if detail is None:
             raise TableProblem(f"{self.path(table)} has no detail; was its _delta_log deleted?")
         return str(detail["id"])
