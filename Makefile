@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes
+.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery soak
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -33,6 +33,9 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 test: setup ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second
+	@$(VENV_PYTHON) -m tests.soak $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
+
 lint: setup ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
@@ -62,3 +65,6 @@ bench-growth: setup ## time per event and memory from 0.5 to 20 million events (
 
 bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of each (10 minutes)
 	@$(VENV_PYTHON) -m tests.hostile_shapes
+
+bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
+	@$(VENV_PYTHON) -m tests.benches.recovery

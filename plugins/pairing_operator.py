@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
@@ -41,8 +42,10 @@ class PairingJobOperator(SparkSubmitOperator):
         # An argument whose template came out empty was not wanted.
         arguments = [argument for argument in self.job_arguments if argument]
         self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
-        with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
+        with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / "task.lock").open("w") as alive:
             outcome = Path(folder) / "outcome.json"
+            # Held for as long as this process lives: without it the job would outlive a task that is killed.
+            fcntl.flock(alive, fcntl.LOCK_EX)
             # In the environment of this process, which spark-submit inherits: the provider's env_vars end on its command line
             # for YARN and Kubernetes.
             os.environ |= {
@@ -51,6 +54,7 @@ class PairingJobOperator(SparkSubmitOperator):
                     KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson
                 ),
                 "PAIRING_OUTCOME": str(outcome),
+                "PAIRING_TASK_LOCK": alive.name,
             }
             try:
                 super().execute(context)

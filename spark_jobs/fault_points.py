@@ -1,7 +1,7 @@
-"""Named places at which a test can stop a job and kill it.
+"""Named places at which a test can stop a job: kill it there, or let it go on later, as a zombie would.
 
-With PAIRING_FAULT_DIR set and a file `<name>.armed` in it, the job that comes to the point writes `<name>.reached` and
-stands still until it is killed. Without the variable, as in production, a point does nothing.
+With PAIRING_FAULT_DIR set and a file `<name>.armed` in it, whoever comes to the point writes its process id to `<name>.reached`
+and stands still until there is a file `<name>.released`. Without the variable, as in production, a point does nothing.
 """
 
 import os
@@ -9,10 +9,38 @@ import time
 from pathlib import Path
 
 
+def _around(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{moment}_{step}" for step in steps for moment in ("before", "after"))
+
+
+# Every durable step of every job, in the order in which a job comes to it; steps that a job takes side by side are neighbours.
+# The steps that change a table are those that `commit` is called with, and it stops at them by itself.
+FAULT_POINTS: dict[str, tuple[str, ...]] = {
+    "land_events": _around("ledger_created", "planned", "raw_left", "raw_right", "landed"),
+    "pair_events": _around("compound_events", "rejected_events", "open_events", "paired"),
+    "publish_compounds": (
+        "publisher_fenced",
+        "transaction_begun",
+        "transaction_half_sent",
+        "transaction_all_sent",
+        "transaction_offsets_sent",
+        "transaction_committed",
+        *_around("published"),
+    ),
+    "report_quality": _around("quality_metrics", "pages", "reported"),
+}
+_KNOWN = frozenset(point for points in FAULT_POINTS.values() for point in points)
+
+
 def fault_point(name: str) -> None:
-    """Stands still here for ever if the point is armed."""
+    """Stands still here if the point is armed. Raises ValueError on a name that FAULT_POINTS does not have."""
+    if name not in _KNOWN:
+        raise ValueError(f"{name} is not in FAULT_POINTS: add it there, so that jobs are killed at it, too")
     folder = os.environ.get("PAIRING_FAULT_DIR")
-    if folder and Path(folder, f"{name}.armed").exists():
-        Path(folder, f"{name}.reached").write_text(str(os.getpid()))
-        while True:
-            time.sleep(1)
+    if not folder or not Path(folder, f"{name}.armed").exists():
+        return
+    draft = Path(folder, f"{name}.{os.getpid()}")
+    draft.write_text(str(os.getpid()))
+    draft.rename(Path(folder, f"{name}.reached"))
+    while not Path(folder, f"{name}.released").exists():
+        time.sleep(0.05)

@@ -21,6 +21,7 @@ from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.faults import files_named, java_line
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
+from spark_jobs.task_watch import end_with_the_task
 
 _LOCK_WAIT_S = 300.0
 
@@ -43,6 +44,7 @@ def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse],
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
     with told_in_one_line():
+        end_with_the_task()
         check_runnable(pipeline)
         root = warehouse_folder(arguments.warehouse)
         with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):

@@ -22,7 +22,6 @@ from include.pipeline_config import Pipeline, Side
 from spark_jobs.batch_rules import body_fields, latest_ts
 from spark_jobs.broker.offsets import ask_broker, plan_ranges
 from spark_jobs.broker.settings import java_settings, kafka_settings
-from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.pairing.clock import PartitionProgress, batch_clock
@@ -45,7 +44,6 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Iterable[str])
     ledger = Ledger(warehouse)
     last = finish_batch(warehouse, ledger)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
-    fault_point("after_plan")
     return {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned).counts}
 
 
@@ -97,7 +95,6 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> Ledg
     with ThreadPoolExecutor(max_workers=2) as both:
         # list() waits for both and raises what either raised.
         list(both.map(lambda side: _append_raw(warehouse, planned, side), pipeline.sides))
-    fault_point("after_raw")
     found = landed_counts(warehouse, planned)
     offsets = tuple(_advance(known, [row for row in found if _is_of(row, known)]) for known in planned.offsets)
     counts = _count(pipeline, planned, found)

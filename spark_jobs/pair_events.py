@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.batch_rules import batch_rules
-from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
@@ -69,10 +68,8 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
         rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
         open_after = found.get(Outcome.OPEN, 0)
         landed_in = {batch for row in summary if row["outcome"] in AT_PAIRING for batch in row["landed_in"]}
-        fault_point("before_compounds")
         if compounds:
             commit(warehouse, COMPOUNDS, compound_rows(outcomes, pipeline, batch_id), COMPOUNDS, batch_id)
-        fault_point("after_compounds")
         # The order of these two does not matter: until `paired` is recorded, whoever comes next writes what is missing.
         with ThreadPoolExecutor(max_workers=2) as both:
             writes = []
@@ -85,7 +82,6 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
                 )
             for write in writes:
                 write.result()
-        fault_point("before_paired")
     finally:
         outcomes.unpersist()
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}

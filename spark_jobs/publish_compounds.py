@@ -22,7 +22,6 @@ from spark_jobs.broker.offsets import OutputTopic, output_topic, topic_id
 from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
 from spark_jobs.broker.publisher import SlotReport, publish_slot
 from spark_jobs.broker.settings import BrokerProblem, Settings, address, kafka_settings
-from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
@@ -83,7 +82,6 @@ def _publish(
     leg = plan_leg(warehouse, settings, topic, paired, before, accepted_topic)
     expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     reports = _send(warehouse, settings, leg)
-    fault_point("after_publish")
     mine = [row for row in paired if row.batch_id <= leg.target]
     check_acknowledged(leg.topic, mine, reports)
     rows = [row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports)) for row in mine]

@@ -50,9 +50,10 @@ def _report(warehouse: Warehouse) -> Counts:
     measured = measure(warehouse, batches)
     verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
-    fault_point("after_metrics")
+    fault_point("before_pages")
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
         page = write_pages(pages_folder(warehouse.root, warehouse.pipeline.name), rows[PAIRED], metrics, verdict)
+    fault_point("after_pages")
     print(f"quality report: {page}")
     ledger.append(
         *(

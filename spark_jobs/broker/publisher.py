@@ -107,9 +107,9 @@ class _Transactions:
         """Sends what is beyond the position. On any error the open transaction is aborted."""
         read: Counter[int] = Counter()
         sent, batch_id, acknowledge = 0, self.start, partial(self._delivered, self.start)
+        fault_point("publisher_fenced")
         if self.start < self.leg.target:
-            self.producer.begin_transaction()
-        fault_point("publish_begun")
+            self._begin()
         try:
             for message in messages:
                 read[message.batch_id] += 1
@@ -122,22 +122,24 @@ class _Transactions:
                 if message.batch_id != batch_id:
                     if self.in_transaction >= _RECORDS_A_TRANSACTION:
                         self._commit(batch_id)
-                        self.producer.begin_transaction()
+                        self._begin()
                     batch_id, acknowledge = message.batch_id, partial(self._delivered, message.batch_id)
                 if self._leave_out(message, self.leg.largest):
                     continue
                 self._produce(message, acknowledge)
                 sent += 1
-                if sent == 1:
-                    fault_point("publish_half_sent")
-            fault_point("publish_before_commit")
+                if self.in_transaction == 1:
+                    fault_point("transaction_half_sent")
             if self.start < self.leg.target:
                 self._commit(self.leg.target)
         except BaseException:
             self._abort()
             raise
-        fault_point("publish_committed")
         return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
+
+    def _begin(self) -> None:
+        self.producer.begin_transaction()
+        fault_point("transaction_begun")
 
     def _leave_out(self, message: Message, limit: int) -> bool:
         """Whether the message is larger than the limit. One that no broker takes must not keep the others back."""
@@ -190,14 +192,16 @@ class _Transactions:
     def _commit(self, batch_id: int) -> None:
         # Before the position is written: what was acknowledged becomes part of it.
         self._deliver()
+        fault_point("transaction_all_sent")
         leg = self.leg
         limits = {number: limit for number, limit in self.limits.items() if leg.copy < number <= batch_id}
         position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, self.acknowledged, limits)
         place = TopicPartition(leg.topic, self.partition, batch_id, metadata=position.metadata())
         group = self.consumer.consumer_group_metadata()
         patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
-        fault_point("publish_offsets_sent")
+        fault_point("transaction_offsets_sent")
         patiently(lambda: self.producer.commit_transaction(ANSWER_WITHIN_S))
+        fault_point("transaction_committed")
         self.in_transaction = 0
 
     def _deliver(self) -> None:

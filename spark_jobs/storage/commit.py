@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema
+from include.pipeline_config import Pipeline
+from spark_jobs.fault_points import fault_point
+from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
 def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_id: int, mode: str = "append") -> None:
@@ -18,6 +20,8 @@ def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_i
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
+    name = _of_any_pipeline(warehouse.pipeline, step)
+    fault_point(f"before_{name}")
     with warehouse.at_work_on(table):
         # Delta would make a table that was deleted anew, with the rows of one batch.
         warehouse.read(table)
@@ -29,3 +33,9 @@ def commit(warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_i
             .option("userMetadata", f"{step} of batch {batch_id}")
             .save(warehouse.path(table))
         )
+    fault_point(f"after_{name}")
+
+
+def _of_any_pipeline(pipeline: Pipeline, step: str) -> str:
+    """The step as fault points call it: raw tables by their side, for their names are the pipeline's own."""
+    return {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}.get(step, step)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from include.pipeline_config import Pipeline, Side
+from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.faults import files_named
 
@@ -118,7 +119,9 @@ class Warehouse:
         with ThreadPoolExecutor(max_workers=3) as beside:
             # list() waits for all and raises what any of them raised.
             list(beside.map(self._create_empty, [table for table in schemas(self.pipeline) if table != LEDGER]))
+        fault_point("before_ledger_created")
         self._create_empty(LEDGER)
+        fault_point("after_ledger_created")
 
     def _create_empty(self, table: str) -> None:
         if self.exists(table):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+import psutil
 import pytest
 
 from include import sample_outcome, sample_truth
+from include.demo import pause_when_idle
 from include.local_airflow import LocalAirflow
 from include.local_broker import create_topics
 from include.local_process import free_port
 from include.local_spark import LocalSpark
 from include.sample_calls import generate, send
+from spark_jobs.storage.tables import Warehouse
+from tests.integration.comparing import commits
+from tests.integration.reading import table_rows
+from tests.job_processes import Faults, wait_for
 from tests.timeline import CALLS
 
 pytestmark = pytest.mark.e2e
@@ -22,7 +31,15 @@ TASKS = ["land_events", "pair_events", "publish_compounds", "report_quality"]
 
 
 @pytest.fixture(scope="module")
-def airflow(broker, tmp_path_factory):
+def faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAIRING_FAULT_DIR", str(folder))
+        yield Faults(folder)
+
+
+@pytest.fixture(scope="module")
+def airflow(broker, faults, tmp_path_factory):
     topics = dict.fromkeys((CALLS.left.topic, CALLS.right.topic, CALLS.output_topic), 4)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
@@ -52,26 +69,39 @@ def status(url, token=None):
         return refused.code, ""
 
 
-def test_every_compound_is_as_the_truth_says(airflow, broker, tmp_path):
-    client, kafka = airflow.client(), {"bootstrap.servers": broker.bootstrap}
-    client.wait_for_dag(CALLS.name, 90)
-    sample = generate(CALLS, 1_000, 5, time.time_ns() // 1_000_000, sample_outcome.last_clock(airflow.warehouse, CALLS))
-    truth = tmp_path / "truth.jsonl"
-    sample.write_truth(truth)
-    sent = send(sample.records, kafka)
+@pytest.fixture(scope="module")
+def send_calls(airflow, broker, tmp_path_factory):
+    """send_calls(calls) sends new ones, to be landed by one batch; gives their number and the truth of all so far."""
+    folder = tmp_path_factory.mktemp("truth")
+
+    def send_some(calls):
+        airflow.client().wait_for_dag(CALLS.name, 90)
+        truths = [*folder.iterdir()]
+        late_before = sample_outcome.last_clock(airflow.warehouse, CALLS)
+        sample = generate(CALLS, calls, 5 + len(truths), time.time_ns() // 1_000_000, late_before)
+        truth = folder / f"{len(truths)}.jsonl"
+        sample.write_truth(truth)
+        return send(sample.records, {"bootstrap.servers": broker.bootstrap}), [*truths, truth]
+
+    return send_some
+
+
+def verdict_when_idle(airflow, broker, truths):
+    """A scheduled run may have gone on with what was left; nothing is under way when the truth is compared."""
+    pause_when_idle(airflow.client(), CALLS.name)
+    clock = sample_truth.ledger_clock(airflow.warehouse, CALLS)
+    return sample_truth.check(truths, CALLS, {"bootstrap.servers": broker.bootstrap}, airflow.warehouse, clock)
+
+
+def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
+    client = airflow.client()
+    sent, truths = send_calls(1_000)
     run_id, state = run(client)
     tasks = client.tasks(CALLS.name, run_id)
     assert state == "success", {name: client.task_log(CALLS.name, run_id, name)[-15:] for name in TASKS}
     assert [name for name, _ in sorted(tasks.items(), key=lambda task: task[1]["start_date"])] == TASKS
 
-    # A scheduled run may have gone on with what was left; nothing is under way when the truth is compared.
-    client.pause(CALLS.name, True)
-    for other in client.active_runs(CALLS.name):
-        client.pause(CALLS.name, False)
-        client.wait_for_run(CALLS.name, other, 300)
-    verdict = sample_truth.check(
-        [truth], CALLS, kafka, airflow.warehouse, sample_truth.ledger_clock(airflow.warehouse, CALLS)
-    )
+    verdict = verdict_when_idle(airflow, broker, truths)
     assert verdict.differences == []
     assert sum(verdict.kinds.values()) > 800
     assert set(verdict.rejected) >= {"malformed_json", "missing_key", "bad_timestamp", "future", "duplicate"}
@@ -90,3 +120,29 @@ def test_a_bad_parameter_is_refused_before_anything_runs(airflow):
     client = airflow.client()
     with pytest.raises(Exception, match=r"max_records|422|400"):
         client.trigger(CALLS.name, {"max_records": 0})
+
+
+def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(airflow, broker, faults, send_calls):
+    client, point = airflow.client(), "before_open_events"
+    _, truths = send_calls(200)
+    faults.arm(point)
+    client.pause(CALLS.name, False)
+    client.trigger(CALLS.name)
+    wait_for(lambda: faults.is_reached(point), "the job to come to the point", 180)
+    faults.disarm(point)
+    job = psutil.Process(faults.who(point))
+    submit = next(parent for parent in job.parents() if "org.apache.spark.deploy.SparkSubmit" in parent.cmdline())
+    # The task's process alone, which cannot end its job any more.
+    os.kill(submit.ppid(), signal.SIGKILL)
+    gone, alive = psutil.wait_procs([job, submit], timeout=20)
+    assert not alive and len(gone) == 2
+
+    verdict = verdict_when_idle(airflow, broker, truths)
+    tasks = [client.tasks(CALLS.name, known["dag_run_id"])["pair_events"] for known in client.runs(CALLS.name)]
+    assert [task["state"] for task in tasks if task["try_number"] == 2] == ["success"]
+    assert verdict.differences == []
+    warehouse = Warehouse(None, airflow.warehouse, CALLS)
+    steps = [(row["batch_id"], row["step"]) for row in table_rows(warehouse, "batch_ledger")]
+    assert len(set(steps)) == len(steps) == 5 * max(batch_id for batch_id, _ in steps)
+    made = commits(Path(airflow.warehouse), CALLS, "compound_events")
+    assert max(made.values()) == 1

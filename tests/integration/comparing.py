@@ -1,0 +1,91 @@
+"""Two pipelines over the same input topics, compared row by row: by a plain consumer and by delta-rs, without the wall clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
+
+from include.pipeline_config import Pipeline
+from spark_jobs.storage.tables import LEDGER, METRICS, schemas
+
+# What says when or for whom, or how many batches a job did in one go; all else has to be the same.
+_TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
+_OWN_COUNTS = {"topic_id_high", "topic_id_low", "position"}
+_SHOWN = 5
+
+
+def rows(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
+    """The table's rows as texts, without wall clocks."""
+    found = DeltaTable(f"{warehouse}/{pipeline.name}/{table}").to_pyarrow_table().to_pylist()
+    return Counter(str({name: _comparable(value) for name, value in row.items() if name not in _TIMES}) for row in found)
+
+
+def _comparable(value: Any) -> Any:
+    # A map comes as a list of pairs, in no order.
+    if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
+        return sorted((name, number) for name, number in value if name not in _OWN_COUNTS)
+    return value
+
+
+def commits(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
+    """What the table's commits say they are: `step of batch number`."""
+    return Counter(str(entry.get("userMetadata")) for entry in DeltaTable(f"{warehouse}/{pipeline.name}/{table}").history())
+
+
+def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
+    """The quality pages of the batches, without the pipeline's name and settings."""
+    folder = warehouse / pipeline.name / "quality"
+    texts = {path.name: path.read_text() for path in folder.glob("*.html") if not path.name.endswith("expectations.html")}
+    return {name: text.replace(pipeline.name, "").replace(pipeline.config_hash, "") for name, text in sorted(texts.items())}
+
+
+def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[Any, ...]]]:
+    """Partition -> (key, value, headers) of its records in their order, bytes as they are."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "comparing", "isolation.level": isolation}
+    consumer = Consumer(settings | {"enable.auto.commit": False, "enable.partition.eof": True})
+    found: dict[int, list[tuple[Any, ...]]] = {
+        number: [] for number in consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    }
+    consumer.assign([TopicPartition(topic, number, 0) for number in found])
+    unread = set(found)
+    while unread:
+        message = consumer.poll(20)
+        assert message is not None, f"{topic}: no answer"
+        if message.error():
+            unread.discard(message.partition())
+        else:
+            found[message.partition()].append((message.key(), message.value(), message.headers()))
+    consumer.close()
+    return found
+
+
+def differences(bootstrap: str, warehouse: Path, one: Pipeline, other: Pipeline) -> list[str]:
+    """What the pipelines' tables, commits, pages and output topics do not have in common; empty if they are equal."""
+    told = []
+    for table in schemas(one):
+        told += _compared(table, rows(warehouse, one, table), rows(warehouse, other, table))
+        # Reports and publications of several batches are one commit, so how many there are depends on when a job ran.
+        if table not in (LEDGER, METRICS):
+            told += _compared(f"commits of {table}", commits(warehouse, one, table), commits(warehouse, other, table))
+    if pages(warehouse, one) != pages(warehouse, other):
+        told.append(f"pages: {[*pages(warehouse, one)]} and {[*pages(warehouse, other)]}")
+    topics = [records(bootstrap, pipeline.output_topic) for pipeline in (one, other)]
+    for partition in topics[0]:
+        mine, theirs = (topic[partition] for topic in topics)
+        told += _compared(f"output partition {partition}", Counter(map(str, mine)), Counter(map(str, theirs)))
+        if not told and mine != theirs:
+            told.append(f"output partition {partition}: the same records in another order")
+    return told
+
+
+def _compared(where: str, one: Counter[str], other: Counter[str]) -> list[str]:
+    more = [*(one - other).elements()], [*(other - one).elements()]
+    return [
+        f"{where}: {len(lines)} only {which}: {lines[:_SHOWN]}"
+        for which, lines in zip(("here", "there"), more, strict=True)
+        if lines
+    ]

@@ -1,0 +1,119 @@
+"""Kills jobs at random moments under continuous traffic, and proves in the end that nothing is lost and nothing there twice.
+
+    python -m tests.soak [--kills 200] [--minutes N] [--rate 20] [--seed 1]
+
+Sample calls are sent all the while; the jobs run in the DAG's order, again and again, and most of them meet a kill -9 somewhere. Then
+the traffic ends, what is left is run without kills, and everything is compared: with the truth of the sample calls, message by message,
+and by reconcile. Exit status 1 and what differs if it is not as it has to be. Starts a broker and a Spark server of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from include import sample_truth
+from include.local_broker import LocalBroker, create_topics
+from include.local_machine import ROOT, say
+from include.local_process import free_port
+from include.local_spark import LocalSpark
+from include.pipeline_config import Pipeline
+from tests.benches.measuring import scratch
+from tests.conftest import yaml_of
+from tests.job_processes import JOBS, Jobs
+from tests.soak.attack import Attack, JobFailed
+from tests.timeline import CALLS
+
+# Short, so that the end need not be waited for long; the grace is more than a stopped machine needs to catch its breath.
+SOAKED = replace(CALLS, name="soaked", tolerance_ms=2_000, gap_ms=2_000, grace_ms=60_000)
+PARTITIONS = 4
+
+
+@contextmanager
+def traffic(file: Path, bootstrap: str, rate: float, seed: int, truth: Path) -> Iterator[None]:
+    """Sample calls are sent inside the block. What was sent when it ends is in the truth, and nothing else."""
+    command = [sys.executable, "-m", "include.sample_calls", "--pipeline", str(file), "--bootstrap", bootstrap]
+    command += ["--rate", str(rate), "--seed", str(seed), "--truth", str(truth)]
+    with (file.parent / "traffic.log").open("w+") as log:
+        sender = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            sender.send_signal(signal.SIGINT)
+            status = sender.wait(60)
+            log.seek(0)
+            say(f"traffic: {log.read().strip().splitlines()[-1]}")
+    if status:
+        raise JobFailed("the traffic failed, see the line above")
+
+
+def drain(jobs: Jobs, pipeline: Pipeline) -> None:
+    """Runs the DAG's order without kills until every session is closed and all is published."""
+    over_after_s = (pipeline.gap_ms + pipeline.grace_ms) / 1000 + 1
+    say(f"no kills any more; one run now, and one when the last session is over, in {over_after_s:.0f} s")
+    over = time.monotonic() + over_after_s
+    for wait_s in (0.0, over_after_s):
+        time.sleep(max(0.0, over - time.monotonic()) if wait_s else 0)
+        for job in JOBS:
+            running = jobs.start(job)
+            if running.wait():
+                raise JobFailed(f"{job} failed without a kill: {running.told()}")
+
+
+def compare(jobs: Jobs, pipeline: Pipeline, bootstrap: str, truth: Path) -> bool:
+    """Prints what came out, and whether it is what had to come out."""
+    clock = sample_truth.ledger_clock(jobs.warehouse, pipeline)
+    verdict = sample_truth.check([truth], pipeline, {"bootstrap.servers": bootstrap}, jobs.warehouse, clock)
+    print("\n".join(f"  {line}" for line in verdict.lines()), flush=True)
+    command = [sys.executable, "-m", "spark_jobs.reconcile", "--pipeline", str(jobs.file)]
+    reconciled = subprocess.run(command, cwd=ROOT, env=jobs.environment, stdin=subprocess.DEVNULL, check=False)
+    return not verdict.differences and not verdict.open and not reconciled.returncode
+
+
+def soak(folder: Path, kills: float, minutes: float, rate: float, seed: int) -> bool:
+    """Whether everything was as it had to be."""
+    with LocalBroker(folder / "broker", free_port()) as broker, LocalSpark(folder / "spark", free_port()) as server:
+        topics = [side.topic for side in SOAKED.sides] + [SOAKED.output_topic]
+        create_topics(broker.bootstrap, dict.fromkeys(topics, PARTITIONS))
+        file, truth = yaml_of(SOAKED, folder), folder / "truth.jsonl"
+        jobs = Jobs(file, SOAKED, broker.bootstrap, server.url, folder / "warehouse")
+        attack = Attack(jobs, Random(seed), say)
+        with traffic(file, broker.bootstrap, rate, seed, truth):
+            attack.run(kills, minutes * 60)
+        say(f"{attack}")
+        drain(jobs, SOAKED)
+        return compare(jobs, SOAKED, broker.bootstrap, truth)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, help="end after so many; default 200, with --minutes: no end")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end after so many; default: when all are killed"
+    )
+    parser.add_argument("--rate", type=float, default=20, help="calls a second")
+    parser.add_argument("--seed", type=int, default=1, help="of traffic and kills")
+    given = parser.parse_args()
+    kills = given.kills or (200 if given.minutes == float("inf") else float("inf"))
+    with scratch() as folder:
+        try:
+            good = soak(folder, kills, given.minutes, given.rate, given.seed)
+        except (JobFailed, sample_truth.SampleError) as error:
+            print(error, file=sys.stderr)
+            good = False
+    say("everything is there, once" if good else "NOT as it has to be, see above")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
