@@ -55,7 +55,8 @@ def _local_version(warehouse: Warehouse, table: str) -> int:
     log = Path() if folder is None else folder / "_delta_log"
     if not log.is_dir():
         raise warehouse.missing(table)
-    commits, checkpoints = set(), {-1}
+    commits: set[int] = set()
+    checkpoints = {-1}
     for file in log.iterdir():
         if found := _VERSION.fullmatch(file.name):
             # Delta takes an empty file for a version that changed nothing.
