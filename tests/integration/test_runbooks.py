@@ -55,7 +55,8 @@ for option in ("--bootstrap-server", "--topic", "--partitions"):
     parser.add_argument(option, required=True)
 given = parser.parse_args()
 new = NewTopic(given.topic, int(given.partitions))
-AdminClient({{"bootstrap.servers": given.bootstrap_server}}).create_topics([new])[given.topic].result(timeout=20)
+admin = AdminClient({{"bootstrap.servers": given.bootstrap_server}})
+admin.create_topics([new])[given.topic].result(timeout=20)
 """
 GROUPS = """#!{python}
 import argparse
@@ -278,7 +279,8 @@ def test_compound_too_large(alarm, mend, warehouse, pipeline, broker, send):
 
     entry = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.output_topic, incremental_configs=[entry])
-    admin_of(broker).incremental_alter_configs([resource])[resource].result(timeout=20)
+    admin = admin_of(broker)
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)
     send(1, "x" * 3000)
     land(warehouse)
     pair_events.main(warehouse)
@@ -383,7 +385,8 @@ def test_lost_range(alarm, mend, warehouse, pipeline, broker, send):
     topic = pipeline.left.topic
     ends = offsets.ask_broker(kafka_settings(), [topic]).end
     lost = max(ends, key=lambda place: ends[place])
-    for deleted in admin_of(broker).delete_records([TopicPartition(*lost, ends[lost])]).values():
+    admin = admin_of(broker)
+    for deleted in admin.delete_records([TopicPartition(*lost, ends[lost])]).values():
         deleted.result(timeout=20)
     line = alarm(lambda: land(warehouse))
     mend(RANGE=re.search(r"accept_lost_range = (\S+)", line)[1])

@@ -102,7 +102,8 @@ def broker(certificates, tmp_path_factory):
     """Instead of the one of all other tests."""
     with SecuredBroker(tmp_path_factory.mktemp("secured"), certificates) as running:
         user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode())
-        AdminClient({"bootstrap.servers": running.bootstrap}).alter_user_scram_credentials([user])[USER].result(timeout=20)
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.alter_user_scram_credentials([user])[USER].result(timeout=20)
         yield running
 
 
