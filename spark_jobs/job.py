@@ -40,14 +40,16 @@ def job_parser(job: str, description: str | None) -> OneLineParser:
     return parser
 
 
-def run_job(job: str, arguments: argparse.Namespace, work: Callable[[Warehouse], Counts]) -> None:
+def run_job(
+    job: str, arguments: argparse.Namespace, work: Callable[[Warehouse], Counts], lock_wait_s: float = _LOCK_WAIT_S
+) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
     with told_in_one_line():
         end_with_the_task()
         check_runnable(pipeline)
         root = warehouse_folder(arguments.warehouse)
-        with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, _LOCK_WAIT_S):
+        with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             spark = spark_session(job, pipeline.name)
             try:
                 counts = work(Warehouse(spark, root, pipeline))

@@ -28,10 +28,12 @@ from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.pairing.parsing import BodyFields
 from spark_jobs.pairing.parsing_in_bulk import parse_columns
+from spark_jobs.rewinding.revisions import still_to_come
+from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
 from spark_jobs.storage.commit import commit
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
 
 _LANDED = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
@@ -48,12 +50,14 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Iterable[str])
 
 
 def finish_batch(warehouse: Warehouse, ledger: Ledger) -> LedgerRow | None:
-    """Lands and pairs what the last batch still lacks; gives its `paired` row, None before the first batch."""
+    """Does what the last batch still lacks; gives its `paired` row, None before the first batch."""
     steps = ledger.last_batch()
     check_tables(warehouse, newest_row(steps))
     if not steps:
         return None
     planned = steps[PLANNED]
+    if planned.kind == REWIND:
+        return steps.get(PAIRED) or finish_rewind(warehouse, ledger, planned)
     landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned)
     return steps.get(PAIRED) or pair_batch(warehouse, ledger, planned, landed)
 
@@ -69,20 +73,19 @@ def plan_batch(
     now = ask_broker(kafka_settings(), [side.topic for side in pipeline.sides])
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
-        kind="live",
+        kind=LIVE,
         step=PLANNED,
         offsets=tuple(plan_ranges(previous, now, max_records, accepted_losses)),
         wall_time=now.wall_time,
         # The plan holds all that a batch starts from: the previous clock, and the open events as they are now.
         clock=last.clock if last else None,
-        counts={"open_before": last.counts["open_after"] if last else 0},
+        counts={"open_before": last.counts["open_after"] if last else 0, **still_to_come(warehouse, ledger, last)},
         versions=last.versions if last else {OPEN: warehouse.version(OPEN)},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
         started_at=started,
     )
-    ledger.append(plan)
-    return ledger.rows(plan.batch_id, plan.batch_id)[0]
+    return ledger.plan(plan)
 
 
 def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:

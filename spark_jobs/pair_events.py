@@ -28,6 +28,7 @@ from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.pairing.outcomes import Outcome, outcome_batches, outcome_schema
 from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rewinding.revisions import carried, next_revisions
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_tables, newest_row, table_versions
 from spark_jobs.storage.commit import commit
@@ -69,7 +70,8 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
         open_after = found.get(Outcome.OPEN, 0)
         landed_in = {batch for row in summary if row["outcome"] in AT_PAIRING for batch in row["landed_in"]}
         if compounds:
-            commit(warehouse, COMPOUNDS, compound_rows(outcomes, pipeline, batch_id), COMPOUNDS, batch_id)
+            rows = next_revisions(warehouse, compound_rows(outcomes, pipeline, batch_id), planned.counts)
+            commit(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
         # The order of these two does not matter: until `paired` is recorded, whoever comes next writes what is missing.
         with ThreadPoolExecutor(max_workers=2) as both:
             writes = []
@@ -86,7 +88,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
         outcomes.unpersist()
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
     counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
-    counts["open_after"] = open_after
+    counts |= {"open_after": open_after, **carried(planned.counts)}
     versions = landed.versions | table_versions(warehouse, _WRITTEN)
     paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)

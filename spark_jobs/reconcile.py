@@ -25,7 +25,7 @@ from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders
 from spark_jobs.reconciling.topics import Span, read_spans
 from spark_jobs.session import expect_rows, reading_session
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.storage.ledger import LIVE, PAIRED, PUBLISHED, Ledger, LedgerRow, Rewind
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
 
 Counts = dict[str, int]
@@ -40,16 +40,17 @@ class Answer(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """Everything that is fixed at the start. `paired`: the ledger's row of the last published batch."""
+    """Everything that is fixed at the start. `horizon`: the last published batch; `ledger`: the rows up to it. `paired`: the row of
+    the last batch up to it that no rewind gave up, the last of those (`counting`) that answer for the input.
+    """
 
+    horizon: int
     paired: LedgerRow
     ledger: DataFrame
+    counting: DataFrame
+    rewinds: list[Rewind]
     topics: TopicsNow
     output: OutputTopic
-
-    @property
-    def horizon(self) -> int:
-        return self.paired.batch_id
 
 
 def main(warehouse: Warehouse) -> Answer:
@@ -57,12 +58,15 @@ def main(warehouse: Warehouse) -> Answer:
     started = _start(warehouse)
     if started is None:
         return Answer(0, {"published batches": 0}, [])
-    ranges = planned.planned_ranges(started.ledger)
-    raw = inputs.raw_rows(warehouse, started.horizon)
+    ranges = planned.planned_ranges(started.counting)
+    # While a rewind is not published, the tables are behind the horizon already.
+    landed_until = started.paired.batch_id
+    raw = inputs.raw_rows(warehouse, landed_until)
     offsets, lost = _offsets(ranges)
     expect_rows(warehouse.spark, offsets)
     open_version = started.paired.versions[OPEN]
-    claims = inputs.outcomes(warehouse, started.ledger, started.horizon, open_version)
+    void = planned.is_void(started.rewinds)
+    claims = inputs.outcomes(warehouse, started.ledger, void, landed_until, open_version)
     places = inputs.by_place(raw, claims, read_spans(warehouse.spark, _input_spans(ranges, started))).persist(
         StorageLevel.DISK_ONLY
     )
@@ -71,13 +75,13 @@ def main(warehouse: Warehouse) -> Answer:
         offenders = offenders_of(
             [
                 planned.check_contiguous(ranges),
-                planned.check_steps(started.ledger),
-                *planned.check_landed(started.ledger, ranges, raw),
+                planned.check_steps(started.ledger, started.rewinds),
+                *planned.check_landed(started.counting, ranges, raw),
                 inputs.check_places(places),
                 outputs.check_compounds(absent, warehouse.pipeline),
             ]
         )
-        counts = {"published batches": started.horizon, "offsets planned": offsets, "records given up (lost ranges)": lost}
+        counts = _batches(started) | {"offsets planned": offsets, "records given up (lost ranges)": lost}
         counts |= _count(warehouse, started, places, absent)
     finally:
         places.unpersist()
@@ -93,12 +97,28 @@ def _start(warehouse: Warehouse) -> _Started | None:
     horizon = ledger.last_ids()[PUBLISHED]
     if not horizon:
         return None
-    paired = next(row for row in ledger.rows(horizon, horizon) if row.step == PAIRED)
+    rewinds = ledger.rewinds()
+    last = horizon
+    while found := [rewind.to_batch for rewind in rewinds if rewind.voids(last)]:
+        last = min(found)
+    if not last:
+        # All that is published was given up, and the rewind is about to be published.
+        return None
+    paired = next(row for row in ledger.rows(last, last) if row.step == PAIRED)
     rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon)
+    counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
     output = output_topic(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
-    return _Started(paired, rows, topics, output)
+    return _Started(horizon, paired, rows, counting, rewinds, topics, output)
+
+
+def _batches(started: _Started) -> Counts:
+    """Published batches that answer for the input, and how many others there are up to the horizon."""
+    live = started.counting.where((F.col("step") == PAIRED) & (F.col("kind") == LIVE)).count()
+    rewinds = sum(rewind.batch_id <= started.horizon for rewind in started.rewinds)
+    void = sum(any(rewind.voids(batch) for rewind in started.rewinds) for batch in range(1, started.horizon + 1))
+    return {"published batches": live, "rewinds": rewinds, "void batches": void}
 
 
 def _offsets(ranges: DataFrame) -> tuple[int, int]:
@@ -154,7 +174,7 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         ).first()
         return {name: found[name] if found else 0 for name in conditions}
 
-    paired = started.ledger.where(F.col("step") == PAIRED)
+    paired = started.counting.where(F.col("step") == PAIRED)
     collapsed = paired.agg(F.sum(F.try_element_at("counts", F.lit("collapsed"))).alias("collapsed")).first()
     landed = how_many(
         places,
@@ -200,7 +220,7 @@ def told(name: str, topic: str, answer: Answer) -> str:
         landed, on_topic = answer.counts["records landed"], answer.counts["… on the output topic"]
         lines += [
             "",
-            f"{name}: all {landed:,} records of {answer.horizon:,} batches have exactly one outcome, and all {on_topic:,} compounds "
+            f"{name}: all {landed:,} records of {answer.counts['published batches']:,} batches have exactly one outcome, and all {on_topic:,} compounds "
             f"that {topic} can still have are on it exactly once.",
         ]
     return "\n".join(lines)

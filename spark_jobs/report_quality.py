@@ -20,7 +20,7 @@ from spark_jobs.quality.metrics import Metrics, measure
 from spark_jobs.quality.pages import write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
 from spark_jobs.storage.commit import commit
-from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
 from spark_jobs.storage.tables import METRICS, Warehouse, declared_schema
 
 
@@ -43,10 +43,9 @@ def _report(warehouse: Warehouse) -> Counts:
         # A second try must not turn a broken batch green.
         _fail_again(warehouse)
         return {}
-    steps: dict[int, dict[str, LedgerRow]] = {}
-    for row in ledger.rows(done + 1, last):
-        steps.setdefault(row.batch_id, {})[row.step] = row
-    batches = [rows for _, rows in sorted(steps.items()) if PAIRED in rows]
+    batches = counting(ledger.rows(done + 1))
+    if not batches:
+        return {}
     measured = measure(warehouse, batches)
     verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
@@ -70,6 +69,16 @@ def _report(warehouse: Warehouse) -> Counts:
     )
     shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
     return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
+
+
+def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:
+    """The paired batches, as rows by step, without those that a rewind gave up: their rows are gone from the tables."""
+    rewinds = rewinds_among(rows)
+    steps: dict[int, dict[str, LedgerRow]] = {}
+    for row in rows:
+        if not any(rewind.voids(row.batch_id) for rewind in rewinds):
+            steps.setdefault(row.batch_id, {})[row.step] = row
+    return [rows for _, rows in sorted(steps.items()) if PAIRED in rows]
 
 
 def _append_metrics(

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_LANDING, AT_PAIRING, Reason
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, LedgerRow
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 Metrics = dict[str, float]
@@ -23,7 +23,7 @@ def measure(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> list[Met
 
 
 def _count_tables(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> _Counted:
-    first, last = steps[0][PAIRED].batch_id, steps[-1][PAIRED].batch_id
+    first, last = min(_counted_ids(rows[PAIRED])[0] for rows in steps), steps[-1][PAIRED].batch_id
     tables = [
         *(
             _grouped(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last)
@@ -55,18 +55,26 @@ def _open_after(warehouse: Warehouse, paired: LedgerRow) -> DataFrame:
     )
 
 
+def _counted_ids(paired: LedgerRow) -> range:
+    """The batches whose rows are counted: the batch itself; a rewind answers for those that it gave up, which must have none."""
+    return range(paired.counts[TO_BATCH] + 1 if paired.kind == REWIND else paired.batch_id, paired.batch_id + 1)
+
+
 def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
     """All numbers of one batch; the `…_difference` ones are conservation laws and must be 0."""
-    planned, landed, paired = rows[PLANNED], rows[LANDED], rows[PAIRED]
-    batch_id = paired.batch_id
+    planned, paired = rows[PLANNED], rows[PAIRED]
+    landed, rewound = rows.get(LANDED, paired), paired.kind == REWIND
 
     def count(table: str, *labels: str) -> int:
-        return sum(counted.get((table, batch_id, str(label)), 0) for label in labels)
+        ids = (paired.batch_id,) if table in (COMPOUNDS, OPEN) else _counted_ids(paired)
+        return sum(counted.get((table, batch_id, str(label)), 0) for label in labels for batch_id in ids)
 
-    pairs, left_only, right_only = (count(COMPOUNDS, kind) for kind in ("pair", "left_only", "right_only"))
-    compounds = pairs + left_only + right_only
+    kinds = [count(COMPOUNDS, kind) for kind in ("pair", "left_only", "right_only")]
+    compounds = sum(kinds)
+    # Corrections are no outcomes of events.
+    pairs, left_only, right_only = [0, 0, 0] if rewound else kinds
     accepted, broken = count("raw", "accepted"), count("raw", *AT_LANDING)
-    refused = count(REJECTED, *AT_PAIRING)
+    refused = 0 if rewound else count(REJECTED, *AT_PAIRING)
     open_before, open_after = planned.counts["open_before"], count(OPEN, "open")
     collapsed = paired.counts[Outcome.COLLAPSED]
     published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
@@ -84,6 +92,7 @@ def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
         "collapsed": collapsed,
         "open_after": open_after,
         "compounds": compounds,
+        "corrections": compounds if rewound else 0,
         "rejected": count(REJECTED, *Reason),
         **{f"rejected_{reason}": count(REJECTED, reason) for reason in Reason},
         "orphan_ratio": (left_only + right_only) / compounds if compounds else 0.0,

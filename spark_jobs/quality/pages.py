@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.metrics import Metrics
 from spark_jobs.quality.suite import Judged, Verdict
-from spark_jobs.storage.ledger import LedgerRow
+from spark_jobs.storage.ledger import REWIND, TO_BATCH, LedgerRow
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -30,7 +30,8 @@ def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
     _write(folder / f"{name}-expectations.html", _without_internet(verdict.page))
-    page = _batch_page(row, metrics, verdict, older=row.batch_id > 1)
+    # A batch that was given up may have no page.
+    page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
     _write(folder / f"{name}.html", page)
     _write(folder / "index.html", page)
     return folder / f"{name}.html"
@@ -50,6 +51,7 @@ def _without_internet(page: str) -> str:
 
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
+    title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
     state = "failed" if verdict.failed else "passed"
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
     return f"""<!doctype html>
@@ -75,6 +77,7 @@ def _story(metrics: Metrics) -> list[tuple[str, float]]:
         "pair": "pairs",
         "left_only": "compounds with a left side only",
         "right_only": "compounds with a right side only",
+        "corrections": "compounds corrected, as the batches that published them were given up",
         "collapsed": "events collapsed",
         "rejected": "events rejected",
         "open_after": "events still open",

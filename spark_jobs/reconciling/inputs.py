@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.reconciling.findings import Finding, flagged
 from spark_jobs.reconciling.topics import fingerprint
+from spark_jobs.storage.ledger import LIVE
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 PLACE = ("topic", "partition", "offset")
@@ -20,16 +21,19 @@ def raw_rows(warehouse: Warehouse, horizon: int) -> DataFrame:
     return reduce(DataFrame.unionAll, tables).where(F.col("batch_id") <= horizon)
 
 
-def outcomes(warehouse: Warehouse, ledger: DataFrame, horizon: int, open_version: int) -> DataFrame:
-    """The coordinates of every record in each table that says what became of it; open events as they were at the horizon."""
-    replays = ledger.where(F.col("kind") != "live").select("batch_id").distinct()
-    # A replay gives records another outcome without taking back the first; that one is what counts here.
+def outcomes(warehouse: Warehouse, ledger: DataFrame, void: Column, horizon: int, open_version: int) -> DataFrame:
+    """The coordinates of every record in each table that says what became of it; open events as they were at the horizon.
+
+    `void`: whether a row is of a batch that was given up; compound_events keeps such rows, as the outbox.
+    """
+    others = ledger.where(F.col("kind") != LIVE).select("batch_id").distinct()
+    # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind gives none.
     compounds, rejected = (
-        warehouse.read(table).where(F.col("batch_id") <= horizon).join(replays, "batch_id", "left_anti")
+        warehouse.read(table).where(F.col("batch_id") <= horizon).join(others, "batch_id", "left_anti")
         for table in (COMPOUNDS, REJECTED)
     )
     sides = [
-        compounds.where(F.col(f"{side}_offset").isNotNull()).select(
+        compounds.where(F.col(f"{side}_offset").isNotNull() & ~void).select(
             *(F.col(f"{side}_{name}").alias(name) for name in PLACE), F.lit(COMPOUNDS).alias("source")
         )
         for side in ("left", "right")

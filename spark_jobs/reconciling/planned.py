@@ -8,12 +8,20 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, Rewind
+
+
+def is_void(rewinds: list[Rewind]) -> Column:
+    """Whether a rewind gave the row's batch up: its records were read again by later batches, which answer for them."""
+    void = F.lit(False)
+    for rewind in rewinds:
+        void = void | ((F.col("batch_id") > rewind.to_batch) & (F.col("batch_id") < rewind.batch_id))
+    return void
 
 
 def planned_ranges(ledger: DataFrame) -> DataFrame:
     """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost."""
-    live = ledger.where((F.col("step") == PLANNED) & (F.col("kind") == "live"))
+    live = ledger.where((F.col("step") == PLANNED) & (F.col("kind") == LIVE))
     return live.select("batch_id", F.explode("offsets").alias("part")).select(
         "batch_id", *(f"part.{name}" for name in ("topic", "partition", "from_offset", "until_offset", "lost"))
     )
@@ -33,10 +41,14 @@ def check_contiguous(ranges: DataFrame) -> DataFrame:
     )
 
 
-def check_steps(ledger: DataFrame) -> DataFrame:
-    """Every batch has each step once, up to `published`."""
-    steps = ledger.groupBy("batch_id").agg(F.collect_list("step").alias("steps"))
+def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
+    """Every batch has each step once, up to `published`; a rewind lands nothing, a void batch may have been given up anywhere
+    before it was paired.
+    """
+    grouped = ledger.groupBy("batch_id").agg(F.collect_list("step").alias("steps"), F.max("kind").alias("kind"))
+    steps = grouped.where(~is_void(rewinds) | F.array_contains("steps", PAIRED))
     wanted = F.array(*(F.lit(step) for step in (PLANNED, LANDED, PAIRED, PUBLISHED)))
+    wanted = F.when(F.col("kind") == REWIND, F.array_remove(wanted, LANDED)).otherwise(wanted)
     repeated = F.filter(F.array_distinct("steps"), lambda step: F.size(F.array_remove("steps", step)) < F.size("steps") - 1)
     found = steps.select("batch_id", F.array_except(wanted, "steps").alias("missing"), repeated.alias("twice"))
     return reduce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -10,12 +11,14 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.tables import LEDGER, Warehouse, declared_schema
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
+LIVE, REWIND = "live", "rewind"
+TO_BATCH = "to_batch"
 
 
 class OffsetRange(NamedTuple):
@@ -36,6 +39,22 @@ class OffsetRange(NamedTuple):
     def planned(self) -> int:
         """Offsets in the range."""
         return self.until_offset - self.from_offset
+
+
+class Rewind(NamedTuple):
+    """A rewind as it was planned: the batches between `to_batch` and `batch_id`, both exclusive, are void."""
+
+    batch_id: int
+    to_batch: int
+
+    def voids(self, batch_id: int) -> bool:
+        """Whether this rewind gave the batch up."""
+        return self.to_batch < batch_id < self.batch_id
+
+
+def rewinds_among(rows: Iterable[LedgerRow]) -> list[Rewind]:
+    """The rewinds planned in these rows, by batch_id."""
+    return sorted(Rewind(row.batch_id, row.counts[TO_BATCH]) for row in rows if (row.kind, row.step) == (REWIND, PLANNED))
 
 
 @dataclass(frozen=True)
@@ -84,12 +103,17 @@ class Ledger:
         newest = self._table().groupBy("step").agg(F.max("batch_id").alias("batch_id")).collect()
         return dict.fromkeys(STEPS, 0) | {row["step"]: row["batch_id"] for row in newest}
 
-    def rows(self, first: int, last: int) -> list[LedgerRow]:
-        """All rows of the batches first..last, both inclusive, by batch and step."""
-        found = [_from_row(row) for row in self._table().where(F.col("batch_id").between(first, last)).collect()]
+    def rows(self, first: int, last: int | None = None) -> list[LedgerRow]:
+        """All rows of the batches first..last, both inclusive, by batch and step; `last` None: up to the newest."""
+        wanted = (F.col("batch_id") >= first) & (F.lit(True) if last is None else F.col("batch_id") <= last)
+        found = [_from_row(row) for row in self._table().where(wanted).collect()]
         for row in found[:1]:
             self._check_identity(row)
         return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
+
+    def rewinds(self) -> list[Rewind]:
+        """Every rewind that was ever planned, by batch_id."""
+        return rewinds_among(_from_row(row) for row in self._table().where(F.col("kind") == REWIND).collect())
 
     def _check_identity(self, row: LedgerRow) -> None:
         ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity
@@ -98,6 +122,16 @@ class Ledger:
                 f"pipeline {self.warehouse.pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
                 f"now says {now}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
             )
+
+    def plan(self, plan: LedgerRow) -> LedgerRow:
+        """Writes the plan of a batch before any work on it, and gives the row that is in the table: that one counts."""
+        self.append(plan)
+        written = next(row for row in self.rows(plan.batch_id, plan.batch_id) if row.step == PLANNED)
+        if (written.kind, written.counts.get(TO_BATCH)) != (plan.kind, plan.counts.get(TO_BATCH)):
+            raise JobProblem(
+                f"batch {plan.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
+            )
+        return written
 
     def append(self, *rows: LedgerRow) -> None:
         """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing.

@@ -1,0 +1,143 @@
+"""What a rewind would do: batches given up, rows that go, corrections, offsets to read again, and whether they are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.broker.offsets import TopicsNow, lost_range
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.rewinding.revisions import changed_since
+from spark_jobs.rewinding.target import Target, starting_ranges
+from spark_jobs.rewinding.undo import appended_tables, check_open_events
+from spark_jobs.storage.ledger import OffsetRange
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, raw_table
+
+
+class Preview(NamedTuple):
+    """Numbers of rows, by table or kind. `published`: compounds to be corrected that consumers have; `waiting`: that are
+    paired, but not published yet; `unsent`: rows of a batch that was never paired. `again`: range (from_offset to end_offset) -> its
+    part that the broker no longer has. `lost`: those of these parts of which the raw tables have rows.
+    """
+
+    target: Target
+    rows: dict[str, int]
+    open_now: int
+    published: int
+    waiting: int
+    unsent: int
+    again: dict[OffsetRange, str | None]
+    lost: list[str]
+
+
+def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
+    """Only reads. Raises NeedsOperator if open_events cannot be brought back."""
+    check_open_events(warehouse, target.to_batch, target.open_version, target.open_after)
+    landed, rows = _landed(warehouse, target), _rows(warehouse, target)
+    again, lost = dict[OffsetRange, str | None](), []
+    for at in starting_ranges(target):
+        if at.from_offset == at.end_offset:
+            continue
+        again[at] = part_that_is_gone(at, topics)
+        if again[at] and _is_landed(at, landed, topics):
+            lost.append(str(again[at]))
+    return Preview(
+        target,
+        {table: rows.get(table, 0) for table in appended_tables(warehouse)},
+        rows.get(OPEN, 0),
+        rows.get("published", 0),
+        rows.get("waiting", 0),
+        rows.get("unsent", 0),
+        again,
+        lost,
+    )
+
+
+def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
+    changed = changed_since(warehouse, target.to_batch, target.last_paired)
+    seen = F.when(F.col("now.batch_id") <= target.published, "published").otherwise("waiting")
+    later = F.col("batch_id") > target.to_batch
+    tables = [warehouse.read(table).where(later).select(F.lit(table).alias("what")) for table in appended_tables(warehouse)]
+    tables += [
+        warehouse.read(OPEN).select(F.lit(OPEN).alias("what")),
+        changed.select(seen.alias("what")),
+        warehouse.read(COMPOUNDS).where(F.col("batch_id") > target.last_paired).select(F.lit("unsent").alias("what")),
+    ]
+    counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
+    return {row["what"]: row["rows"] for row in counted}
+
+
+def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and last offset that the raw tables have of the batches given up, both inclusive, by partition."""
+    raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in warehouse.pipeline.sides))
+    spans = raw.where(F.col("batch_id") > target.to_batch).groupBy("topic", "partition")
+    found = spans.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
+    return {(row["topic"], row["partition"]): (row["first"], row["last"]) for row in found}
+
+
+def _still_there(at: OffsetRange, topics: TopicsNow) -> tuple[int, int]:
+    place = (at.topic, at.partition)
+    return topics.earliest.get(place, at.end_offset), topics.end.get(place, 0)
+
+
+def part_that_is_gone(at: OffsetRange, topics: TopicsNow) -> str | None:
+    """The part of the range that the broker no longer has, as `lost_range` writes it."""
+    earliest, end = _still_there(at, topics)
+    if earliest > at.from_offset:
+        return lost_range(at.topic, at.partition, at.from_offset, min(earliest, at.end_offset))
+    return lost_range(at.topic, at.partition, max(end, at.from_offset), at.end_offset) if end < at.end_offset else None
+
+
+def _is_landed(at: OffsetRange, landed: dict[tuple[str, int], tuple[int, int]], topics: TopicsNow) -> bool:
+    if (at.topic, at.partition) not in landed:
+        return False
+    first, last = landed[at.topic, at.partition]
+    earliest, end = _still_there(at, topics)
+    return first < earliest or last >= end
+
+
+def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
+    """Raises NeedsOperator if rows would go that can never be read again, unless the operator gives them up."""
+    given = set(accepted)
+    for lost in preview.lost:
+        if lost not in given:
+            raise NeedsOperator(
+                f"the broker no longer has {lost}, and the raw tables would give it up with their rows: go back to a later batch, "
+                f"or run rewind with --accept-lost-range {lost} to lose these records"
+            )
+
+
+def told(preview: Preview) -> str:
+    """The preview for people."""
+    target = preview.target
+    first, last = target.to_batch + 1, target.newest
+    void = f"batch {first}" if first == last else f"batches {first} to {last}"
+    lines = [f"back to batch {target.to_batch}, {void} given up" + _unpaired(target)]
+    lines += [_line(f"rows of {table} that go", rows) for table, rows in preview.rows.items()]
+    if preview.unsent:
+        lines.append(_line(f"rows of {COMPOUNDS} that go, never sent", preview.unsent))
+    lines += [
+        _line(f"rows of {OPEN}, now", preview.open_now),
+        _line(f"rows of {OPEN}, then", target.open_after),
+        _line("compounds to be corrected that are published", preview.published),
+        _line("compounds to be corrected that are not published yet", preview.waiting),
+    ]
+    if preview.waiting:
+        lines.append("(they go out first, as some of them may be out already; the corrections follow)")
+    lines.append("read again:" if preview.again else "nothing is read again")
+    for at, gone in preview.again.items():
+        state = f"the broker no longer has {gone}" if gone else "all on the broker"
+        lines.append(f"    {lost_range(at.topic, at.partition, at.from_offset, at.end_offset)}  {state}")
+    return "\n".join(lines)
+
+
+def _unpaired(target: Target) -> str:
+    return f" ({target.newest} was never paired)" if target.newest > target.last_paired else ""
+
+
+def _line(what: str, number: int) -> str:
+    return f"{what:<54}{number:>12,}"

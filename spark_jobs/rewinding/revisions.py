@@ -1,0 +1,89 @@
+"""Corrections of compounds that consumers may have: retractions by the rewind, next revisions by the batches after it.
+
+compound_events is the outbox, so it is never put back: what stands in it has been sent, or will be. Its rows up to a batch, of
+each pair_id the one with the largest revision, are what a consumer has after that batch.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.rewinding.target import CORRECTED_FROM, CORRECTED_TO
+from spark_jobs.storage.ledger import Ledger, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse
+
+UPSERT, RETRACT = "upsert", "retract"
+
+
+def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> DataFrame:
+    """One row for each pair_id that the batches after `to_batch` wrote, up to `last_paired` (inclusive), and that a consumer must
+    be corrected about. `now`: its last row; `then`: its last row up to `to_batch`, null if there is none or it was retracted.
+    """
+    rows = warehouse.read(COMPOUNDS).where(F.col("batch_id") <= last_paired)
+    touched = rows.where(F.col("batch_id") > to_batch).select("pair_id").distinct()
+    whole = F.struct(*rows.columns)
+    before = F.when(F.col("batch_id") <= to_batch, F.col("revision"))
+    both = (
+        rows.join(touched, "pair_id", "left_semi")
+        .groupBy("pair_id")
+        .agg(F.max_by(whole, "revision").alias("now"), F.max_by(whole, before).alias("earlier"))
+    )
+    # max_by gives any row where all revisions are null.
+    was = (F.col("earlier.batch_id") <= to_batch) & (F.col("earlier.op") == UPSERT)
+    sides = both.select("pair_id", "now", F.when(was, F.col("earlier")).alias("then"))
+    return sides.where((F.col("now.op") == UPSERT) | F.col("then").isNotNull())
+
+
+def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
+    """The rows of compound_events that take back what changed, each with the next revision: there again, or retracted."""
+    gone = F.col("then").isNull()
+    row = F.when(gone, F.col("now")).otherwise(F.col("then"))
+    given: dict[str, Column] = {
+        "revision": F.col("now.revision") + 1,
+        "op": F.when(gone, F.lit(RETRACT)).otherwise(F.lit(UPSERT)),
+        "batch_id": F.lit(batch_id).cast("bigint"),
+    }
+    columns = changed.schema["now"].dataType.fieldNames()  # type: ignore[attr-defined]  # it is a struct
+    picked = changed.select(row.alias("row"), "now", "then")
+    return picked.select(*(given.get(name, F.col("row").getField(name)).alias(name) for name in columns))
+
+
+def next_revisions(warehouse: Warehouse, compounds: DataFrame, counts: dict[str, int]) -> DataFrame:
+    """The compounds of a batch whose plan has these counts: one that was retracted by a rewind comes with its next revision."""
+    if CORRECTED_TO not in counts:
+        return compounds
+    known = warehouse.read(COMPOUNDS).where(F.col("batch_id").between(counts[CORRECTED_FROM], counts[CORRECTED_TO]))
+    last = known.groupBy("pair_id").agg(F.max("revision").alias("known"))
+    revised = compounds.join(last, "pair_id", "left")
+    revision = F.coalesce(F.col("known") + 1, F.col("revision")).alias("revision")
+    return revised.select(*(revision if name == "revision" else F.col(name) for name in compounds.columns))
+
+
+def carried(counts: dict[str, int]) -> dict[str, int]:
+    """What the next step of a batch takes over from its plan."""
+    return {name: counts[name] for name in (CORRECTED_FROM, CORRECTED_TO) if name in counts}
+
+
+def still_to_come(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> dict[str, int]:
+    """What the plan of the batch after `last` (a `paired` row) carries: where to look for revisions; nothing if no compound of
+    a void batch can come back any more, because all its events have been read again and are not open.
+    """
+    if last is None or CORRECTED_TO not in last.counts:
+        return {}
+    rewind = ledger.rows(last.counts[CORRECTED_TO], last.counts[CORRECTED_TO])[0]
+    ends = {(at.topic, at.partition): at.end_offset for at in rewind.offsets}
+    reached = {(at.topic, at.partition): at.until_offset for at in last.offsets}
+    if all(reached.get(place, 0) >= end for place, end in ends.items()):
+        waiting = warehouse.read(OPEN, last.versions[OPEN])
+        if not waiting.where(_before(ends)).limit(1).count():
+            return {}
+    return carried(last.counts)
+
+
+def _before(ends: dict[tuple[str, int], int]) -> Column:
+    """Whether an event stands before the end of its partition's range, exclusive."""
+    found = F.lit(False)
+    for (topic, partition), end in ends.items():
+        found = found | ((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end))
+    return found

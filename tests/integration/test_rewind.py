@@ -1,0 +1,321 @@
+"""Rewind: tables and position go back, what was published is corrected, and the pipeline ends where an undisturbed one does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from include.local_broker import create_topics
+from include.pipeline_config import Side
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.broker.settings import VARIABLE
+from spark_jobs.job import job_parser, run_job
+from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.storage.tables import declared_schema
+from spark_jobs.storage.writer_lock import writer_lock
+from tests.conftest import yaml_of
+from tests.integration.reading import consume, table_rows
+from tests.integration.test_publishing import publish_only
+from tests.timeline import CALLS
+
+pytestmark = pytest.mark.integration
+
+TABLES = ("raw_analytics", "raw_metrics", "open_events", "rejected_events", "compound_events")
+
+
+class Killed(Exception):
+    """Instead of a kill."""
+
+
+@pytest.fixture
+def pipeline(broker, request, monkeypatch):
+    """Clocks follow the events alone, so that one cut of the traffic always gives the same. T = 100, G = 200, R = 500."""
+    name = f"r{abs(hash(request.node.nodeid)):x}"[:12]
+    monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))
+    mine = replace(
+        CALLS,
+        name=name,
+        left=Side(f"{name}.analytics", "analytics"),
+        right=Side(f"{name}.metrics", "metrics"),
+        output_topic=f"{name}.output",
+        clock="stream_time",
+        tolerance_ms=100,
+        gap_ms=200,
+        grace_ms=500,
+    )
+    topics = {mine.left.topic: 1, mine.right.topic: 1, mine.output_topic: 2}
+    create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
+    return mine
+
+
+@pytest.fixture
+def send(broker, pipeline):
+    """send("a0:x m50:x a99:x=2"): left at 0 and right at 50 ms of user x, and another left with payload 2."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    begun = time.time_ns() // 1_000_000 - 3_600_000
+
+    def send_words(words):
+        for word in words.split():
+            side = pipeline.left if word[0] == "a" else pipeline.right
+            at, _, user = word[1:].partition(":")
+            user, _, payload = user.partition("=")
+            body = {"user1": user, "user2": "v", "timestamp": begun + int(at or 0), side.payload: payload or word}
+            # One record after the other: their offsets are part of what is compared.
+            producer.produce(side.topic, value=json.dumps(body) if at else b"{nope", key=f"{user}-v")
+            assert producer.flush(20) == 0
+
+    return send_words
+
+
+def run(warehouse):
+    land_events.main(warehouse, 1_000_000, ())
+    return pair_events.main(warehouse)
+
+
+def with_settings(warehouse, **settings):
+    return replace(warehouse, pipeline=replace(warehouse.pipeline, **settings))
+
+
+@contextmanager
+def killed_at(monkeypatch, point):
+    """Whoever changes a table dies at the point."""
+
+    def die(name):
+        if name == point:
+            raise Killed(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.storage.commit.fault_point", die)
+        with pytest.raises(Killed):
+            yield
+
+
+def consumed(warehouse, broker):
+    """What a consumer has who applies every message: pair_id -> (kind, value). Revisions of a pair_id come one after the other."""
+    state, revisions = {}, Counter()
+    for message in consume(broker.bootstrap, warehouse.pipeline.output_topic):
+        pair_id = message["pair-id"]
+        assert int(message["revision"]) == revisions[pair_id], pair_id
+        assert (message["op"] == "retract") == (message["value"] is None)
+        revisions[pair_id] += 1
+        state.pop(pair_id, None)
+        if message["op"] == "upsert":
+            state[pair_id] = (message["kind"], json.dumps(message["value"]))
+    return state
+
+
+def compounds(warehouse):
+    """What the outbox of a pipeline without a rewind says: pair_id -> (kind, value as it is published)."""
+    found = {}
+    for row in table_rows(warehouse, "compound_events"):
+        payloads = {name: json.loads(row[name]) if row[name] else None for name in ("analytics", "metrics")}
+        value = {"user1": row["user1"], "user2": row["user2"], "ts": row["ts"], **payloads}
+        assert (row["revision"], row["op"]) == (0, "upsert")
+        found[row["pair_id"]] = (row["kind"], json.dumps(value))
+    return found
+
+
+def same_rows(one, other, table):
+    def rows(warehouse):
+        columns = [name for name in warehouse.read(table).columns if name != "batch_id"]
+        return Counter(str([row[name] for name in columns]) for row in table_rows(warehouse, table))
+
+    return rows(one) == rows(other)
+
+
+def copied(warehouse, tmp_path, name):
+    shutil.copytree(warehouse.root, tmp_path / name)
+    return replace(warehouse, root=str(tmp_path / name))
+
+
+def steps(warehouse, batch_id):
+    return {row.step: row for row in Ledger(warehouse).rows(batch_id, batch_id)}
+
+
+def broken(*_):
+    raise BrokenInvariant("conservation broken: on purpose")
+
+
+def test_a_pipeline_that_was_rewound_twice_ends_where_an_undisturbed_one_does(
+    warehouse, broker, send, tmp_path, monkeypatch, capsys
+):
+    send("a0:x m50:x a0:y m:bad a10:z=1 a10:z=1 a2000:tick m2000:tick")
+    run(warehouse)
+    send("a3000:d m3040:d a3900:waits a4000:tick m4000:tick")
+    run(warehouse)
+    undisturbed = copied(warehouse, tmp_path, "undisturbed")
+    # From here on somebody has set the tolerance to 1 ms: pairs fall apart.
+    wrong = with_settings(warehouse, tolerance_ms=1)
+    send("m3950:waits a5000:e m5050:e m5000:twice=1 m5000:twice=1 a1000:late a: a6000:tick m6000:tick")
+    run(wrong)
+    publish_compounds.main(wrong)
+    # Comes after its session was over; whoever reads it together with the batch before does not find it late.
+    send("a5200:behind a7000:f m7050:f a8000:tick m8000:tick")
+    run(wrong)
+    publish_only(wrong, 0)
+    send("a9000:g m9050:g a10000:tick m10000:tick")
+    land_events.main(wrong, 1_000_000, ())
+    with monkeypatch.context() as patched:
+        patched.setattr(pair_events, "check_conservation", broken)
+        with pytest.raises(BrokenInvariant):
+            pair_events.main(wrong)
+    assert consumed(warehouse, broker) != {} and reconcile.main(warehouse).offenders == []
+
+    before = {table: warehouse.version(table) for table in (*TABLES, "batch_ledger")}
+    report = rewind.dry_run(warehouse, 2)
+    name = warehouse.pipeline.name
+    assert [line.split() for line in report.splitlines()] == [
+        line.split()
+        for line in f"""
+            back to batch 2, batches 3 to 5 given up (5 was never paired)
+            rows of raw_analytics that go   9
+            rows of raw_metrics that go     9
+            rows of rejected_events that go 4
+            rows of open_events, now        2
+            rows of open_events, then       3
+            compounds to be corrected that are published            6
+            compounds to be corrected that are not published yet    3
+            (they go out first, as some of them may be out already; the corrections follow)
+            read again:
+            {name}.analytics-0:8-17 all on the broker
+            {name}.metrics-0:5-14 all on the broker
+            nothing was changed; --yes does it""".strip().splitlines()
+    ]
+    assert {table: warehouse.version(table) for table in before} == before
+
+    # Killed twice, then finished by the next batch, which reads everything since batch 2 with the right settings.
+    for point in ("after_planned", "after_compound_events"):
+        with killed_at(monkeypatch, point):
+            rewind.main(warehouse, 2)
+    assert rewind.dry_run(warehouse, 2).startswith("rewind 6 to batch 2 was begun and not finished")
+    assert reconcile.main(warehouse).offenders == [], "in the middle of a rewind"
+    send("a11000:h m11050:h a12000:tick m12000:tick")
+    run(warehouse)
+    run(undisturbed)
+    assert [steps(warehouse, 7)[PLANNED].counts.get(name) for name in ("corrected_from", "corrected_to")] == [3, 6]
+    publish_compounds.main(warehouse)
+    assert consumed(warehouse, broker) == compounds(undisturbed)
+    assert all(same_rows(warehouse, undisturbed, table) for table in TABLES[:-1])
+    assert report_quality.main(warehouse)["batches"] == 4, "1, 2, the rewind and 7"
+    answer = reconcile.main(warehouse)
+    assert answer.offenders == []
+    assert [answer.counts[name] for name in ("published batches", "rewinds", "void batches")] == [3, 1, 3]
+    kinds = Counter(m["op"] for m in consume(broker.bootstrap, warehouse.pipeline.output_topic))
+    assert kinds["retract"] == 9
+
+    # Once more, to where the first rewind ended; repeating the command does nothing.
+    assert rewind.main(warehouse, 6)["compounds"] == 11
+    assert rewind.main(warehouse, 6) == {}
+    assert rewind.dry_run(warehouse, 6) == "nothing to do: rewind 8 has put the pipeline back to batch 6"
+    run(warehouse)
+    publish_compounds.main(warehouse)
+    assert consumed(warehouse, broker) == compounds(undisturbed)
+    assert all(same_rows(warehouse, undisturbed, table) for table in TABLES[:-1])
+    assert reconcile.main(warehouse).offenders == []
+    with pytest.raises(NeedsOperator, match="batch 7 is void, rewind 8 went back to batch 6: name batch 6 or one from 8 on"):
+        rewind.main(warehouse, 7)
+    # Nothing of what was read twice is open any more, so nobody looks for revisions again.
+    run(warehouse)
+    assert (
+        "corrected_to" in steps(warehouse, 9)[PAIRED].counts and "corrected_to" not in steps(warehouse, 10)[PLANNED].counts
+    )
+
+
+def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, send, monkeypatch):
+    send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
+    land_events.main(warehouse, 1_000_000, ())
+    # The compounds are written, and it dies again and again before it is paired.
+    with killed_at(monkeypatch, pair_events, "after_compounds"):
+        pair_events.main(warehouse)
+    assert len(table_rows(warehouse, "compound_events")) == 1
+    written = {table: warehouse.read(table).toArrow() for table in ("raw_analytics", "compound_events")}
+    dead = steps(warehouse, 1)[LANDED]
+    counts = rewind.main(warehouse, 0)
+    assert (counts["batch_id"], counts["compounds"], counts["open_after"]) == (2, 0, 0)
+    assert [table_rows(warehouse, table) for table in TABLES] == [[]] * 5
+    # Its place in the sequence is taken: what a job of the dead batch would still write comes too late.
+    for table, rows in written.items():
+        commit(warehouse, table, warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, table)), table, 1)
+    Ledger(warehouse).append(dead.next_step(PAIRED, dead.started_at))
+    assert [table_rows(warehouse, table) for table in TABLES] == [[]] * 5
+    assert PAIRED not in steps(warehouse, 1)
+
+    assert run(warehouse)["pair"] == 1
+    publish_compounds.main(warehouse)
+    (message,) = consume(broker.bootstrap, warehouse.pipeline.output_topic)
+    assert (message["revision"], message["op"]) == ("0", "upsert")
+    report_quality.main(warehouse)
+    assert reconcile.main(warehouse).offenders == []
+
+
+def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, broker, send):
+    send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
+    run(warehouse)
+    send("a3000:y m3050:y a3900:waits a4000:tick m4000:tick")
+    run(warehouse)
+    topic = warehouse.pipeline.left.topic
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for removed in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+        removed.result(timeout=20)
+    lost = f"{topic}-0:3-5"
+    report = rewind.dry_run(warehouse, 1)
+    assert f"{topic}-0:3-6  the broker no longer has {lost}" in report
+    assert f"--yes refuses this without --accept-lost-range {lost}" in report
+    with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, .*--accept-lost-range {lost} to lose"):
+        rewind.main(warehouse, 1)
+    assert len(table_rows(warehouse, "raw_analytics")) == 6
+
+    # The same of the open events as they were: without their files there is no way back.
+    for file in Path(warehouse.path("open_events")).glob("*.parquet"):
+        if file.name not in {Path(name).name for name in warehouse.read("open_events").inputFiles()}:
+            file.unlink()
+    with pytest.raises(NeedsOperator, match=r"open_events as it was after batch 1 \(version 1\) cannot be read any more"):
+        rewind.main(warehouse, 1, [lost])
+    assert Ledger(warehouse).last_ids()[PLANNED] == 2
+
+    rewind.main(warehouse, 0, [f"{topic}-0:0-5"])
+    with pytest.raises(NeedsOperator, match=f"the broker no longer has 5 records that were never landed, {topic}-0:0-5"):
+        run(warehouse)
+
+
+def test_a_restored_delta_table_remembers_the_transaction_versions(warehouse, spark, tmp_path):
+    path = str(tmp_path / "table")
+
+    def write(batch_id):
+        frame = spark.createDataFrame([(batch_id,)], "batch_id BIGINT").write.format("delta").mode("append")
+        frame.option("txnAppId", "step").option("txnVersion", batch_id).save(path)
+
+    def batches():
+        return sorted(row["batch_id"] for row in spark.read.format("delta").load(path).collect())
+
+    for batch_id in (1, 2, 3):
+        write(batch_id)
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
+    assert batches() == [1]
+    # Skipped without an error: that is why a batch_id is never used again.
+    write(2)
+    write(3)
+    assert batches() == [1]
+    write(4)
+    assert batches() == [1, 4]
+
+
+def test_another_writer_at_work_is_named(pipeline, tmp_path, capsys):
+    arguments = ["--pipeline", str(yaml_of(pipeline, tmp_path)), "--warehouse", str(tmp_path)]
+    given = job_parser("rewind", "").parse_args(arguments)
+    with writer_lock(str(tmp_path), pipeline.name, "land_events", 1), pytest.raises(SystemExit) as ended:
+        run_job("rewind", given, lambda _: pytest.fail("two writers at once"), lock_wait_s=0.3)
+    assert ended.value.code == 1
+    assert f"{pipeline.name}/writer.lock is held by land_events (process" in capsys.readouterr().err
