@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery soak
+.PHONY: help demo setup test soak lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
