@@ -18,6 +18,7 @@ from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import end_session, spark_session
+from spark_jobs.storage.faults import files_named, java_line
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 from spark_jobs.task_watch import end_with_the_task
@@ -48,7 +49,7 @@ def run_job(
         end_with_the_task()
         check_runnable(pipeline)
         root = warehouse_folder(arguments.warehouse)
-        with writer_lock(root, pipeline.name, job, lock_wait_s):
+        with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             spark = spark_session(job, pipeline.name)
             try:
                 counts = work(Warehouse(spark, root, pipeline))
@@ -75,7 +76,7 @@ def told_in_one_line() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         first_line = next(iter(str(error).strip().splitlines()), "")
-        _end_with(error, f"{type(error).__name__}: {first_line[:500]}")
+        _end_with(error, (java_line(str(error)) or f"{type(error).__name__}: {first_line}")[:500])
 
 
 def _end_with(error: Exception, line: str) -> None:

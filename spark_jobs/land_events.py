@@ -31,6 +31,7 @@ from spark_jobs.pairing.parsing_in_bulk import parse_columns
 from spark_jobs.rewinding.revisions import still_to_come
 from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import expect_rows
+from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
@@ -51,6 +52,7 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Iterable[str])
 def finish_batch(warehouse: Warehouse, ledger: Ledger) -> LedgerRow | None:
     """Does what the last batch still lacks; gives its `paired` row, None before the first batch."""
     steps = ledger.last_batch()
+    check_tables(warehouse, newest_row(steps))
     if not steps:
         return None
     planned = steps[PLANNED]
@@ -66,6 +68,7 @@ def plan_batch(
     """Writes the plan of the next batch before any work on it, and gives the row that is in the table."""
     started = datetime.now(UTC)
     pipeline = warehouse.pipeline
+    check_ledger(warehouse, last)
     previous = {(known.topic, known.partition): known for known in last.offsets} if last else {}
     now = ask_broker(kafka_settings(), [side.topic for side in pipeline.sides])
     plan = LedgerRow(
@@ -77,7 +80,7 @@ def plan_batch(
         # The plan holds all that a batch starts from: the previous clock, and the open events as they are now.
         clock=last.clock if last else None,
         counts={"open_before": last.counts["open_after"] if last else 0, **still_to_come(warehouse, ledger, last)},
-        versions={OPEN: last.versions[OPEN] if last else warehouse.version(OPEN)},
+        versions=last.versions if last else {OPEN: warehouse.version(OPEN)},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
         started_at=started,
@@ -105,7 +108,8 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> Ledg
         )
     progress = [PartitionProgress(known.until_offset == known.end_offset, known.max_ts) for known in offsets]
     clock = batch_clock(progress, planned.wall_time, planned.clock, pipeline.clock)
-    landed = planned.next_step(LANDED, started, offsets=offsets, clock=clock, counts=counts)
+    versions = planned.versions | table_versions(warehouse, [raw_table(side) for side in pipeline.sides])
+    landed = planned.next_step(LANDED, started, offsets=offsets, clock=clock, counts=counts, versions=versions)
     ledger.append(landed)
     return landed
 

@@ -30,6 +30,7 @@ from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.rewinding.revisions import carried, next_revisions
 from spark_jobs.session import expect_rows
+from spark_jobs.storage.agreement import check_tables, newest_row, table_versions
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
@@ -48,6 +49,7 @@ def main(warehouse: Warehouse) -> Counts:
     steps = ledger.last_batch()
     if LANDED not in steps or PAIRED in steps:
         return {}
+    check_tables(warehouse, newest_row(steps))
     paired = pair_batch(warehouse, ledger, steps[PLANNED], steps[LANDED])
     return {"batch_id": paired.batch_id, **paired.counts}
 
@@ -84,7 +86,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
     counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
     counts |= {"open_after": open_after, **carried(planned.counts)}
-    versions = {table: warehouse.version(table) for table in _WRITTEN}
+    versions = landed.versions | table_versions(warehouse, _WRITTEN)
     paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)
     return paired

@@ -26,6 +26,7 @@ from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import expect_rows
+from spark_jobs.storage.agreement import check_tables
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
@@ -50,6 +51,7 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
     if last[PAIRED] <= last[PUBLISHED]:
         return {}
     rows = ledger.rows(last[PUBLISHED], last[PAIRED])
+    check_tables(warehouse, rows[-1])
     paired = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
     before = next((row for row in rows if row.step == PUBLISHED), None)
     todo, counts = paired, Counter({"batch_id": last[PAIRED], "batches": len(paired), "compounds": 0, "sent": 0})

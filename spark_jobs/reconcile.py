@@ -24,6 +24,7 @@ from spark_jobs.reconciling import inputs, outputs, planned
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.reconciling.topics import Span, read_spans
 from spark_jobs.session import expect_rows, reading_session
+from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.ledger import LIVE, PAIRED, PUBLISHED, Ledger, LedgerRow, Rewind
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
 
@@ -103,7 +104,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
     if not last:
         # All that is published was given up, and the rewind is about to be published.
         return None
-    (paired,) = (row for row in ledger.rows(last, last) if row.step == PAIRED)
+    paired = next(row for row in ledger.rows(last, last) if row.step == PAIRED)
     rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
@@ -235,10 +236,11 @@ def fail_if_any(name: str, offenders: list[Offenders]) -> None:
 if __name__ == "__main__":
     given = job_parser("reconcile", __doc__).parse_args()
     pipeline = given.pipeline
-    with told_in_one_line():
+    root = warehouse_folder(given.warehouse)
+    with told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
         spark = reading_session("reconcile", pipeline.name)
         try:
-            answer = main(Warehouse(spark, warehouse_folder(given.warehouse), pipeline))
+            answer = main(Warehouse(spark, root, pipeline))
         finally:
             spark.stop()
         print(told(pipeline.name, pipeline.output_topic, answer), flush=True)

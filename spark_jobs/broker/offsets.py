@@ -7,17 +7,32 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.ledger import OffsetRange
 
 Partition = tuple[str, int]
 # librdkafka's default for message.max.bytes.
 _CLIENT_TAKES = 1_000_000
+_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _URL_SAFE = str.maketrans("+/", "-_")
+
+
+class _Admin(AdminClient):
+    """Remembers why connections failed: an unanswered question does not say it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._heard: list[KafkaError] = []
+        super().__init__(admin_settings(settings) | {"error_cb": self._heard.append})
+
+    def heard(self) -> list[KafkaError]:
+        """What it was told so far."""
+        self.poll(0)
+        # That all brokers are away is what the question says itself.
+        return [error for error in self._heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
 
 
 class TopicsNow(NamedTuple):
@@ -30,8 +45,8 @@ class TopicsNow(NamedTuple):
 
 def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     """The first and the end offset of every partition; raises BrokerProblem or, for a missing topic, NeedsOperator."""
+    admin = _Admin(settings)
     try:
-        admin = AdminClient(admin_settings(settings))
         partitions = [(topic, number) for topic in topics for number in range(partition_count(admin, topic, settings))]
         wall_time = time.time_ns() // 1_000_000
         return TopicsNow(
@@ -40,7 +55,7 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
             _list_offsets(admin, partitions, OffsetSpec.latest()),
         )
     except KafkaException as error:
-        raise _no_answer(settings, error) from None
+        raise _no_answer(settings, error, admin) from None
 
 
 class OutputTopic(NamedTuple):
@@ -72,12 +87,12 @@ def topic_id(high: int, low: int) -> str:
 
 def output_topic(settings: Settings, topic: str) -> OutputTopic:
     """Raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers."""
+    admin = _Admin(settings)
     try:
-        admin = AdminClient(admin_settings(settings))
         partitions = partition_count(admin, topic, settings)
         answer = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_WITHIN_S)[topic].result()
     except KafkaException as error:
-        raise _no_answer(settings, error) from None
+        raise _no_answer(settings, error, admin) from None
     # The library's type stubs do not know the methods of its own class.
     found: Any = answer.topic_id
     return OutputTopic(
@@ -100,12 +115,12 @@ def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
     return min(taken, int(settings.get("message.max.bytes", taken)))
 
 
-def partition_count(admin: AdminClient, topic: str, settings: Settings) -> int:
+def partition_count(admin: _Admin, topic: str, settings: Settings) -> int:
     """Number of partitions of a topic; raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers."""
     try:
         found = admin.list_topics(topic, timeout=ANSWER_WITHIN_S).topics[topic]
     except KafkaException as error:
-        raise _no_answer(settings, error) from None
+        raise _no_answer(settings, error, admin) from None
     if found.error is not None or not found.partitions:
         raise NeedsOperator(
             f"topic {topic} is not on the broker at {address(settings)} ({found.error or 'no partitions'}): "
@@ -114,9 +129,17 @@ def partition_count(admin: AdminClient, topic: str, settings: Settings) -> int:
     return len(found.partitions)
 
 
-def _no_answer(settings: Settings, error: KafkaException) -> BrokerProblem:
+def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobProblem:
+    heard = admin.heard()
+    reasons = [" ".join(reason.str().split()) for reason in (error.args[0], *heard)]
+    for number, reason in enumerate(heard, start=1):
+        if reason.code() in _REFUSED:
+            return NeedsOperator(
+                f"Kafka at {address(settings)} refuses the connection ({reasons[number]}): correct user, password or certificate "
+                "authority in the extra of kafka_default"
+            )
     return BrokerProblem(
-        f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({error.args[0].str()}): "
+        f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({'; '.join(dict.fromkeys((reasons[0], reasons[-1])))}): "
         "is the broker up, and is the connection kafka_default right?"
     )
 

@@ -30,7 +30,8 @@ def published_batches(ledger: DataFrame, topic: OutputTopic) -> DataFrame:
         return F.try_element_at("counts", F.lit(name))
 
     same = (count("topic_id_high") == topic.high) & (count("topic_id_low") == topic.low)
-    rows = ledger.where(F.col("step") == PUBLISHED)
+    # A step that is there twice is a finding of its own, and must not double the compounds here.
+    rows = ledger.where(F.col("step") == PUBLISHED).dropDuplicates(["batch_id"])
     return rows.select("batch_id", count("slots").alias("slots"), (~F.coalesce(same, F.lit(True))).alias("gone"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -47,13 +49,18 @@ def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
     steps = grouped.where(~is_void(rewinds) | F.array_contains("steps", PAIRED))
     wanted = F.array(*(F.lit(step) for step in (PLANNED, LANDED, PAIRED, PUBLISHED)))
     wanted = F.when(F.col("kind") == REWIND, F.array_remove(wanted, LANDED)).otherwise(wanted)
-    return flagged(
-        steps.withColumn("missing", F.array_except(wanted, "steps")),
-        F.concat_ws(" ", F.lit("batch"), "batch_id", F.array_join("missing", ", ")),
-        {
-            Finding.STEP_MISSING: F.size("missing") > 0,
-            Finding.STEP_TWICE: F.size(F.array_distinct("steps")) < F.size("steps"),
-        },
+    repeated = F.filter(F.array_distinct("steps"), lambda step: F.size(F.array_remove("steps", step)) < F.size("steps") - 1)
+    found = steps.select("batch_id", F.array_except(wanted, "steps").alias("missing"), repeated.alias("twice"))
+    return reduce(
+        DataFrame.unionAll,
+        (
+            flagged(
+                found,
+                F.concat_ws(" ", F.lit("batch"), "batch_id", F.array_join(which, ", ")),
+                {finding: F.size(which) > 0},
+            )
+            for which, finding in (("missing", Finding.STEP_MISSING), ("twice", Finding.STEP_TWICE))
+        ),
     )
 
 

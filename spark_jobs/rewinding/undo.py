@@ -13,11 +13,11 @@ from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rewinding.revisions import RETRACT, carried, changed_since, corrections
+from spark_jobs.storage.agreement import table_versions
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import PAIRED, TO_BATCH, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
 
-_WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 # How Spark and Delta say that a version's log or files were deleted.
 _GONE = ("DELTA_VERSION_NOT_FOUND", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND")
 
@@ -39,7 +39,7 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     commit(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, "overwrite", never_sent)
     _put_back(warehouse, planned)
     counts = _counted(warehouse, planned)
-    versions = {table: warehouse.version(table) for table in _WRITTEN}
+    versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
     paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)
     return paired

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.delta_log import append, in_folder
+from spark_jobs.storage.delta_log import append, is_folder
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
@@ -27,8 +27,8 @@ def commit(
     """Changes `table` at most once for (`step`, `batch_id`): Delta skips a version it has seen, or an older one, silently.
 
     `mode` is append or overwrite; `replacing`: with overwrite, the SQL condition of the rows that go, which the new ones must
-    fulfil, too. Raises TableProblem if the rows are not of the table's declared schema. Whoever must know
-    what is in the table afterwards reads it: a skipped write looks like a successful one.
+    fulfil, too. Raises TableProblem if the rows are not of the table's declared schema, or the table cannot be written. Whoever
+    must know what is in the table afterwards reads it: a skipped write looks like a successful one.
     """
     declared = declared_schema(warehouse.pipeline, table)
     given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
@@ -44,7 +44,9 @@ def commit(
     )
     if replacing is not None:
         writer = writer.option("replaceWhere", replacing)
-    with _between_fault_points(warehouse.pipeline, step):
+    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+        # Delta would make a table that was deleted anew, with the rows of one batch.
+        warehouse.read(table)
         try:
             writer.save(warehouse.path(table))
         except Exception as error:
@@ -58,8 +60,8 @@ def commit(
 def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
     """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`."""
     declared = declared_schema(warehouse.pipeline, table)
-    if in_folder(warehouse.path(table)):
-        with _between_fault_points(warehouse.pipeline, step):
+    if is_folder(warehouse.path(table)):
+        with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
             append(warehouse.path(table), rows, _app_id(warehouse, step), batch_id, _told(step, batch_id))
         return
     # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.

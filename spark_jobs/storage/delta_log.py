@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,38 +14,60 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pyspark.sql.types import StructType
 
 from include.warehouse_folder import local_folder
-from spark_jobs.problems import JobProblem
+from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
+_VERSION = re.compile(r"(\d{20})\.(?:json|checkpoint\..*(?:parquet|json))")
 
 
-class TableProblem(JobProblem):
-    """A table is missing or not as declared; the text says which and what to do."""
-
-
-class MissingTable(TableProblem):
-    """There is no Delta table at the path."""
-
-
-def missing(path: str) -> MissingTable:
-    """What to raise when there is no table at the path."""
-    return MissingTable(f"there is no table {path}: land_events creates the tables, run it first")
+def is_folder(path: str) -> bool:
+    """Whether the path is a folder of this machine, so that Spark need not be asked."""
+    return local_folder(path) is not None
 
 
 def in_folder(path: str) -> DeltaTable | None:
-    """The newest version of the table at the path; None if the path is no folder, so that Spark has to be asked.
+    """The newest version of the table at the path; None if the path is no folder.
 
-    Only for tables as small as the ledger, and for what the log says of any table. Raises MissingTable, TableProblem.
+    Only for tables as small as the ledger, and for what the log says of any table. Raises NeedsOperator if files of the log are
+    missing or empty, which delta-rs and Delta take for an older version, or cut off; and delta-rs's own errors.
     """
     folder = local_folder(path)
     if folder is None:
         return None
+    log = folder / "_delta_log"
+    _check_log(path, log)
     try:
         return DeltaTable(folder)
     except TableNotFoundError:
-        raise missing(path) from None
-    except DeltaError as error:
-        raise TableProblem(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        raise
+    except DeltaError:
+        # It does not say which file it cannot read.
+        for file in sorted(log.glob("*.json")):
+            if not _is_whole(file):
+                raise damaged(str(file), "is cut off or overwritten") from None
+        raise
+
+
+def _check_log(path: str, log: Path) -> None:
+    commits: set[int] = set()
+    checkpoints = {-1}
+    for file in log.iterdir() if log.is_dir() else ():
+        if found := _VERSION.fullmatch(file.name):
+            # Delta takes an empty file for a version that changed nothing.
+            if not file.stat().st_size:
+                raise damaged(str(file), "is empty")
+            (checkpoints if "checkpoint" in file.name else commits).add(int(found[1]))
+    # A checkpoint holds all that came before it.
+    for version in range(max(checkpoints) + 1, max(commits | checkpoints) + 1):
+        if version not in commits:
+            raise damaged(log_file(path, version), "is missing")
+
+
+def _is_whole(commit: Path) -> bool:
+    try:
+        return all(isinstance(json.loads(line), dict) for line in commit.read_text(encoding="utf-8").splitlines())
+    except ValueError:
+        return False
 
 
 def largest(table: DeltaTable, column: str) -> int | None:
@@ -65,10 +90,9 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
     """Appends the rows in one commit unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.
 
     The commit is made on exactly the table that was looked at, across processes, too: whoever comes second looks again.
-    `told`: what the commit says it is. Raises MissingTable, TableProblem.
+    `told`: what the commit says it is. Raises delta-rs's own errors.
     """
-    problem: DeltaError | None = None
-    for _ in range(_TRIES):
+    for tries_left in reversed(range(_TRIES)):
         table = in_folder(path)
         if table is None:
             return False
@@ -82,9 +106,7 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
         try:
             write_deltalake(table, pa.Table.from_pylist(rows, schema=declared), mode="append", commit_properties=fenced)
             return True
-        except CommitFailedError as error:
-            problem = error
-        except DeltaError as error:
-            problem = error
-            break
-    raise TableProblem(f"{path} cannot be appended to: {' '.join(str(problem).split())}")
+        except CommitFailedError:
+            if not tries_left:
+                raise
+    return False

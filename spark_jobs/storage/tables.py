@@ -5,10 +5,14 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,7 +20,9 @@ from pyspark.sql.types import StructType
 
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
-from spark_jobs.storage.delta_log import MissingTable, TableProblem, create, in_folder, largest, missing
+from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.storage.delta_log import create, in_folder, largest
+from spark_jobs.storage.faults import files_named
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -33,6 +39,14 @@ _OFFSETS = (
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
+
+
+class TableProblem(JobProblem):
+    """A table is missing or not as declared; the text says which and what to do."""
+
+
+class MissingTable(TableProblem, NeedsOperator):
+    """There is no Delta table at the path."""
 
 
 @dataclass(frozen=True)
@@ -54,44 +68,70 @@ class Warehouse:
     def read(self, table: str, version: int | None = None) -> DataFrame:
         """The table, at a Delta version if one is given."""
         reader = self.spark.read.format("delta")
-        try:
+        with self.at_work_on(table):
             rows = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
             # Through Spark Connect nothing is looked at before the schema is asked for.
             rows.schema  # noqa: B018
             return rows
+
+    @contextmanager
+    def at_work_on(self, table: str) -> Iterator[None]:
+        """Raises MissingTable or another JobProblem where the block fails because the table or its files are not as they should."""
+        try:
+            with files_named(self.path(table)):
+                yield
+        except TableNotFoundError:
+            raise self.missing(table) from None
+        except DeltaError as error:
+            # The lines after the first are a stack trace.
+            raise TableProblem(f"{self.path(table)} cannot be used: {str(error).splitlines()[0]}") from None
         except AnalysisException as error:
-            if error.getCondition() in _NO_TABLE:
-                raise missing(self.path(table)) from None
-            raise
+            if error.getCondition() not in _NO_TABLE:
+                raise
+            raise self.missing(table) from None
+
+    def _in_folder(self, table: str) -> DeltaTable | None:
+        with self.at_work_on(table):
+            return in_folder(self.path(table))
+
+    def missing(self, table: str) -> MissingTable:
+        """The problem of a table that is not there."""
+        if table == LEDGER:
+            return MissingTable(f"there is no table {self.path(table)}: land_events creates the tables, run it first")
+        return MissingTable(
+            f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
+        )
 
     def exists(self, table: str) -> bool:
         """Whether a Delta table is at the path."""
         try:
-            return bool(in_folder(self.path(table)) or self.read(table).columns)
+            return bool(self._in_folder(table) or self.read(table).columns)
         except MissingTable:
             return False
 
     def version(self, table: str) -> int:
         """The table's latest Delta version."""
-        if known := in_folder(self.path(table)):
+        if known := self._in_folder(table):
             return known.version()
-        newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
+        with self.at_work_on(table):
+            newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
         if newest is None:
             raise TableProblem(f"{self.path(table)} has no history; was its _delta_log deleted?")
         return int(newest["version"])
 
     def table_id(self, table: str) -> str:
         """The id that Delta gave the table when it was created; another id means another table."""
-        if known := in_folder(self.path(table)):
+        if known := self._in_folder(table):
             return str(known.metadata().id)
-        detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
+        with self.at_work_on(table):
+            detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
         if detail is None:
             raise TableProblem(f"{self.path(table)} has no detail; was its _delta_log deleted?")
         return str(detail["id"])
 
     def newest_batch(self, table: str) -> int | None:
         """The largest batch_id of a table; None if it has no rows."""
-        if known := in_folder(self.path(table)):
+        if known := self._in_folder(table):
             return largest(known, "batch_id")
         newest = self.read(table).agg(F.max("batch_id")).first()
         return None if newest is None or newest[0] is None else int(newest[0])
@@ -101,7 +141,7 @@ class Warehouse:
 
         Maps are dicts or lists of pairs.
         """
-        if known := in_folder(self.path(table)):
+        if known := self._in_folder(table):
             batch_id = pc.field("batch_id")
             wanted = batch_id >= first if last is None else (batch_id >= first) & (batch_id <= last)
             return list(known.to_pyarrow_dataset().to_table(filter=wanted).to_pylist())

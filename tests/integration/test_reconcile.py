@@ -202,6 +202,38 @@ def test_a_batch_is_missing_in_the_ledger(copy):
     assert len(answer[Finding.ROWS_NOT_PLANNED]) == len(skipped)
 
 
+def test_offsets_and_a_step_are_in_the_ledger_twice_and_a_compound_in_its_table(copy):
+    rows = [row for row in table_rows(copy, "batch_ledger") if row["step"] == "planned" and row["batch_id"] < 3]
+    first, second = (row["offsets"] for row in sorted(rows, key=lambda row: row["batch_id"]))
+    ledger, compounds = copy.read("batch_ledger"), copy.read("compound_events")
+    # The second batch planned one offset of each partition again that the first had.
+    earlier = "transform(offsets, o -> struct(o.topic, o.partition, o.from_offset - 1 AS from_offset, o.until_offset, "
+    earlier += "o.end_offset, o.max_ts, o.lost))"
+    copy.spark.sql(f"UPDATE {copy.sql_name('batch_ledger')} SET offsets = {earlier} WHERE batch_id = 2 AND step = 'planned'")
+    ledger.where("batch_id = 1 AND step = 'published'").write.format("delta").mode("append").save(copy.path("batch_ledger"))
+    row = one(copy, "compound_events", lambda row: row["user1"] == "alone2")
+    twice = compounds.where(f"pair_id = '{row['pair_id']}'")
+    twice.write.format("delta").mode("append").save(copy.path("compound_events"))
+    answer = found(copy)
+    again = [
+        f"{one['topic']}-{one['partition']}:{one['until_offset']}-{two['from_offset'] - 1} before batch 2"
+        for one, two in zip(first, second, strict=True)
+    ]
+    assert answer.pop(Finding.ROWS_NOT_COUNTED) == [
+        f"batch 2: {22 + len(again)} offsets planned, 0 of them gaps, 22 raw rows"
+    ]
+    assert answer == {
+        Finding.OFFSETS_TWICE: sorted(again),
+        Finding.STEP_TWICE: ["batch 1 published"],
+        Finding.TWO_OUTCOMES: [f"{place(left_source(row))} in 2 x compound_events"],
+        Finding.COMPOUND_TWICE: [f"{row['pair_id']} revision 0 of batch 2"],
+    }
+
+
+def left_source(compound):
+    return {name: compound[f"left_{name}"] for name in ("topic", "partition", "offset")}
+
+
 def test_the_command_fails_by_its_status(copy, pipeline, broker, tmp_path):
     environment = project_environment() | {VARIABLE: json.dumps({"bootstrap.servers": broker.bootstrap})}
     command = [

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
-from spark_jobs.storage.delta_log import MissingTable, TableProblem, append, create, in_folder, largest
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.delta_log import append, create, in_folder, largest
 
 SCHEMA = (
     StructType()
@@ -82,11 +84,25 @@ def test_what_is_no_folder_is_left_to_spark():
     assert not append("s3a://bucket/table", [row(1)], "p.planned", 1, "")
 
 
-def test_a_missing_table_and_a_broken_log_are_told_with_their_path(path, tmp_path):
-    with pytest.raises(MissingTable, match=f"no table {tmp_path}/other: land_events creates the tables"):
+def test_a_missing_table_and_a_broken_log_are_told(path, tmp_path):
+    with pytest.raises(TableNotFoundError):
         in_folder(f"{tmp_path}/other")
-    (tmp_path / "a table" / "_delta_log" / "00000000000000000000.json").write_text("{")
-    with pytest.raises(TableProblem, match=f"{tmp_path}/a table cannot be read: "):
+    for batch_id in (1, 2, 3):
+        append(path, [row(batch_id)], "p.planned", batch_id, "")
+    log = tmp_path / "a table" / "_delta_log"
+    cut = log / "00000000000000000003.json"
+    cut.write_text(cut.read_text()[:200])
+    with pytest.raises(NeedsOperator, match=f"{cut} is cut off or overwritten: the table is damaged"):
+        in_folder(path)
+    cut.write_text('{"unknown": 1}\n{"add": 2}\n')
+    with pytest.raises(DeltaError):
+        in_folder(path)
+    cut.write_text("")
+    with pytest.raises(NeedsOperator, match=f"{cut} is empty: the table is damaged"):
+        in_folder(path)
+    (log / "00000000000000000001.json").unlink()
+    cut.write_text("{}")
+    with pytest.raises(NeedsOperator, match=r"00000000000000000001\.json is missing: the table is damaged"):
         in_folder(path)
 
 

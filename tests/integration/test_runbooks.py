@@ -1,0 +1,544 @@
+"""Every runbook's remedy: the line is provoked, the page's block is run as it stands there, and the pipeline goes on.
+
+A test is named after its page. Words in capitals, and the names of the shipped topics, are filled in; nothing else is changed. Commands
+run in a copy of the project, so that its files and its warehouse may be changed. Kafka's own scripts do not come with the
+jars of a broker: two small programs with the same options stand in for them, kafka-configs.sh is the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+
+from include.local_broker import create_topics
+from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
+from include.local_process import free_port, stop_programs
+from include.local_spark import LocalSpark
+from include.pipeline_config import Side, load_pipeline
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs.broker import offsets
+from spark_jobs.broker.settings import VARIABLE, kafka_settings
+from spark_jobs.job import told_in_one_line
+from spark_jobs.storage.faults import damaged, files_named, log_file
+from spark_jobs.storage.tables import Warehouse
+from spark_jobs.storage.writer_lock import writer_lock
+from tests.conftest import PARTITIONS, yaml_of
+from tests.integration.reading import consume, table_rows
+from tests.integration.test_storage_faults import SmallDisk
+from tests.timeline import CALLS, ROOT
+
+pytestmark = pytest.mark.integration
+
+PAGES = ROOT / "docs" / "runbooks"
+BLOCK = re.compile(r"^ *```bash mend\n(.*?)^ *```$", re.M | re.S)
+SHIPPED = ("analyticsTopic", "metricsTopic", "outputTopic")
+
+TOPICS = """#!{python}
+import argparse
+from confluent_kafka.admin import AdminClient, NewTopic
+parser = argparse.ArgumentParser()
+parser.add_argument("--create", action="store_true", required=True)
+for option in ("--bootstrap-server", "--topic", "--partitions"):
+    parser.add_argument(option, required=True)
+given = parser.parse_args()
+new = NewTopic(given.topic, int(given.partitions))
+admin = AdminClient({{"bootstrap.servers": given.bootstrap_server}})
+admin.create_topics([new])[given.topic].result(timeout=20)
+"""
+GROUPS = """#!{python}
+import argparse
+from confluent_kafka.admin import AdminClient
+parser = argparse.ArgumentParser()
+parser.add_argument("--delete", action="store_true", required=True)
+for option in ("--bootstrap-server", "--group"):
+    parser.add_argument(option, required=True)
+given = parser.parse_args()
+admin = AdminClient({{"bootstrap.servers": given.bootstrap_server}})
+admin.delete_consumer_groups([given.group])[given.group].result(timeout=20)
+"""
+CONFIGS = """#!/bin/sh
+exec {java} -cp '{jars}/*' kafka.admin.ConfigCommand "$@"
+"""
+
+
+def page_of(request):
+    return request.node.originalname.removeprefix("test_").replace("_", "-")
+
+
+def block_of(page):
+    (block,) = BLOCK.findall((PAGES / f"{page}.md").read_text())
+    return block
+
+
+def test_every_page_has_a_test_that_runs_its_one_block():
+    pages = {path.stem for path in PAGES.glob("*.md")} - {"README"}
+    assert all(len(BLOCK.findall((PAGES / f"{page}.md").read_text())) == 1 for page in pages)
+    tests = {name for name, value in globals().items() if name.startswith("test_") and "mend" in value.__code__.co_varnames}
+    assert {name.removeprefix("test_").replace("_", "-") for name in tests} == pages
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with LocalSpark(tmp_path_factory.mktemp("spark-server"), free_port()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripts")
+    words = {"python": sys.executable, "java": java(), "jars": JARS / "broker"}
+    for name, text in (("topics", TOPICS), ("consumer-groups", GROUPS), ("configs", CONFIGS)):
+        (folder / f"kafka-{name}.sh").write_text(text.format(**words))
+        (folder / f"kafka-{name}.sh").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of what the commands need, with a warehouse of its own."""
+    folder = tmp_path / "project"
+    for name in ("include", "spark_jobs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".venv").symlink_to(VENV)
+    (folder / ".local").mkdir()
+    (folder / ".local" / "jars").symlink_to(JARS)
+    return folder
+
+
+@pytest.fixture
+def pipeline(broker, request, project, monkeypatch):
+    """The shipped pipeline, with topics of its own in the place of the shipped ones."""
+    name = page_of(request)
+    monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))
+    left, right, output = (f"{name}.{topic}" for topic in SHIPPED)
+    mine = replace(CALLS, left=Side(left, "analytics"), right=Side(right, "metrics"), output_topic=output)
+    # Sessions that are over in no time.
+    mine = replace(mine, tolerance_ms=50, gap_ms=50, grace_ms=100)
+    create_topics(broker.bootstrap, dict.fromkeys((left, right, output), PARTITIONS), {"retention.ms": "-1"})
+    yaml_of(mine, project / "include" / "pipelines")
+    return mine
+
+
+@pytest.fixture
+def warehouse(spark, pipeline, project, empty_tables):
+    root = project / ".local" / "warehouse"
+    shutil.copytree(empty_tables, root / pipeline.name)
+    return Warehouse(spark, str(root), pipeline)
+
+
+@pytest.fixture
+def mend(request, project, pipeline, broker, scripts):
+    """mend(WORD=…) runs the block of the page, and gives the environment after it. It has to be called."""
+    page, ran = page_of(request), []
+
+    def run(succeeds=True, **words):
+        block = block_of(page)
+        filled = {"ADDRESS": broker.bootstrap, **words}
+        filled |= dict(zip(SHIPPED, (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), strict=True))
+        for word, value in filled.items():
+            assert word in block or word not in words, f"the block of {page} has no {word}"
+            block = re.sub(rf"\b{word}\b", lambda _, value=value: str(value), block)
+        environment = project_environment() | {
+            "PYTHONPATH": str(project),
+            "SPARK_CONF_DIR": str(SPARK_CONF),
+            "PAIRING_WAREHOUSE": str(project / ".local" / "warehouse"),
+            VARIABLE: os.environ.get(VARIABLE, ""),
+        }
+        environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
+        if "spark-submit" in block:
+            environment[REMOTE_VARIABLE] = request.getfixturevalue("server").url
+        marked = f"set -euo pipefail\n{block}\necho after the block; env -0"
+        done = subprocess.run(
+            ["bash", "-c", marked], cwd=project, env=environment, capture_output=True, check=False, timeout=240
+        )
+        assert (done.returncode == 0) == succeeds, done.stdout.decode() + done.stderr.decode()
+        ran.append(succeeds)
+        variables = done.stdout.decode().partition("after the block\n")[2].split("\0")
+        return dict(variable.split("=", 1) for variable in variables if variable)
+
+    yield run
+    assert True in ran
+
+
+@pytest.fixture
+def alarm(request, capsys):
+    """alarm(work): the work fails by a line that the index of the runbooks leads from to the page."""
+    page = page_of(request)
+    rows = [
+        re.match(r"\| `(.+?)`.* \| \[.*\]\((.*)\.md\) \|", line) for line in (PAGES / "README.md").read_text().splitlines()
+    ]
+    starts = [".*".join(map(re.escape, row[1].split("…"))) for row in rows if row and row[2] == page]
+
+    def provoke(work, place="warehouse"):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended, told_in_one_line(), files_named(place):
+            work()
+        assert ended.value.code == 1
+        line = capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
+        assert any(re.match(start, line) for start in starts), line
+        return line
+
+    return provoke
+
+
+@pytest.fixture
+def submit(server, project):
+    """submit(job): what a job says that ends badly, run as a process on a Spark server: one line, status 1."""
+
+    def run(job):
+        environment = project_environment() | {
+            "PYTHONPATH": str(project),
+            "PAIRING_WAREHOUSE": str(project / ".local" / "warehouse"),
+            VARIABLE: os.environ[VARIABLE],
+            REMOTE_VARIABLE: server.url,
+        }
+        command = [sys.executable, f"spark_jobs/{job}.py", "--pipeline", "include/pipelines/calls.yaml"]
+        done = subprocess.run(
+            command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=240
+        )
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stdout + done.stderr
+        return done.stderr.removeprefix("error: ").rstrip()
+
+    return run
+
+
+@pytest.fixture
+def send(pipeline):
+    """send(calls, payload): both sides of so many calls, over when they are landed."""
+
+    def send_calls(calls=3, payload="x"):
+        producer = Producer(kafka_settings() | {"partitioner": "murmur2_random"})
+        now = time.time_ns() // 1_000_000
+        for number in range(calls):
+            for side in pipeline.sides:
+                body = {"user1": f"u{number}", "user2": "v", "timestamp": now, side.payload: payload}
+                producer.produce(side.topic, key=f"u{number}-v", value=json.dumps(body))
+        assert producer.flush(20) == 0
+        time.sleep(0.3)
+
+    return send_calls
+
+
+def land(warehouse):
+    return land_events.main(warehouse, 1_000, ())
+
+
+def run_all(warehouse):
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    return report_quality.main(warehouse)
+
+
+def version(warehouse, table):
+    return DeltaTable(warehouse.path(table)).version()
+
+
+def delete_by_hand(warehouse, table, condition="user1 = 'u0'"):
+    DeltaTable(warehouse.path(table)).delete(condition)
+
+
+def assert_on_topic(warehouse, broker, times=1):
+    """All compounds, and each so many times at most."""
+    published = Counter(message["pair-id"] for message in consume(broker.bootstrap, warehouse.pipeline.output_topic))
+    assert published.keys() == {row["pair_id"] for row in table_rows(warehouse, "compound_events")}
+    assert max(published.values()) <= times
+
+
+def admin_of(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def delete(broker, topic):
+    admin = admin_of(broker)
+    admin.delete_topics([topic])[topic].result(timeout=20)
+    while topic in admin.list_topics(timeout=20).topics:
+        time.sleep(0.1)
+
+
+def recreate(broker, topic):
+    delete(broker, topic)
+    create_topics(broker.bootstrap, {topic: PARTITIONS}, {"retention.ms": "-1"})
+
+
+def test_compound_too_large(alarm, mend, warehouse, pipeline, broker, send):
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.output_topic, incremental_configs=[entry])
+    admin = admin_of(broker)
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)
+    send(1, "x" * 3000)
+    land(warehouse)
+    pair_events.main(warehouse)
+    alarm(lambda: publish_compounds.main(warehouse))
+    mend()
+    send(2, "x" * 3000)
+    land(warehouse)
+    pair_events.main(warehouse)
+    assert publish_compounds.main(warehouse)["sent"] == 2
+
+
+def test_configuration_refused(alarm, mend, project):
+    file = project / "include" / "pipelines" / "calls.yaml"
+    right = file.read_text()
+    file.write_text(right.replace("grace: ", "grice: "))
+    alarm(lambda: load_pipeline(file))
+    mend(succeeds=False)
+    file.write_text(right)
+    mend()
+
+
+def test_conservation_broken(alarm, mend, warehouse, send):
+    send()
+    land(warehouse)
+    before = version(warehouse, "raw_analytics")
+    delete_by_hand(warehouse, "raw_analytics")
+    alarm(lambda: pair_events.main(warehouse))
+    mend(TABLE="raw_analytics", VERSION=before)
+    assert pair_events.main(warehouse)["pair"] == 3
+
+
+def test_counts_do_not_add_up(alarm, mend, warehouse, send):
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    before = version(warehouse, "raw_metrics")
+    delete_by_hand(warehouse, "raw_metrics")
+    alarm(lambda: report_quality.main(warehouse))
+    mend(TABLE="raw_metrics", VERSION=before)
+    send()
+    assert run_all(warehouse)["pair"] == 3
+
+
+def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    before = version(warehouse, "compound_events")
+    delete_by_hand(warehouse, "compound_events")
+    alarm(lambda: reconcile.fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
+    mend(TABLE="compound_events", VERSION=before)
+    assert reconcile.main(warehouse).offenders == []
+
+
+def test_kafka_not_reachable(alarm, mend, warehouse, pipeline, project, monkeypatch, send):
+    port = free_port()
+    monkeypatch.setenv("KAFKA_PORT", str(port))
+    monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": f"127.0.0.1:{port}"}))
+    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 2.0)
+    alarm(lambda: land(warehouse))
+    try:
+        mend()
+        create_topics(f"127.0.0.1:{port}", dict.fromkeys((side.topic for side in pipeline.sides), 1))
+        send()
+        assert land(warehouse)["landed"] == 6
+    finally:
+        stop_programs(project / ".local" / "broker")
+
+
+def test_kafka_settings_missing(alarm, mend, warehouse, monkeypatch):
+    monkeypatch.delenv(VARIABLE)
+    alarm(lambda: land(warehouse))
+    monkeypatch.setenv(VARIABLE, mend()[VARIABLE])
+    assert land(warehouse)["batch_id"] == 1
+
+
+def test_kafka_settings_refused(alarm, mend, project, broker, monkeypatch):
+    def use(key):
+        files = {"ssl.certificate.location": str(project / "cert.pem"), "ssl.key.location": str(project / key)}
+        monkeypatch.setenv(
+            VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap, "security.protocol": "ssl", **files})
+        )
+
+    for command in (
+        "openssl genrsa -traditional -out key.pem 2048",
+        "openssl req -x509 -key key.pem -subj /CN=client -out cert.pem",
+    ):
+        subprocess.run(command.split(), cwd=project, check=True, capture_output=True)
+    use("key.pem")
+    alarm(kafka_settings)
+    mend()
+    use("key-pkcs8.pem")
+    assert kafka_settings()["ssl.key.location"].endswith("key-pkcs8.pem")
+
+
+def test_lost_range(alarm, mend, warehouse, pipeline, broker, send):
+    send()
+    land(warehouse)
+    send()
+    topic = pipeline.left.topic
+    ends = offsets.ask_broker(kafka_settings(), [topic]).end
+    lost = max(ends, key=lambda place: ends[place])
+    admin = admin_of(broker)
+    for deleted in admin.delete_records([TopicPartition(*lost, ends[lost])]).values():
+        deleted.result(timeout=20)
+    line = alarm(lambda: land(warehouse))
+    mend(RANGE=re.search(r"accept_lost_range = (\S+)", line)[1])
+    landed = [dict(row["counts"]) for row in table_rows(warehouse, "batch_ledger") if row["step"] == "landed"]
+    assert max(counts["lost"] for counts in landed) > 0
+    land(warehouse)
+
+
+def test_offset_gaps(alarm, mend, warehouse, pipeline, project):
+    file = project / "include" / "pipelines" / "calls.yaml"
+    file.write_text(file.read_text() + "offset_gaps: fail\n")
+    producer = Producer(kafka_settings() | {"transactional.id": pipeline.left.topic})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(pipeline.left.topic, b"{}")
+    producer.commit_transaction(20)
+    alarm(lambda: land(replace(warehouse, pipeline=load_pipeline(file))))
+    mend()
+    assert land(replace(warehouse, pipeline=load_pipeline(file)))["batch_id"] == 2
+    landed = [dict(row["counts"]) for row in table_rows(warehouse, "batch_ledger") if row["step"] == "landed"]
+    assert max(counts["offset_gaps"] for counts in landed) == 1
+
+
+def test_output_topic_changed(alarm, mend, warehouse, pipeline, broker, send):
+    send()
+    run_all(warehouse)
+    recreate(broker, pipeline.output_topic)
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    line = alarm(lambda: publish_compounds.main(warehouse))
+    mend(TOPIC_ID=line.split()[-1])
+    assert len(consume(broker.bootstrap, pipeline.output_topic)) == 3
+    send()
+    assert run_all(warehouse)["pair"] == 3
+
+
+def test_position_disagrees(alarm, mend, warehouse, pipeline, broker, send):
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
+    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    stranger.commit(offsets=[ahead], asynchronous=False)
+    stranger.close()
+    alarm(lambda: publish_compounds.main(warehouse))
+    mend()
+    assert publish_compounds.main(warehouse)["sent"] == 3
+    assert_on_topic(warehouse, broker)
+
+
+def test_published_count_differs(alarm, mend, warehouse, broker, send):
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    before = version(warehouse, "compound_events")
+    delete_by_hand(warehouse, "compound_events")
+    alarm(lambda: publish_compounds.main(warehouse))
+    mend(VERSION=before)
+    assert publish_compounds.main(warehouse)["sent"] == 3
+    assert_on_topic(warehouse, broker, times=2)
+
+
+def test_table_damaged(alarm, mend, submit, warehouse, broker, send, tmp_path):
+    send()
+    run_all(warehouse)
+    folder = Path(warehouse.root, warehouse.pipeline.name)
+    shutil.copytree(folder, tmp_path / "backup")
+    Path(log_file(warehouse.path("open_events"), 0)).unlink()
+    first = log_file(warehouse.path("open_events"), 0)
+    assert alarm(lambda: land(warehouse)) == str(damaged(first, "is missing"))
+    # One that only Spark notices, in the words of its server.
+    cut = Path(log_file(warehouse.path("batch_ledger"), 1))
+    cut.write_bytes(cut.read_bytes()[:100])
+    assert submit("land_events") == str(damaged(str(cut), "is cut off or overwritten"))
+    shutil.rmtree(warehouse.path("rejected_events"))
+    alarm(lambda: land(warehouse))
+    mend(BACKUP=tmp_path / "backup")
+    send()
+    assert run_all(warehouse)["pair"] == 3
+    assert_on_topic(warehouse, broker)
+
+
+def test_topic_missing(alarm, mend, warehouse, pipeline, broker):
+    delete(broker, pipeline.right.topic)
+    alarm(lambda: land(warehouse))
+    mend()
+    land(warehouse)
+    (planned,) = (row for row in table_rows(warehouse, "batch_ledger") if row["step"] == "planned")
+    assert Counter(part["topic"] for part in planned["offsets"])[pipeline.right.topic] == 4
+
+
+def test_topic_recreated(alarm, mend, warehouse, pipeline, broker, project, send, spark):
+    send()
+    land(warehouse)
+    recreate(broker, pipeline.left.topic)
+    alarm(lambda: land(warehouse))
+    mend()
+    send()
+    successor = load_pipeline(project / "include" / "pipelines" / "calls_2.yaml")
+    assert run_all(Warehouse(spark, warehouse.root, successor))["landed"] == 9
+
+
+HOLD = """
+import sys, time
+from spark_jobs.storage.writer_lock import writer_lock
+with writer_lock(sys.argv[1], "calls", "pair_events", 1):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_writer_lock_held(alarm, mend, warehouse):
+    command = [sys.executable, "-c", HOLD, warehouse.root]
+    holder = subprocess.Popen(command, cwd=ROOT, env=project_environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "locked\n"
+
+        def write():
+            with writer_lock(warehouse.root, "calls", "land_events", 0.3):
+                pytest.fail("two writers at once")
+
+        line = alarm(write)
+        mend(PID=re.search(r"\(process (\d+)", line)[1])
+        holder.wait(timeout=20)
+        with writer_lock(warehouse.root, "calls", "land_events", 1):
+            pass
+    finally:
+        holder.kill()
+
+
+@pytest.fixture
+def disk(project):
+    small = SmallDisk(project / ".local" / "warehouse")
+    small.mounted_or_skipped()
+    yield small
+    small.unmount()
+
+
+def test_warehouse_not_writable(disk, alarm, mend, submit, warehouse, send, broker):
+    send()
+    disk.fill()
+    line = alarm(lambda: land(warehouse))
+    assert line.startswith(f"{warehouse.path('batch_ledger')} cannot be written (No space left on device)")
+    # The lock file says who holds it, for which there is no room either.
+    assert submit("land_events").startswith(f"{warehouse.root}/calls cannot be written (No space left on device)")
+    disk.mend()
+    (Path(warehouse.root) / "calls" / "writer.lock").write_text("x" * 200)
+    disk.fill()
+    assert submit("land_events") == line
+    mend(succeeds=False)
+    disk.mend()
+    mend()
+    run_all(warehouse)
+    assert_on_topic(warehouse, broker)
