@@ -202,6 +202,7 @@ def test_a_batch_is_missing_in_the_ledger(copy):
     assert len(answer[Finding.ROWS_NOT_PLANNED]) == len(skipped)
 
 
+@pytest.mark.long
 def test_the_command_fails_by_its_status(copy, pipeline, broker, tmp_path):
     environment = project_environment() | {VARIABLE: json.dumps({"bootstrap.servers": broker.bootstrap})}
     command = [
