@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test soak lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery
+.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -31,7 +31,10 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 
 # Two at a time, each with a broker and a Spark of its own; the tests of one file stay together, the long ones come first.
 test: setup ## unit, integration and end-to-end tests
-	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+
+test-long: setup ## the three tests that start a Spark of their own for every job
+	@$(VENV_PYTHON) -m pytest -m long
 
 soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second
 	@$(VENV_PYTHON) -m tests.soak $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))

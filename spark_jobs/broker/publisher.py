@@ -56,8 +56,12 @@ def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterabl
     """
     try:
         return _publish(settings, leg, partition, messages)
-    except KafkaException as error:
-        problem = error.args[0]
+    except (KafkaException, SystemError) as error:
+        # The client raises a fatal error in the midst of its callbacks; Python then has an error of its own, caused by it.
+        cause = error if isinstance(error, KafkaException) else error.__cause__
+        if not isinstance(cause, KafkaException):
+            raise
+        problem = cause.args[0]
         raise BrokerProblem(
             f"publishing to {leg.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); "
             "nothing of the open transaction is visible, the next run sends it again"
@@ -67,10 +71,7 @@ def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterabl
 def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
     # The client fills its batches up to this, and counts their frame on top.
     limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
-    fatal: list[KafkaError] = []
-    # Without a listener of its own the client raises a fatal error in the midst of the delivery callbacks.
-    listening = {"error_cb": lambda error: fatal.append(error) if error.fatal() else None}
-    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)) | listening)
+    producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)))
     patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     consumer = Consumer(consumer_settings(settings, leg.group))
     try:
@@ -82,7 +83,7 @@ def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Me
                 f"partitions instead of {leg.slots}: another publisher of this pipeline is at work; stop one of them"
             )
         sender = _Transactions(producer, consumer, leg, partition, position)
-        sender.fatal, sender.patience = fatal, delivery_patience(settings)
+        sender.patience = delivery_patience(settings)
         return sender.send(messages)
     finally:
         consumer.close()
@@ -102,7 +103,6 @@ class _Transactions:
         self.refused: Counter[int] = Counter()
         self.too_large: list[str] = []
         self.in_transaction = 0
-        self.fatal: list[KafkaError] = []
         self.failure: KafkaError | None = None
         self.failures = 0
         self.patience = ANSWER_WITHIN_S
@@ -178,9 +178,8 @@ class _Transactions:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        for problem in (*self.fatal, self.failure):
-            if problem is not None:
-                raise KafkaException(problem) from None
+        if self.failure is not None:
+            raise KafkaException(self.failure) from None
 
     def _delivered(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
         if error is None:
@@ -214,7 +213,7 @@ class _Transactions:
     def _deliver(self) -> None:
         """Waits until all that was produced is acknowledged, for as long as it gets less. Raises KafkaException."""
         waiting, give_up = len(self.producer), time.monotonic() + self.patience
-        while waiting and not self.fatal and self.failure is None and time.monotonic() < give_up:
+        while waiting and self.failure is None and time.monotonic() < give_up:
             left = self.producer.flush(1.0)
             if left < waiting:
                 waiting, give_up = left, time.monotonic() + self.patience
@@ -228,5 +227,8 @@ class _Transactions:
         try:
             self.producer.abort_transaction(ANSWER_WITHIN_S)
         except KafkaException as error:
+            if error.args[0].fatal():
+                # Here the client says what it is; elsewhere, at times, only that it is fatal.
+                raise
             # The broker aborts it by itself when the next producer with this id begins.
             print(f"abort of the open transaction failed: {error.args[0].str()}")

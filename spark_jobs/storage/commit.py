@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.delta_log import append, is_folder
+from spark_jobs.storage.delta_log import append
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
@@ -35,6 +35,31 @@ def commit(
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
+    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+        _save(warehouse, table, rows, step, batch_id, mode, replacing)
+
+
+def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
+    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`."""
+    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+        if append(warehouse.path(table), rows, _app_id(warehouse, step), batch_id, _told(step, batch_id)):
+            return
+        # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
+        expect_rows(warehouse.spark, len(rows))
+        declared = declared_schema(warehouse.pipeline, table)
+        frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
+        _save(warehouse, table, frame, step, batch_id)
+
+
+def _save(
+    warehouse: Warehouse,
+    table: str,
+    rows: DataFrame,
+    step: str,
+    batch_id: int,
+    mode: str = "append",
+    replacing: str | None = None,
+) -> None:
     writer = (
         rows.write.format("delta")
         .mode(mode)
@@ -44,30 +69,16 @@ def commit(
     )
     if replacing is not None:
         writer = writer.option("replaceWhere", replacing)
-    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        # Delta would make a table that was deleted anew, with the rows of one batch.
-        warehouse.read(table)
-        try:
-            writer.save(warehouse.path(table))
-        except Exception as error:
-            # Spark Connect and py4j each have a class of their own for what Delta throws.
-            if "DELTA_CONCURRENT_TRANSACTION" not in str(error):
-                raise
-            # Somebody has made this very commit a moment earlier, so now it is skipped.
-            writer.save(warehouse.path(table))
-
-
-def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
-    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`."""
-    declared = declared_schema(warehouse.pipeline, table)
-    if is_folder(warehouse.path(table)):
-        with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-            append(warehouse.path(table), rows, _app_id(warehouse, step), batch_id, _told(step, batch_id))
-        return
-    # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
-    expect_rows(warehouse.spark, len(rows))
-    frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
-    commit(warehouse, table, frame, step, batch_id)
+    # Delta would make a table that was deleted anew, with the rows of one batch.
+    warehouse.read(table)
+    try:
+        writer.save(warehouse.path(table))
+    except Exception as error:
+        # Spark Connect and py4j each have a class of their own for what Delta throws.
+        if "DELTA_CONCURRENT_TRANSACTION" not in str(error):
+            raise
+        # Somebody has made this very commit a moment earlier, so now it is skipped.
+        writer.save(warehouse.path(table))
 
 
 def _app_id(warehouse: Warehouse, step: str) -> str:

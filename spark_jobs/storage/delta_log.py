@@ -20,11 +20,6 @@ _TRIES = 20
 _VERSION = re.compile(r"(\d{20})\.(?:json|checkpoint\..*(?:parquet|json))")
 
 
-def is_folder(path: str) -> bool:
-    """Whether the path is a folder of this machine, so that Spark need not be asked."""
-    return local_folder(path) is not None
-
-
 def in_folder(path: str) -> DeltaTable | None:
     """The newest version of the table at the path; None if the path is no folder.
 

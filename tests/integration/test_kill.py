@@ -62,6 +62,7 @@ def submit(faults, pipeline, broker, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, pipeline, broker, warehouse):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(CALLS):

@@ -8,21 +8,23 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 from include.local_broker import create_topics
 from spark_jobs import publish_compounds
 from spark_jobs.broker import publisher
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, own_messages, to_messages
-from spark_jobs.broker.messages import compound_message, size
+from spark_jobs.broker.messages import Message, compound_message, size
 from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.settings import VARIABLE, kafka_settings
+from spark_jobs.broker.positions import Leg, transactional_id
+from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, declared_schema
+from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
@@ -294,3 +296,18 @@ def test_settings_that_break_the_promise_are_refused_before_anything_is_sent(
         VARIABLE, json.dumps(settings | {"acks": "all", "linger.ms": 5, "compression.type": "zstd", "retries": 3})
     )
     assert publish_compounds.main(warehouse)["sent"] == CALLS
+
+
+def test_a_publisher_that_was_fenced_says_so(pipeline, broker):
+    leg = Leg(pipeline.name, pipeline.output_topic, "id", False, "table", PARTITIONS, copy=0, target=1, largest=100_000)
+
+    def messages():
+        yield Message(1, b"a", b"1", [("pair-id", b"x-0-1")])
+        later = Producer(producer_settings(kafka_settings(), transactional_id(leg.group, 0)))
+        later.init_transactions(20)
+        for number in range(1_000):
+            yield Message(1, b"b", b"2", [("pair-id", f"x-0-{number}".encode())])
+
+    with pytest.raises(BrokerProblem, match=r"fenced.*nothing of the open transaction is visible"):
+        publisher.publish_slot(kafka_settings(), leg, 0, messages())
+    assert consume(broker.bootstrap, pipeline.output_topic) == []

@@ -234,6 +234,7 @@ def left_source(compound):
     return {name: compound[f"left_{name}"] for name in ("topic", "partition", "offset")}
 
 
+@pytest.mark.long
 def test_the_command_fails_by_its_status(copy, pipeline, broker, tmp_path):
     environment = project_environment() | {VARIABLE: json.dumps({"bootstrap.servers": broker.bootstrap})}
     command = [

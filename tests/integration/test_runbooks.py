@@ -28,10 +28,11 @@ from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java,
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
 from include.pipeline_config import Side, load_pipeline
-from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.broker import offsets
 from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.job import told_in_one_line
+from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.storage.faults import damaged, files_named, log_file
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
@@ -158,7 +159,7 @@ def mend(request, project, pipeline, broker, scripts):
             VARIABLE: os.environ.get(VARIABLE, ""),
         }
         environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
-        if "spark-submit" in block:
+        if "spark-submit" in block or "spark_jobs." in block:
             environment[REMOTE_VARIABLE] = request.getfixturevalue("server").url
         marked = f"set -euo pipefail\n{block}\necho after the block; env -0"
         done = subprocess.run(
@@ -448,6 +449,22 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
     mend(VERSION=before)
     assert publish_compounds.main(warehouse)["sent"] == 3
     assert_on_topic(warehouse, broker, times=2)
+
+
+def test_rewind(alarm, mend, warehouse, broker, send):
+    send()
+    run_all(warehouse)
+    send()
+    # It can never be paired: the records that it landed are not those that were planned.
+    land(warehouse)
+    delete_by_hand(warehouse, "raw_metrics", "batch_id = 2")
+    with pytest.raises(BrokenInvariant):
+        pair_events.main(warehouse)
+    line = alarm(lambda: rewind.dry_run(warehouse, 2))
+    mend(BATCH=re.search(r"name batch (\d+)", line)[1])
+    assert run_all(warehouse)["pair"] == 3
+    assert reconcile.main(warehouse).offenders == []
+    assert_on_topic(warehouse, broker)
 
 
 def test_table_damaged(alarm, mend, submit, warehouse, broker, send, tmp_path):

@@ -32,8 +32,14 @@ def test_an_armed_point_stops_until_it_is_released(tmp_path, monkeypatch):
 
 def test_without_the_variable_a_point_does_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("PAIRING_FAULT_DIR", raising=False)
+    # Nor does it take the folder of the process for the one that the variable would name.
+    monkeypatch.chdir(tmp_path)
     Faults(tmp_path).arm("before_landed")
-    fault_point("before_landed")
+    job = threading.Thread(target=fault_point, args=("before_landed",), daemon=True)
+    job.start()
+    job.join(10)
+    assert not job.is_alive()
+    assert [file.name for file in tmp_path.iterdir()] == ["before_landed.armed"]
 
 
 def test_a_point_that_nobody_lists_is_refused(monkeypatch):
