@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-whole bench-growth bench-shapes bench-recovery
+.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -59,6 +59,9 @@ bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 
 
 bench-landing: setup ## landing against landing without parsing, at 2 and 5 million events (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.landing
+
+bench-publishing: setup ## publishing exactly once against plain producing at least once (5 minutes)
+	@$(VENV_PYTHON) -m tests.benches.publishing
 
 bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million events; PEER='COMMAND' runs another system in turn
 	@$(VENV_PYTHON) -m tests.benches.whole $(if $(PEER),--peer '$(PEER)')

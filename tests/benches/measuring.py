@@ -51,13 +51,12 @@ def take_turns(
     return {name: Times(measured) for name, measured in seconds.items()}
 
 
-def show_ratio(times: Mapping[str, Times], ours: str, other: str, at_most: float) -> None:
-    """One line: the ratio of the medians, the smallest and largest ratio within a round, and the target."""
+def show_ratio(times: Mapping[str, Times], ours: str, other: str, at_most: float | None = None) -> None:
+    """One line: the ratio of the medians, the smallest and largest ratio within a round, and the target, if there is one."""
     within = [mine / theirs for mine, theirs in zip(times[ours].seconds, times[other].seconds, strict=True)]
     ratio = times[ours].median / times[other].median
-    verdict = "met" if ratio <= at_most else "MISSED"
-    spread = f"{min(within):.2f} to {max(within):.2f} within a round"
-    print(f"  {ours} / {other}: {ratio:.2f} ({spread}); at most {at_most:.2f}: {verdict}", flush=True)
+    target = "" if at_most is None else f"; at most {at_most:.2f}: {'met' if ratio <= at_most else 'MISSED'}"
+    print(f"  {ours} / {other}: {ratio:.2f} ({min(within):.2f} to {max(within):.2f} within a round){target}", flush=True)
 
 
 def show_times(title: str, times: Mapping[str, Times]) -> None:

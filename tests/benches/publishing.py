@@ -1,0 +1,73 @@
+"""Publishing exactly once against plain at-least-once producing of the same rows (`make bench-publishing`).
+
+    python -m tests.benches.publishing [--events 1000000] [--rounds 5]
+
+Both run `publish_compounds` whole: positions, reading the table, messages in their order, sending, the ledger's row. The other one sends by
+a producer without idempotence, transactions and position, with all other settings the same; what a crash leaves it sends again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+from include.local_broker import LocalBroker, admin_client, create_topics
+from include.local_process import free_port
+from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs.storage.tables import Warehouse
+from tests.benches.at_least_once import send_at_least_once
+from tests.benches.landing import PARTITIONS, Landing, on_topics
+from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
+
+OURS, OTHER = "exactly once", "at least once"
+
+
+class Publishing:
+    """Publishes the compounds of one batch, each time to an empty topic."""
+
+    def __init__(self, paired: Warehouse, folder: Path, bootstrap: str) -> None:
+        self.paired, self.folder, self.bootstrap = paired, folder, bootstrap
+
+    def prepare(self) -> tuple[Warehouse]:
+        """The tables and the topic as they were before anything was published; Kafka forgets positions with their topic."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.paired.root, self.folder)
+        topic, admin = self.paired.pipeline.output_topic, admin_client(self.bootstrap)
+        admin.delete_topics([topic])[topic].result()
+        while topic in admin.list_topics(timeout=20).topics:
+            time.sleep(0.1)
+        create_topics(self.bootstrap, {topic: PARTITIONS}, {"retention.ms": "-1"})
+        return (replace(self.paired, root=str(self.folder)),)
+
+    def publish(self, warehouse: Warehouse) -> None:
+        publish_compounds.main(warehouse)
+
+    def publish_at_least_once(self, warehouse: Warehouse) -> None:
+        with mock.patch.object(publish_compounds, "publish_slot", send_at_least_once):
+            self.publish(warehouse)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(
+        prog="python -m tests.benches.publishing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--events", type=int, default=1_000_000, help="events; somewhat more than half as many compounds")
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    given = arguments.parse_args()
+    with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
+        landing = Landing(spark, folder / "paired", on_topics(broker, given.events), given.events)
+        warehouse, ledger, planned = landing.prepare()
+        paired = pair_events.pair_batch(warehouse, ledger, planned, land_events.land_batch(warehouse, ledger, planned))
+        publishing = Publishing(warehouse, folder / "warehouse", broker.bootstrap)
+        candidates = {OURS: publishing.publish, OTHER: publishing.publish_at_least_once}
+        times = take_turns(candidates, given.rounds, publishing.prepare)
+    show_times(f"{paired.counts['compounds']:,} compounds, Delta to Kafka", times)
+    show_ratio(times, OURS, OTHER)
+
+
+if __name__ == "__main__":
+    main()
