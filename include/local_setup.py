@@ -75,8 +75,9 @@ def install_packages(lock: IO[str]) -> None:
     python = str(VENV / "bin" / "python")
     run("uv", [python, "-m", "pip", "install", "--require-hashes", "-r", uv_lock], lock)
     options = ["--python", python, "--system-certs", "--compile-bytecode"]
-    locked = ["--require-hashes", "--build-constraints", str(LOCK), "-r", str(LOCK)]
-    run("Python packages", [VENV / "bin" / "uv", "pip", "install", *options, *locked], lock)
+    locked = ["--require-hashes", "--build-constraints", str(LOCK), str(LOCK)]
+    # The lock is complete, so nothing is resolved: for its dependencies PySpark would be fetched and built once more, every time.
+    run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)
 
 
 def fetch_jars(program: str, lock: IO[str]) -> None:

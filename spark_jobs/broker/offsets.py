@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from spark_jobs.broker.patience import patiently
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.ledger import OffsetRange
@@ -146,8 +147,12 @@ def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobP
 
 def _list_offsets(admin: AdminClient, partitions: list[Partition], spec: OffsetSpec) -> dict[Partition, int]:
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
-    answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_WITHIN_S)
-    return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
+
+    def ask() -> dict[Partition, int]:
+        answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_WITHIN_S)
+        return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
+
+    return patiently(ask)
 
 
 def plan_ranges(

@@ -58,6 +58,7 @@ def setup_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     folders = {"VENV": ".venv", "LOCAL": ".local", "JARS": ".local/jars", "SPARK_CONF": ".local/spark-conf"}
     for name, path in folders.items():
         monkeypatch.setattr(local_setup, name, tmp_path / path)
+    monkeypatch.setattr(local_setup, "check_disk", lambda _: None)
     monkeypatch.setattr(local_setup, "LOG", tmp_path / ".local" / "log" / "setup.log")
 
     def step(name: str, folder: Path) -> Any:
