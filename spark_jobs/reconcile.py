@@ -105,7 +105,10 @@ def _start(warehouse: Warehouse) -> _Started | None:
         # All that is published was given up, and the rewind is about to be published.
         return None
     paired = next(row for row in ledger.rows(last, last) if row.step == PAIRED)
-    rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon)
+    columns = ["batch_id", "kind", "step", "offsets", "counts"]
+    rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon).select(columns)
+    # Read once: many questions are asked of it, and each would plan a scan of the table anew.
+    rows = warehouse.spark.createDataFrame(rows.toArrow(), rows.schema)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
     output = output_topic(settings, pipeline.output_topic)

@@ -141,7 +141,7 @@ def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobP
             )
     return BrokerProblem(
         f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({'; '.join(dict.fromkeys((reasons[0], reasons[-1])))}): "
-        "is the broker up, and is the connection kafka_default right?"
+        "is the broker up, and are bootstrap.servers and security.protocol of kafka_default right?"
     )
 
 

@@ -149,9 +149,10 @@ def mend(request, project, pipeline, broker, scripts):
         block = block_of(page)
         filled = {"ADDRESS": broker.bootstrap, **words}
         filled |= dict(zip(SHIPPED, (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), strict=True))
-        for word, value in filled.items():
-            assert word in block or word not in words, f"the block of {page} has no {word}"
-            block = re.sub(rf"\b{word}\b", lambda _, value=value: str(value), block)
+        for word in words:
+            assert word in block, f"the block of {page} has no {word}"
+        # In one go: a value may hold another word.
+        block = re.sub(rf"\b({'|'.join(filled)})\b", lambda found: str(filled[found[1]]), block)
         environment = project_environment() | {
             "PYTHONPATH": str(project),
             "SPARK_CONF_DIR": str(SPARK_CONF),
@@ -197,7 +198,7 @@ def alarm(request, capsys):
 
 @pytest.fixture
 def submit(server, project):
-    """submit(job): what a job says that ends badly, run as a process on a Spark server: one line, status 1."""
+    """submit(job): what a job says that ends badly, run as a process on a Spark server: its last line, status 1."""
 
     def run(job):
         environment = project_environment() | {
@@ -210,8 +211,10 @@ def submit(server, project):
         done = subprocess.run(
             command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=240
         )
-        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stdout + done.stderr
-        return done.stderr.removeprefix("error: ").rstrip()
+        # Before it, delta-rs may print a panic of its own.
+        line = done.stderr.splitlines()[-1]
+        assert done.returncode == 1 and line.startswith("error: "), done.stdout + done.stderr
+        return line.removeprefix("error: ")
 
     return run
 
@@ -467,18 +470,17 @@ def test_rewind(alarm, mend, warehouse, broker, send):
     assert_on_topic(warehouse, broker)
 
 
-def test_table_damaged(alarm, mend, submit, warehouse, broker, send, tmp_path):
+def test_table_damaged(alarm, mend, warehouse, broker, send, tmp_path):
     send()
     run_all(warehouse)
     folder = Path(warehouse.root, warehouse.pipeline.name)
     shutil.copytree(folder, tmp_path / "backup")
-    Path(log_file(warehouse.path("open_events"), 0)).unlink()
-    first = log_file(warehouse.path("open_events"), 0)
+    first = log_file(warehouse.path("compound_events"), 0)
+    Path(first).unlink()
     assert alarm(lambda: land(warehouse)) == str(damaged(first, "is missing"))
-    # One that only Spark notices, in the words of its server.
     cut = Path(log_file(warehouse.path("batch_ledger"), 1))
     cut.write_bytes(cut.read_bytes()[:100])
-    assert submit("land_events") == str(damaged(str(cut), "is cut off or overwritten"))
+    assert alarm(lambda: land(warehouse)) == str(damaged(str(cut), "is cut off or overwritten"))
     shutil.rmtree(warehouse.path("rejected_events"))
     alarm(lambda: land(warehouse))
     mend(BACKUP=tmp_path / "backup")
