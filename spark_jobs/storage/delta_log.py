@@ -17,7 +17,7 @@ from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
-_VERSION = re.compile(r"(\d{20})\.(?:json|checkpoint\..*(?:parquet|json))")
+_VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 
 
 def in_folder(path: str) -> DeltaTable | None:
@@ -45,15 +45,21 @@ def in_folder(path: str) -> DeltaTable | None:
 
 def _check_log(path: str, log: Path) -> None:
     commits: set[int] = set()
-    checkpoints = {-1}
+    checkpoints, known = {-1}, {-1}
     for file in log.iterdir() if log.is_dir() else ():
         if found := _VERSION.fullmatch(file.name):
             # Delta takes an empty file for a version that changed nothing.
             if not file.stat().st_size:
                 raise damaged(str(file), "is empty")
-            (checkpoints if "checkpoint" in file.name else commits).add(int(found[1]))
+            version, kind = int(found[1]), found[2]
+            # A checksum is written after its commit.
+            known.add(version)
+            if kind == "json":
+                commits.add(version)
+            elif kind != "crc":
+                checkpoints.add(version)
     # A checkpoint holds all that came before it.
-    for version in range(max(checkpoints) + 1, max(commits | checkpoints) + 1):
+    for version in range(max(checkpoints) + 1, max(known) + 1):
         if version not in commits:
             raise damaged(log_file(path, version), "is missing")
 

@@ -139,10 +139,10 @@ def assert_everything_once(warehouse, broker, batches):
     assert set(steps.values()) == {1} and len(steps) == batches * 5
 
 
-RAW, AT_ONCE = ["raw_analytics", "raw_metrics"], ["rejected_events", "open_events"]
+RAW, AT_ONCE = ["raw_analytics", "raw_metrics"], ["compound_events", "rejected_events", "open_events"]
 WRITES = {
     LAND: {"planned": [LEDGER], "raw_analytics": RAW, "raw_metrics": RAW, "landed": [LEDGER]},
-    PAIR: {"compound_events": ["compound_events"], "rejected_events": AT_ONCE, "open_events": AT_ONCE, "paired": [LEDGER]},
+    PAIR: {"compound_events": AT_ONCE, "rejected_events": AT_ONCE, "open_events": AT_ONCE, "paired": [LEDGER]},
     PUBLISH: {"published": [LEDGER]},
     REPORT: {"quality_metrics": ["quality_metrics"], "reported": [LEDGER]},
 }
@@ -170,7 +170,7 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
             full_before = step
             mine = step if step in tables else LEDGER
             rows = table_rows(warehouse, mine) if step != "raw_analytics" else []
-            # Of two tables that are written at once either may be the one that says it.
+            # Of the tables that are written at once any may be the one that says it.
             assert told(warehouse, job) in [
                 f"{warehouse.path(table)} cannot be written (No space left on device): free space there; what is done is done, the "
                 "next run goes on behind it"
@@ -247,6 +247,11 @@ def remove(file):
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
+def remove_all_of_it(file):
+    remove(file)
+    file.with_suffix(".crc").unlink()
+
+
 def cut(file):
     text = file.read_bytes()
     file.write_bytes(text[: len(text) // 2])
@@ -283,7 +288,8 @@ def test_log_files_are_missing_cut_off_or_empty(reported, warehouse, told, broke
         ("batch_ledger", 2, remove, "is missing: the table is damaged, put all"),
         ("batch_ledger", -1, cut, "is cut off or overwritten: the table is damaged, put all"),
         ("open_events", -1, empty, "is empty: the table is damaged, put all"),
-        ("rejected_events", -1, remove, None),
+        ("rejected_events", -1, remove, "is missing: the table is damaged, put all"),
+        ("rejected_events", -1, remove_all_of_it, None),
     ):
         file = log_files(warehouse, table)[which]
         damage(file)
