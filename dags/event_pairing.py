@@ -1,13 +1,18 @@
-"""One live DAG a pipeline file: land the two topics, pair their events, publish the compounds, report on quality."""
+"""One live DAG a pipeline file: land the two topics, pair their events, publish the compounds, report on quality.
+
+Airflow stops scheduling all DAGs of a module that raises, so a file that is refused must not take the pipelines of the other files along.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
+from airflow.sdk.exceptions import AirflowFailException
 
-from include.pipeline_config import Pipeline, check_runnable, load_pipeline
+from include.pipeline_config import Pipeline, PipelineError, check_runnable, load_pipeline
 from plugins.pairing_operator import PairingJobOperator
 
 PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
@@ -74,5 +79,39 @@ def doc(pipeline: Pipeline) -> str:
 """
 
 
-for pipeline_file in sorted(PIPELINES.glob("*.yaml")):
-    live_dag(check_runnable(load_pipeline(pipeline_file)), pipeline_file)
+def refused_dag(file: Path, refusal: PipelineError) -> DAG:
+    """In the place of a refused file's DAG: fails every hour, and says why, so that whoever is told of failures is told of this one."""
+    with DAG(
+        dag_id=re.sub(r"[^A-Za-z0-9._-]", "_", file.stem),
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1),
+        catchup=False,
+        max_active_runs=1,
+        default_args={"owner": DEFAULT_ARGS["owner"]},
+        tags=["event-pairing", "configuration-refused"],
+        doc_md=f"### Configuration refused\n\n`{refusal}`",
+    ) as dag:
+
+        @task
+        def read_configuration() -> None:
+            raise AirflowFailException(str(refusal))
+
+        read_configuration()
+    return dag
+
+
+def all_dags(files: list[Path]) -> list[DAG]:
+    """The DAG of every file. Raises PipelineError if none of them can be used: then it is an import error, and takes nothing along."""
+    dags: list[DAG] = []
+    refused: dict[Path, PipelineError] = {}
+    for file in files:
+        try:
+            dags.append(live_dag(check_runnable(load_pipeline(file)), file))
+        except PipelineError as error:
+            refused[file] = error
+    if refused and not dags:
+        raise next(iter(refused.values()))
+    return dags + [refused_dag(file, refusal) for file, refusal in refused.items()]
+
+
+all_dags(sorted(PIPELINES.glob("*.yaml")))

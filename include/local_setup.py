@@ -66,6 +66,8 @@ def is_cause(line: str) -> bool:
 def install_packages(lock: IO[str]) -> None:
     """Makes .venv anew: pip installs uv as locked, uv installs the rest as locked, builds included."""
     say("Python packages into .venv (1.7 GB; half a minute, more on a slow line) ...")
+    if VENV.is_symlink():
+        raise SetupError(f"{VENV} is a link, and what it leads to would be emptied: delete the link, then make setup again")
     run("virtual environment", [sys.executable, "-m", "venv", "--clear", VENV], lock)
     locked_uv = re.search(r"^uv==.*?(?=^\S)", LOCK.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     if locked_uv is None:

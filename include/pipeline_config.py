@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from croniter import CroniterError, croniter
 
 MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
@@ -120,11 +122,22 @@ def parse_duration(text: object) -> int:
     return duration
 
 
+class _EachKeyOnce(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.MarkedYAMLError(problem=f"{key} is there twice", problem_mark=node.value[number][0].start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_pipeline(path: str | Path) -> Pipeline:
     """The pipeline in a YAML file, its name the file's stem; raises PipelineError."""
     path = Path(path)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
     except FileNotFoundError:
         raise PipelineError(f"{path}: no such file; a pipeline is a YAML file like include/pipelines/calls.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -139,6 +152,15 @@ def check_runnable(pipeline: Pipeline) -> Pipeline:
             f"{pipeline.name}.yaml: late: replay needs a replay DAG, which there is not yet; use dead_letter"
         )
     return pipeline
+
+
+def _comes_round(cron: str) -> bool:
+    try:
+        croniter(cron).get_next()
+    except CroniterError:
+        return False
+    # It knows @daily and a field of seconds, too.
+    return len(cron.split()) == 5
 
 
 class _Reader:
@@ -275,11 +297,11 @@ class _Reader:
 
     def schedule(self) -> str | None:
         value = self.rest.pop("schedule", "*/5 * * * *")
-        if value is None or (
-            isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z*/,\-#?]+( +[0-9A-Za-z*/,\-#?]+){4}", value)
-        ):
+        if value is None or (isinstance(value, str) and _comes_round(value)):
             return value
-        raise self.refuse("schedule", f"{value!r} is no cron expression of five fields (null: only by hand)")
+        raise self.refuse(
+            "schedule", f"{value!r} is no cron expression of five fields that ever comes round (null: only by hand)"
+        )
 
     def quality(self) -> Quality:
         value = self.rest.pop("quality", {})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from airflow.sdk import CronDataIntervalTimetable
+from airflow.sdk.exceptions import AirflowFailException
 
 from tests.timeline import ROOT
 
@@ -54,14 +56,43 @@ def test_every_task_has_the_default_arguments_and_connections(dag_bag):
         assert task._conn_id == "spark_default"
 
 
-def test_a_broken_pipeline_is_refused_at_parse_with_one_line(dag_bag, tmp_path):
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the project, whose pipeline files may be changed."""
     for folder in ("dags", "include", "plugins", "spark_jobs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / "include/pipelines/calls.yaml"
+    return tmp_path
+
+
+def test_a_broken_pipeline_is_refused_at_parse_with_one_line(dag_bag, project):
+    file = project / "include/pipelines/calls.yaml"
     file.write_text(file.read_text().replace("grace: 3m", "grace: -3m"))
-    errors = dag_bag(tmp_path / "dags").import_errors
+    errors = dag_bag(project / "dags").import_errors
     assert len(errors) == 1
     last = next(iter(errors.values())).strip().splitlines()[-1]
     assert last.endswith(
         f"{file}: grace: '-3m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s"
     )
+
+
+def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
+    pipelines = project / "include/pipelines"
+    right = (pipelines / "calls.yaml").read_text()
+    broken = {name: pipelines / f"{name}.yaml" for name in ("orders", "my orders!")}
+    for file in broken.values():
+        file.write_text(right.replace("grace: 3m", "grace: -3m"))
+    bag = dag_bag(project / "dags")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {"calls", "orders", "my_orders_"}
+    assert [task.task_id for task in bag.dags["calls"].topological_sort()] == TASKS
+
+    refused = bag.dags["orders"]
+    line = f"{broken['orders']}: grace: '-3m' is not a duration"
+    (task,) = refused.tasks
+    with pytest.raises(AirflowFailException, match=re.escape(line)):
+        task.python_callable()
+    assert line in refused.doc_md and "configuration-refused" in refused.tags
+    # Mended, it is the pipeline's own DAG again.
+    broken["orders"].write_text(right.replace("Topic", "Orders"))
+    broken["my orders!"].unlink()
+    assert {name: len(dag.tasks) for name, dag in dag_bag(project / "dags").dags.items()} == {"calls": 4, "orders": 4}

@@ -162,3 +162,14 @@ def test_too_few_jars_do_not_replace_the_old_ones(
     with (tmp_path / "lock").open("w") as lock, pytest.raises(SetupError, match="gave 6 jars for spark, not 7"):
         local_setup.fetch_jars("java", lock)
     assert (tmp_path / "jars" / "spark").is_dir()
+
+
+def test_what_a_linked_environment_leads_to_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (tmp_path / ".venv").symlink_to(elsewhere)
+    monkeypatch.setattr(local_setup, "VENV", tmp_path / ".venv")
+    with (tmp_path / "setup.lock").open("w") as lock, pytest.raises(SetupError, match="is a link"):
+        local_setup.install_packages(lock)
+    assert (elsewhere / "precious").exists()

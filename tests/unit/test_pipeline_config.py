@@ -39,6 +39,10 @@ BROKEN = {
     "flag": ({"drop_duplicates": "yes"}, "drop_duplicates: 'yes' is neither true nor false"),
     "records": ({"max_records_per_batch": 0}, "max_records_per_batch: 0 is not a whole number"),
     "schedule": ({"schedule": "often"}, "schedule: 'often' is no cron expression"),
+    "minute 99": ({"schedule": "99 * * * *"}, "schedule: '99 * * * *' is no cron expression"),
+    "a day that never comes": ({"schedule": "0 0 31 2 *"}, "schedule: '0 0 31 2 *' is no cron expression"),
+    "seconds": ({"schedule": "* * * * * 30"}, "schedule: '* * * * * 30' is no cron expression"),
+    "schedule by name": ({"schedule": "@daily"}, "schedule: '@daily' is no cron expression"),
     "session shorter than gap": ({"max_session": "1s"}, "max_session: must not be shorter than gap"),
     "ratio": ({"quality": {"max_orphan_ratio": 2}}, "quality.max_orphan_ratio: 2 is not a number from 0 to 1"),
     "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
@@ -65,6 +69,21 @@ def test_no_settings(text, tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(text)
     with pytest.raises(PipelineError, match=r"p\.yaml: (holds no settings|cannot be read as YAML)"):
+        load_pipeline(path)
+
+
+@pytest.mark.parametrize("schedule", ["*/5 * * * *", "0 6-20/2 * * MON-FRI", "0 0 1,15 * *", None])
+def test_schedules(schedule, tmp_path):
+    assert load(tmp_path, {"schedule": schedule}).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("grace: 1h\ngrace: 2h\n", "grace"), ("left: {topic: x, payload: y, topic: z}\n", "topic")]
+)
+def test_a_key_that_is_there_twice(text, key, tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match=rf"p\.yaml: cannot be read as YAML: {key} is there twice .*line \d+"):
         load_pipeline(path)
 
 
