@@ -214,6 +214,47 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     assert kinds["retract"] == 9
 
 
+@pytest.mark.long
+def test_rewinds_behind_a_rewind_and_to_one(warehouse, broker, send, tmp_path):
+    send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
+    run(warehouse)
+    publish_compounds.main(warehouse)
+    undisturbed = copied(warehouse, tmp_path, "undisturbed")
+    wrong = with_settings(warehouse, tolerance_ms=1)
+    send("m1950:waits a3000:d m3040:d a: a4000:tick m4000:tick")
+    run(wrong)
+    publish_compounds.main(wrong)
+    # Batch 3 gives batch 2 up, batch 4 makes the same mistake over again, and is published.
+    rewind.main(warehouse, 1)
+    send("a5000:e m5050:e a6000:tick m6000:tick")
+    run(wrong)
+    publish_compounds.main(wrong)
+    with pytest.raises(NeedsOperator, match="batch 2 is void, rewind 3 went back to batch 1"):
+        rewind.main(warehouse, 2)
+
+    # Behind the rewind, to before it: batch 5.
+    rewind.main(warehouse, 1)
+    run(warehouse)
+    run(undisturbed)
+    publish_compounds.main(warehouse)
+    assert consumed(warehouse, broker) == compounds(undisturbed)
+    assert all(same_rows(warehouse, undisturbed, table) for table in TABLES[:-1])
+    # To the rewind itself: batch 7 gives up batch 6 alone, which is found again.
+    rewind.main(warehouse, 5)
+    publish_compounds.main(warehouse)
+    send("a7000:f m7050:f a8000:tick m8000:tick")
+    run(warehouse)
+    run(undisturbed)
+    publish_compounds.main(warehouse)
+    assert consumed(warehouse, broker) == compounds(undisturbed)
+    assert all(same_rows(warehouse, undisturbed, table) for table in TABLES[:-1])
+    report_quality.main(warehouse)
+    answer = reconcile.main(warehouse)
+    assert answer.offenders == []
+    # Batches 2, 3, 4 and 6 are void.
+    assert [answer.counts[name] for name in ("published batches", "rewinds", "void batches")] == [2, 3, 4]
+
+
 def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, send, monkeypatch):
     send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
     land_events.main(warehouse, 1_000_000, ())
