@@ -26,15 +26,22 @@ _EXTERNAL = re.compile(
 
 
 def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict) -> Path:
-    """Writes `batch-<id>.html` and its Great Expectations page, and makes it the `index.html`; gives the batch's page."""
+    """Writes `batch-<id>.html` and its Great Expectations page, and the newest batch's page as `index.html`; gives the batch's page."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
     _write(folder / f"{name}-expectations.html", _without_internet(verdict.page))
     # A batch that was given up may have no page.
     page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
     _write(folder / f"{name}.html", page)
-    _write(folder / "index.html", page)
+    # Not always this one's: a report that stood still may go on when later batches have been reported.
+    _write(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
     return folder / f"{name}.html"
+
+
+def _batch_of(page: Path) -> int:
+    """The batch of a page, -1 for the page of its expectations."""
+    found = re.fullmatch(r"batch-(\d+)", page.stem)
+    return int(found[1]) if found else -1
 
 
 def _write(path: Path, text: str) -> None:

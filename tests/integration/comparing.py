@@ -74,13 +74,13 @@ def differences(bootstrap: str, warehouse: Path, one: Pipeline, other: Pipeline)
         # Reports and publications of several batches are one commit, so how many there are depends on when a job ran.
         if table not in (LEDGER, METRICS):
             told += _compared(f"commits of {table}", commits(warehouse, one, table), commits(warehouse, other, table))
-    if pages(warehouse, one) != pages(warehouse, other):
-        told.append(f"pages: {[*pages(warehouse, one)]} and {[*pages(warehouse, other)]}")
+    mine, theirs = pages(warehouse, one), pages(warehouse, other)
+    told += [f"page {name}" for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
     topics = [records(bootstrap, pipeline.output_topic) for pipeline in (one, other)]
     for partition in topics[0]:
-        mine, theirs = (topic[partition] for topic in topics)
-        told += _compared(f"output partition {partition}", Counter(map(str, mine)), Counter(map(str, theirs)))
-        if not told and mine != theirs:
+        ours, others = (topic[partition] for topic in topics)
+        told += _compared(f"output partition {partition}", Counter(map(str, ours)), Counter(map(str, others)))
+        if not told and ours != others:
             told.append(f"output partition {partition}: the same records in another order")
     return told
 
