@@ -60,10 +60,16 @@ def run_job(
 
 
 def warehouse_folder(given: str) -> str:
-    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute."""
+    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute. Raises NeedsOperator."""
     root = given.rstrip("/")
     folder = local_folder(root)
-    return root if folder is None else str(folder.absolute())
+    wanted = root if folder is None else str(folder.absolute())
+    # An empty one would be whatever folder the job happens to run in; a percent sign is one to some readers and a code to others.
+    if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set("%\\")):
+        raise NeedsOperator(
+            f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without % and \\"
+        )
+    return wanted
 
 
 @contextmanager
