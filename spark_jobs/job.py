@@ -24,6 +24,7 @@ from spark_jobs.storage.writer_lock import writer_lock
 from spark_jobs.task_watch import end_with_the_task
 
 _LOCK_WAIT_S = 300.0
+_NO_FOLDER_HAS = "%\\[]^|"
 
 Counts = dict[str, int]
 
@@ -64,10 +65,11 @@ def warehouse_folder(given: str) -> str:
     root = given.rstrip("/")
     folder = local_folder(root)
     wanted = root if folder is None else str(folder.absolute())
-    # An empty one would be whatever folder the job happens to run in; a percent sign is one to some readers and a code to others.
-    if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set("%\\")):
+    # An empty one would be whatever folder the job happens to run in; some of these mean something else to delta-rs, on others it panics.
+    if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set(_NO_FOLDER_HAS)):
         raise NeedsOperator(
-            f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without % and \\"
+            f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without any of "
+            + " ".join(_NO_FOLDER_HAS)
         )
     return wanted
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.broker.offsets import Partition
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, java_settings, kafka_settings
+from spark_jobs.storage.faults import full_text
 
 RECORD = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
 _SCHEMA = (
@@ -49,7 +50,7 @@ def with_either_reader(work: Callable[[Reader], T]) -> T:
     try:
         return work(read_records)
     except Exception as error:
-        if "long overflow" not in str(error):
+        if "long overflow" not in full_text(error):
             raise
         print("records are stamped beyond what Spark's source can tell: all are read by librdkafka", file=sys.stderr)
         return work(read_any_records)
