@@ -147,8 +147,9 @@ def mend(request, project, pipeline, broker, scripts):
 
     def run(succeeds=True, **words):
         block = block_of(page)
-        filled = {"ADDRESS": broker.bootstrap, **words}
-        filled |= dict(zip(SHIPPED, (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), strict=True))
+        topics = (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic)
+        # What is given goes in last, for it may name the topics that took the place of the shipped ones.
+        filled = {"ADDRESS": broker.bootstrap} | dict(zip(SHIPPED, topics, strict=True)) | words
         for word, value in filled.items():
             assert word in block or word not in words, f"the block of {page} has no {word}"
             block = re.sub(rf"\b{word}\b", lambda _, value=value: str(value), block)
