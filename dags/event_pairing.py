@@ -32,9 +32,9 @@ PARAMS = {
     "accept_lost_range": Param(
         None,
         type=["null", "string"],
-        pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+$",
-        title="Accept a lost range",
-        description="Go on without these records, which the broker no longer has; copy the range from the failed task.",
+        pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+( [A-Za-z0-9._-]+-\d+:\d+-\d+)*$",
+        title="Accept lost ranges",
+        description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
     ),
 }
 

@@ -73,6 +73,8 @@ class Pipeline:
     offset_gaps: str
     schedule: str | None
     max_records_per_batch: int
+    # Plans made before there was such a setting have none.
+    consumer_group: str | None = None
     quality: Quality = field(default_factory=Quality)
 
     @property
@@ -199,6 +201,7 @@ class _Reader:
             offset_gaps=self.choice("offset_gaps", "count", "fail"),
             schedule=self.schedule(),
             max_records_per_batch=self.whole_number("max_records_per_batch", default=5_000_000),
+            consumer_group=self.consumer_group(),
             quality=self.quality(),
         )
         for unknown in self.rest:
@@ -250,6 +253,8 @@ class _Reader:
     def topic(self, key: str, value: object) -> str:
         if not isinstance(value, str) or not _TOPIC_NAME.fullmatch(value) or value in (".", ".."):
             raise self.refuse(key, f"{value!r} is no Kafka topic name (1 to 249 of letters, digits, '.', '_', '-')")
+        if value.startswith("__"):
+            raise self.refuse(key, f"{value!r} is a topic that Kafka keeps for itself; name one of your own")
         return value
 
     def field_name(self, key: str, value: object, reserved: bool = False) -> str:
@@ -301,6 +306,17 @@ class _Reader:
             return value
         raise self.refuse(
             "schedule", f"{value!r} is no cron expression of five fields that ever comes round (null: only by hand)"
+        )
+
+    def consumer_group(self) -> str | None:
+        value = self.rest.pop("consumer_group", None)
+        if value is None or (
+            isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and value != f"{self.path.stem}.publisher"
+        ):
+            return value
+        raise self.refuse(
+            "consumer_group",
+            f"{value!r} cannot show what was landed (1 to 249 of letters, digits, '.', '_', '-', and not the group of the publisher)",
         )
 
     def quality(self) -> Quality:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,12 +20,12 @@ def warehouse_root() -> str:
 def local_folder(root: str) -> Path | None:
     """The folder of a local warehouse, None for a URI of another file system.
 
-    >>> str(local_folder("/a/b")), str(local_folder("file:///a/b")), local_folder("s3://a/b")
-    ('/a/b', '/a/b', None)
+    >>> str(local_folder("/a/b")), str(local_folder("file:///a/b")), local_folder("s3://a/b"), str(local_folder("/a:/b"))
+    ('/a/b', '/a/b', None, '/a:/b')
     """
     if root.startswith("file:"):
         return Path(unquote(urlsplit(root).path))
-    return None if ":/" in root else Path(root)
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", root) else Path(root)
 
 
 def pages_folder(root: str, pipeline: str) -> Path:

@@ -24,6 +24,7 @@ from spark_jobs.storage.writer_lock import writer_lock
 from spark_jobs.task_watch import end_with_the_task
 
 _LOCK_WAIT_S = 300.0
+_NO_FOLDER_HAS = "%\\[]^|"
 
 Counts = dict[str, int]
 
@@ -60,10 +61,17 @@ def run_job(
 
 
 def warehouse_folder(given: str) -> str:
-    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute."""
+    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute. Raises NeedsOperator."""
     root = given.rstrip("/")
     folder = local_folder(root)
-    return root if folder is None else str(folder.absolute())
+    wanted = root if folder is None else str(folder.absolute())
+    # An empty one would be whatever folder the job happens to run in; some of these mean something else to delta-rs, on others it panics.
+    if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set(_NO_FOLDER_HAS)):
+        raise NeedsOperator(
+            f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without any of "
+            + " ".join(_NO_FOLDER_HAS)
+        )
+    return wanted
 
 
 @contextmanager

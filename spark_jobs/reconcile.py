@@ -16,16 +16,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic
+from spark_jobs.broker.records import Reader, Span, with_either_reader
 from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
 from spark_jobs.job import job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.reconciling import inputs, outputs, planned
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
-from spark_jobs.reconciling.topics import Span, read_spans
 from spark_jobs.session import expect_rows, reading_session
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import LIVE, PAIRED, PUBLISHED, Ledger, LedgerRow, Rewind
+from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, Rewind
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
 
 Counts = dict[str, int]
@@ -58,6 +59,10 @@ def main(warehouse: Warehouse) -> Answer:
     started = _start(warehouse)
     if started is None:
         return Answer(0, {"published batches": 0}, [])
+    return with_either_reader(lambda read: _compare(warehouse, started, read))
+
+
+def _compare(warehouse: Warehouse, started: _Started, read: Reader) -> Answer:
     ranges = planned.planned_ranges(started.counting)
     # While a rewind is not published, the tables are behind the horizon already.
     landed_until = started.paired.batch_id
@@ -67,10 +72,9 @@ def main(warehouse: Warehouse) -> Answer:
     open_version = started.paired.versions[OPEN]
     void = planned.is_void(started.rewinds)
     claims = inputs.outcomes(warehouse, started.ledger, void, landed_until, open_version)
-    places = inputs.by_place(raw, claims, read_spans(warehouse.spark, _input_spans(ranges, started))).persist(
-        StorageLevel.DISK_ONLY
-    )
-    compounds, absent = _compounds(warehouse, started)
+    records = read(warehouse.spark, _input_spans(ranges, started), False)
+    places = inputs.by_place(raw, claims, records).persist(StorageLevel.DISK_ONLY)
+    compounds, absent = _compounds(warehouse, started, read)
     try:
         offenders = offenders_of(
             [
@@ -104,7 +108,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
     if not last:
         # All that is published was given up, and the rewind is about to be published.
         return None
-    paired = next(row for row in ledger.rows(last, last) if row.step == PAIRED)
+    steps = {row.step: row for row in ledger.rows(last, last)}
     columns = ["batch_id", "kind", "step", "offsets", "counts"]
     rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon).select(columns)
     # Read once: many questions are asked of it, and each would plan a scan of the table anew.
@@ -113,7 +117,8 @@ def _start(warehouse: Warehouse) -> _Started | None:
     settings, pipeline = kafka_settings(), warehouse.pipeline
     output = output_topic(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
-    return _Started(horizon, paired, rows, counting, rewinds, topics, output)
+    checked_ids(pipeline, steps[PLANNED].counts, topics)
+    return _Started(horizon, steps[PAIRED], rows, counting, rewinds, topics, output)
 
 
 def _batches(started: _Started) -> Counts:
@@ -147,7 +152,7 @@ def _input_spans(ranges: DataFrame, started: _Started) -> dict[tuple[str, int], 
     return spans
 
 
-def _compounds(warehouse: Warehouse, started: _Started) -> tuple[DataFrame, DataFrame]:
+def _compounds(warehouse: Warehouse, started: _Started, read: Reader) -> tuple[DataFrame, DataFrame]:
     """Compounds and messages side by side: as persisted, and with why a message may be absent."""
     topic = warehouse.pipeline.output_topic
     spans = {
@@ -156,7 +161,7 @@ def _compounds(warehouse: Warehouse, started: _Started) -> tuple[DataFrame, Data
         if place[0] == topic
     }
     published = outputs.published_batches(started.ledger, started.output)
-    records = read_spans(warehouse.spark, spans)
+    records = read(warehouse.spark, spans, False)
     compounds = outputs.by_compound(outputs.expected_messages(warehouse, published), records).persist(StorageLevel.DISK_ONLY)
     seen = compounds.where((F.col("compounds") > 0) & (F.col("messages") > 0))
     first = {

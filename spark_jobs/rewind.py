@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from spark_jobs.broker.offsets import ask_broker
 from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
 from spark_jobs.job import Counts, job_parser, run_job, told_in_one_line, warehouse_folder
 from spark_jobs.rewinding.preview import Preview, look, refuse_losses, told
@@ -47,6 +48,8 @@ def preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:
     """What a rewind to the batch would do; only reads."""
     target = find_target(warehouse, ledger, to_batch)
     topics = ask_broker(kafka_settings(), [side.topic for side in warehouse.pipeline.sides])
+    # What goes out of the raw tables could never be read again.
+    checked_ids(warehouse.pipeline, target.topic_ids, topics)
     return look(warehouse, target, topics)
 
 

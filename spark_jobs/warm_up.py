@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline, load_pipeline
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
-from spark_jobs.land_events import landed_counts, read_kafka
+from spark_jobs.broker.records import Span, read_records
+from spark_jobs.landed import landed_counts
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.quality.metrics import measure
 from spark_jobs.session import end_session, spark_session
@@ -33,7 +34,7 @@ def main(warehouse: Warehouse) -> None:
     plan = _plan(pipeline, now, warehouse.version(OPEN))
     ledger.append(plan)
     planned = ledger.rows(1, 1)[0]
-    read_kafka(warehouse, list(planned.offsets[:1])).schema  # noqa: B018 - the source's classes, no broker asked
+    read_records(warehouse.spark, {(pipeline.left.topic, 0): Span(0, 3)}, True).schema  # noqa: B018 - the source's classes, no broker asked
     _append_raw(warehouse, now)
     landed_counts(warehouse, planned)
     landed = planned.next_step(LANDED, planned.started_at, clock=now, counts={"accepted": 4, "landed": 5})

@@ -1,4 +1,4 @@
-"""Which offsets a batch reads: from where the last one stopped, up to the end, at most so many records."""
+"""What the broker says of topics: their partitions, first and end offsets, ids and limits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from spark_jobs.broker.patience import patiently
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.ledger import OffsetRange
 
 Partition = tuple[str, int]
+# The two halves of 128 bits, signed numbers, as the ledger keeps them.
+TopicId = tuple[int, int]
 # librdkafka's default for message.max.bytes.
 _CLIENT_TAKES = 1_000_000
 _REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
@@ -37,16 +38,20 @@ class _Admin(AdminClient):
 
 
 class TopicsNow(NamedTuple):
-    """What the broker holds. `wall_time`: W (epoch ms), taken before the ends were asked for. Ends are read_committed."""
+    """What the broker holds. `wall_time`: W (epoch ms), taken before the ends were asked for. Ends are read_committed.
+
+    `ids`: by topic, asked for last, so that nothing before them is of a topic that is gone by then.
+    """
 
     wall_time: int
     earliest: Mapping[Partition, int]
     end: Mapping[Partition, int]
+    ids: Mapping[str, TopicId]
 
 
 def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     """The first and the end offset of every partition; raises BrokerProblem or, for a missing topic, NeedsOperator."""
-    admin = _Admin(settings)
+    admin, topics = _Admin(settings), list(topics)
     try:
         partitions = [(topic, number) for topic in topics for number in range(partition_count(admin, topic, settings))]
         wall_time = time.time_ns() // 1_000_000
@@ -54,6 +59,7 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
             wall_time,
             _list_offsets(admin, partitions, OffsetSpec.earliest()),
             _list_offsets(admin, partitions, OffsetSpec.latest()),
+            _topic_ids(admin, topics),
         )
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
@@ -91,14 +97,17 @@ def output_topic(settings: Settings, topic: str) -> OutputTopic:
     admin = _Admin(settings)
     try:
         partitions = partition_count(admin, topic, settings)
-        answer = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_WITHIN_S)[topic].result()
+        high, low = _topic_ids(admin, [topic])[topic]
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
+    return OutputTopic(partitions, high, low, _largest(admin, topic, settings))
+
+
+def _topic_ids(admin: AdminClient, topics: list[str]) -> dict[str, TopicId]:
+    answers = admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN_S)
     # The library's type stubs do not know the methods of its own class.
-    found: Any = answer.topic_id
-    return OutputTopic(
-        partitions, found.get_most_significant_bits(), found.get_least_significant_bits(), _largest(admin, topic, settings)
-    )
+    found: dict[str, Any] = {topic: answer.result().topic_id for topic, answer in answers.items()}
+    return {topic: (at.get_most_significant_bits(), at.get_least_significant_bits()) for topic, at in found.items()}
 
 
 def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
@@ -153,79 +162,3 @@ def _list_offsets(admin: AdminClient, partitions: list[Partition], spec: OffsetS
         return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
 
     return patiently(ask)
-
-
-def plan_ranges(
-    previous: Mapping[Partition, OffsetRange], now: TopicsNow, max_records: int, accepted_losses: Iterable[str] = ()
-) -> list[OffsetRange]:
-    """The range of every partition, sorted; at most `max_records` (and at least one where there is anything) in all.
-
-    `previous` are the ranges of the last batch. `accepted_losses` are ranges as `lost_range` writes them, given up by the
-    operator. Raises NeedsOperator where offsets have disappeared.
-    """
-    accepted = set(accepted_losses)
-    starts = {place: _start(place, previous.get(place), now, accepted) for place in sorted(now.end)}
-    for topic, number in previous.keys() - now.end.keys():
-        raise NeedsOperator(
-            f"partition {number} of {topic} is gone: the topic was deleted and created again with fewer partitions; "
-            "a pipeline continues only on the topic it began with, so start a new one under another name"
-        )
-    backlog = {place: now.end[place] - start for place, (start, _) in starts.items()}
-    quota = _share_out(backlog, max_records)
-    return [
-        OffsetRange(
-            topic=place[0],
-            partition=place[1],
-            from_offset=start,
-            until_offset=start + quota[place],
-            end_offset=now.end[place],
-            max_ts=previous[place].max_ts if place in previous else None,
-            lost=lost,
-        )
-        for place, (start, lost) in starts.items()
-    ]
-
-
-def lost_range(topic: str, partition: int, first: int, until: int) -> str:
-    """How a range of lost offsets is written: ``topic-partition:first-until``, until exclusive."""
-    return f"{topic}-{partition}:{first}-{until}"
-
-
-def _start(place: Partition, previous: OffsetRange | None, now: TopicsNow, accepted: set[str]) -> tuple[int, int]:
-    """Where to read on, and how many records before that are lost."""
-    if previous is None:
-        return now.earliest[place], 0
-    position, earliest = previous.until_offset, now.earliest[place]
-    if now.end[place] < position:
-        raise NeedsOperator(
-            f"{place[0]}-{place[1]} ends at offset {now.end[place]}, but {position} was already landed: the topic was deleted "
-            "and created again; a pipeline continues only on the topic it began with, so start a new one under another name"
-        )
-    if earliest <= position:
-        return position, 0
-    lost = lost_range(*place, position, earliest)
-    if lost not in accepted:
-        raise NeedsOperator(
-            f"the broker no longer has {earliest - position} records that were never landed, {lost} (its retention was faster): "
-            f"to go on without them, run once with accept_lost_range = {lost}"
-        )
-    return earliest, earliest - position
-
-
-def _share_out(backlog: Mapping[Partition, int], max_records: int) -> dict[Partition, int]:
-    """Records to read of each partition, in proportion to its backlog.
-
-    >>> _share_out({("a", 0): 900, ("a", 1): 100, ("b", 0): 0}, 100)
-    {('a', 0): 90, ('a', 1): 10, ('b', 0): 0}
-    """
-    total = sum(backlog.values())
-    if total <= max_records:
-        return dict(backlog)
-    quota = {place: waiting * max_records // total for place, waiting in backlog.items()}
-    left_over = max_records - sum(quota.values())
-    # Rounding down may leave small partitions with nothing for ever; what it left over goes to them first.
-    for place in sorted(backlog, key=lambda place: (quota[place], place)):
-        if left_over and quota[place] < backlog[place]:
-            quota[place] += 1
-            left_over -= 1
-    return quota

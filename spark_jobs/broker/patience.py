@@ -1,9 +1,10 @@
-"""Repeating what a broker asks to be repeated."""
+"""Repeating what a broker asks to be repeated, and giving up what it does not answer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Thread
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -32,3 +33,25 @@ def patiently(call: Callable[[], T]) -> T:
             if not (problem.retriable() or problem.code() in _ON_THE_MOVE) or time.monotonic() > give_up:
                 raise
         time.sleep(0.1)
+
+
+def given_up_after(seconds: float, call: Callable[[], None]) -> None:
+    """The call, or KafkaException once it has taken so long: with its broker gone, librdkafka waits on, whatever timeout it was given.
+
+    The call goes on in a thread of its own until the broker is back, or the process ends.
+    """
+    raised: list[KafkaException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            raised.append(None)
+        except KafkaException as error:
+            raised.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    error = raised[0] if raised else KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if error is not None:
+        raise error

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka import Message as Delivered
 
 from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
-from spark_jobs.broker.patience import patiently
+from spark_jobs.broker.patience import given_up_after, patiently
 from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
 from spark_jobs.broker.settings import (
     ANSWER_WITHIN_S,
@@ -204,7 +204,11 @@ class _Transactions:
         position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, self.acknowledged, limits)
         place = TopicPartition(leg.topic, self.partition, batch_id, metadata=position.metadata())
         group = self.consumer.consumer_group_metadata()
-        patiently(lambda: self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S))
+
+        def send_offsets() -> None:
+            self.producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S)
+
+        patiently(lambda: given_up_after(ANSWER_WITHIN_S + 1, send_offsets))
         fault_point("transaction_offsets_sent")
         patiently(lambda: self.producer.commit_transaction(ANSWER_WITHIN_S))
         fault_point("transaction_committed")

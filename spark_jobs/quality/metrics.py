@@ -75,7 +75,8 @@ def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
     collapsed = paired.counts[Outcome.COLLAPSED]
     published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
     metrics: dict[str, float] = {
-        "planned": sum(known.planned for known in planned.offsets),
+        # Less than was planned where the broker lost some of it before it was landed, which `lost` counts.
+        "planned": sum(known.planned for known in landed.offsets),
         "offset_gaps": landed.counts["offset_gaps"],
         "lost": landed.counts["lost"],
         "backlog": landed.counts["backlog"],

@@ -63,3 +63,8 @@ def offenders_of(tables: list[DataFrame]) -> list[Offenders]:
         known = found.setdefault(row["finding"], Offenders(Finding(row["finding"]), row["number"], []))
         known.first.append(row["what"])
     return [found[finding] for finding in Finding if finding in found]
+
+
+def fingerprint(*columns: str) -> Column:
+    """A number that tells byte strings apart, and an absent one from an empty one."""
+    return F.xxhash64(*(F.hex(column) for column in columns), *(F.col(column).isNull() for column in columns))

@@ -7,8 +7,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.reconciling.topics import fingerprint
+from spark_jobs.reconciling.findings import Finding, fingerprint, flagged
 from spark_jobs.storage.ledger import LIVE
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 from include.pipeline_config import Pipeline
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
 from spark_jobs.broker.offsets import OutputTopic
-from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.reconciling.topics import fingerprint
+from spark_jobs.reconciling.findings import Finding, fingerprint, flagged
 from spark_jobs.storage.ledger import PUBLISHED
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 

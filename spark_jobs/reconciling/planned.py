@@ -20,10 +20,19 @@ def is_void(rewinds: list[Rewind]) -> Column:
 
 
 def planned_ranges(ledger: DataFrame) -> DataFrame:
-    """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost."""
-    live = ledger.where((F.col("step") == PLANNED) & (F.col("kind") == LIVE))
-    return live.select("batch_id", F.explode("offsets").alias("part")).select(
-        "batch_id", *(f"part.{name}" for name in ("topic", "partition", "from_offset", "until_offset", "lost"))
+    """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost.
+
+    As planned, but without what the broker lost before it was landed: that is lost, too, as the `landed` row says.
+    """
+    live, place = ledger.where(F.col("kind") == LIVE), ["batch_id", "topic", "partition"]
+    planned, landed = (
+        live.where(F.col("step") == step).select("batch_id", F.explode("offsets").alias("part")).select("batch_id", "part.*")
+        for step in (PLANNED, LANDED)
+    )
+    before, by_then = F.coalesce("lost", F.lit(0)), F.coalesce("lost_by_then", "lost", F.lit(0))
+    lost = landed.groupBy(*place).agg(F.max("lost").alias("lost_by_then"))
+    return planned.join(lost, place, "left").select(
+        *place, (F.col("from_offset") + by_then - before).alias("from_offset"), "until_offset", by_then.alias("lost")
     )
 
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.broker.offsets import TopicsNow, lost_range
+from spark_jobs.broker.offsets import TopicsNow
+from spark_jobs.broker.ranges import lost_range
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rewinding.revisions import changed_since
 from spark_jobs.rewinding.target import Target, starting_ranges

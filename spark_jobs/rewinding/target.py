@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from spark_jobs.broker.topic_ids import known_ids
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import OPEN, Warehouse
@@ -32,6 +33,11 @@ class Target(NamedTuple):
     def newest(self) -> int:
         """The largest batch_id that was ever planned."""
         return self.given_up[-1].batch_id
+
+    @property
+    def topic_ids(self) -> dict[str, int]:
+        """The ids of the input topics, as the last plan has them."""
+        return known_ids(self.given_up[-1].counts)
 
     @property
     def open_version(self) -> int:
@@ -88,7 +94,7 @@ def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
         offsets=starting_ranges(target),
         wall_time=int(now.timestamp() * 1000),
         clock=target.base.clock if target.base else None,
-        counts={TO_BATCH: target.to_batch, "open_before": target.open_after, **corrected},
+        counts={TO_BATCH: target.to_batch, "open_before": target.open_after, **corrected, **target.topic_ids},
         versions={OPEN: target.open_version},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,

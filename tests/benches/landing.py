@@ -25,6 +25,7 @@ from include.local_broker import LocalBroker, create_topics
 from include.local_process import free_port
 from include.pipeline_config import Pipeline, Side
 from spark_jobs import land_events
+from spark_jobs.broker.records import Span, read_records
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import Ledger
 from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
@@ -55,10 +56,10 @@ def on_topics(broker: LocalBroker, events: int) -> Pipeline:
     return pipeline
 
 
-def append_unparsed(warehouse: Warehouse, planned: Any, side: Side) -> None:
+def append_unparsed(warehouse: Warehouse, planned: Any, ranges: Any, side: Side) -> None:
     """What `land_events` does with one topic, but for the parsing."""
-    ranges = [known for known in planned.offsets if known.topic == side.topic]
-    rows = land_events.read_kafka(warehouse, ranges).withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
+    spans = {(at.topic, at.partition): Span(at.from_offset, at.until_offset) for at in ranges if at.topic == side.topic}
+    rows = read_records(warehouse.spark, spans, True).withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
     declared = declared_schema(planned.pipeline, raw_table(side))
     missing = {field.name: F.lit(None).cast(field.dataType) for field in declared if field.name not in rows.columns}
     commit(

@@ -38,37 +38,38 @@ def admin(broker):
 
 
 @pytest.fixture
-def paired(warehouse, pipeline):
+def paired(warehouse):
     """paired(sizes): one more batch of compounds that was paired but not published; sizes: number -> bytes of payload."""
     ids = iter(range(1, 10))
+    return lambda sizes=None: pair_made_up(warehouse, next(ids), sizes or {})
 
-    def pair(sizes=None):
-        batch_id = next(ids)
-        names = [field.name for field in declared_schema(pipeline, COMPOUNDS).fields]
-        compounds = [
-            dict.fromkeys(names)
-            | {
-                "pair_id": f"{pipeline.left.topic}-0-{batch_id * CALLS + number}",
-                "revision": 0,
-                "op": "upsert",
-                "kind": "left_only",
-            }
-            | {
-                "user1": f"u{number}",
-                "user2": "v",
-                "ts": number,
-                "analytics": f'"{"x" * (sizes or {}).get(number, 0)}"',
-                "batch_id": batch_id,
-            }
-            for number in range(CALLS)
-        ]
-        rows = [tuple(compound[name] for name in names) for compound in compounds]
-        frame = warehouse.spark.createDataFrame(rows, declared_schema(pipeline, COMPOUNDS))
-        commit(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
-        settings, now = (pipeline.to_json(), pipeline.config_hash), datetime.now(UTC)
-        Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
 
-    return pair
+def pair_made_up(warehouse, batch_id, sizes):
+    """What a pair job leaves behind, of events that nobody landed."""
+    pipeline = warehouse.pipeline
+    names = [field.name for field in declared_schema(pipeline, COMPOUNDS).fields]
+    compounds = [
+        dict.fromkeys(names)
+        | {
+            "pair_id": f"{pipeline.left.topic}-0-{batch_id * CALLS + number}",
+            "revision": 0,
+            "op": "upsert",
+            "kind": "left_only",
+        }
+        | {
+            "user1": f"u{number}",
+            "user2": "v",
+            "ts": number,
+            "analytics": f'"{"x" * sizes.get(number, 0)}"',
+            "batch_id": batch_id,
+        }
+        for number in range(CALLS)
+    ]
+    rows = [tuple(compound[name] for name in names) for compound in compounds]
+    frame = warehouse.spark.createDataFrame(rows, declared_schema(pipeline, COMPOUNDS))
+    commit(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
+    settings, now = (pipeline.to_json(), pipeline.config_hash), datetime.now(UTC)
+    Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
 
 
 def plan(warehouse):

@@ -50,6 +50,31 @@ def test_the_live_dag(dag_bag):
     assert dag.timetable.expression == "*/5 * * * *"
 
 
+RANGES = "a-0:5-8 b.c_d-1:0-3"
+
+
+def test_what_an_operator_may_accept(dag_bag):
+    pattern = dag_bag(ROOT / "dags").dags["calls"].params.get_param("accept_lost_range").schema["pattern"]
+    assert all(re.search(pattern, value) for value in ("a-0:5-8", RANGES))
+    wrong = ["a-0:5", "a-0:5-8; rm -rf x", "a-0:5-8  b-0:1-2", "$(x)-0:1-2", "a#2-0:1-2", "{{ x }}-0:1-2", "a-0:5-8\n"]
+    # JSON schemas mean by a dollar the very end, Python also the place before a last newline.
+    assert not any(re.search(pattern.replace("$", r"\Z"), value) for value in wrong)
+
+
+def test_what_an_operator_accepts_reaches_the_job(dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls"]
+
+    def arguments(params):
+        templates = dag.get_task("land_events").job_arguments
+        return [
+            text for template in templates if (text := dag.get_template_env().from_string(template).render(params=params))
+        ]
+
+    given = {"max_records": 5, "accept_lost_range": RANGES}
+    assert arguments(given) == ["--max-records=5", f"--accept-lost-range={RANGES}"]
+    assert arguments(dict.fromkeys(given)) == []
+
+
 def test_every_task_has_the_default_arguments_and_connections(dag_bag):
     for task in dag_bag(ROOT / "dags").dags["calls"].tasks:
         assert (task.owner, task.retries, task.execution_timeout) == ("data-engineering", 2, timedelta(hours=2))

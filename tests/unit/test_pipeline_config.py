@@ -33,6 +33,15 @@ BROKEN = {
     "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),
     "quote in a name": ({"key": ["a`b"]}, "key: 'a`b' cannot name a column"),
     "topic with a slash": ({"output": {"topic": "../x"}}, "output.topic: '../x' is no Kafka topic name"),
+    "topic of Kafka's own": (
+        {"output": {"topic": "__consumer_offsets"}},
+        "output.topic: '__consumer_offsets' is a topic that Kafka",
+    ),
+    "group of the publisher": (
+        {"consumer_group": "p.publisher"},
+        "consumer_group: 'p.publisher' cannot show what was landed",
+    ),
+    "group with a space": ({"consumer_group": "a b"}, "consumer_group: 'a b' cannot show what was landed"),
     "left missing": ({"left": GONE}, "left: missing"),
     "unknown in a side": ({"left": {"topic": "x", "payload": "y", "offset": 1}}, "left.offset: unknown key"),
     "matching": ({"matching": "best"}, "matching: 'best' is none of one_to_one, collapse"),
@@ -96,6 +105,53 @@ def test_name_of_the_file_is_the_pipeline(tmp_path):
     assert load(tmp_path, {}, "orders_eu.yaml").name == "orders_eu"
     with pytest.raises(PipelineError, match="file name"):
         load(tmp_path, {}, "Orders EU.yaml")
+
+
+HOSTILE = [
+    "", ".", "..", "../x", "/x", "a/b", "a b", " a", "a\n", "a\0", "'a'", '"a"', "`a`", "a;b", "$(touch x)", "${x}", "%2e", "a%b", "ä", "😀", "a#2", "a,b",
+    "*", "{{ x }}", "a" * 250, 5, None, True, ["a"], {"a": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+@pytest.mark.parametrize(
+    "where", ["left.topic", "right.topic", "output.topic", "left.payload", "right.payload", "key", "timestamp"]
+)
+def test_names_with_anything_but_letters_are_refused(where, name, tmp_path):
+    outer, _, inner = where.partition(".")
+    changes = {inner: name} if inner else name
+    with pytest.raises(PipelineError) as refused:
+        load(tmp_path, {outer: SHIPPED[outer] | changes if inner else [name] if where == "key" else name})
+    line = str(refused.value)
+    assert line.startswith(f"{tmp_path / 'p.yaml'}: {where}: ") and line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..yaml",
+        " .yaml",
+        "a b.yaml",
+        "a'.yaml",
+        "$(touch x).yaml",
+        "A.yaml",
+        "é.yaml",
+        "a.b.yaml",
+        "1.yaml",
+        "a" * 65 + ".yaml",
+    ],
+)
+def test_a_file_whose_name_is_none_for_a_pipeline_is_refused(name, tmp_path):
+    with pytest.raises(PipelineError, match="file name: a pipeline is named after its file"):
+        load(tmp_path, {}, name)
+
+
+def test_yaml_is_read_and_never_executed(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"left: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n")
+    with pytest.raises(PipelineError, match="cannot be read as YAML"):
+        load_pipeline(path)
+    assert not (tmp_path / "made").exists()
 
 
 def test_the_plan_keeps_all_settings():

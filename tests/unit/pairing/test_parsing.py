@@ -125,11 +125,14 @@ def end_of_space(text, at):
 
 
 def depth(decoded):
-    inner = decoded.values() if isinstance(decoded, dict) else decoded if isinstance(decoded, list) else None
-    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+    levels, found = 0, [decoded]
+    while found := [value for value in found if isinstance(value, dict | list)]:
+        found = [inner for value in found for inner in (value.values() if isinstance(value, dict) else value)]
+        levels += 1
+    return levels
 
 
-def obviously(value, record_ts):
+def obviously(value, record_ts, payload_field="metrics", latest=NOW):
     """What a message says, by the rules as they are written: (key, ts, payload, problem), key and ts only if there is none."""
     try:
         decoded = strictly(value)
@@ -139,7 +142,7 @@ def obviously(value, record_ts):
         return None, None, None, "malformed_json"
     absent = (None, "null")
     said = members(value.decode())
-    payload = said.get("metrics", absent)[1]
+    payload = said.get(payload_field, absent)[1]
     key = tuple(said.get(name, absent)[0] for name in ("user1", "user2"))
     if not all(type(name) is str and name for name in key):
         return None, None, None if payload == "null" else payload, "missing_key"
@@ -149,7 +152,7 @@ def obviously(value, record_ts):
         ts = int(moment) if len(moment.lstrip("0")) < 20 else None
     if ts is None or not 0 <= ts <= LARGEST_TS:
         return None, None, None if payload == "null" else payload, "bad_timestamp"
-    if ts > NOW:
+    if ts > latest:
         return None, None, None if payload == "null" else payload, "future"
     return key, ts, None if payload == "null" else payload, None
 

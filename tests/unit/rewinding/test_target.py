@@ -129,13 +129,19 @@ def test_a_second_rewind_looks_for_what_the_first_has_not_seen_come_back():
     assert (counts["corrected_from"], counts["corrected_to"]) == (2, 6)
 
 
+def test_the_topics_are_still_told_by_the_ids_of_the_last_plan():
+    first, later = ({f"{side}_topic_{half}": of for side in ("left", "right") for half in ("high", "low")} for of in (1, 2))
+    ledger = FakeLedger(batch(1, **first), batch(2, **first), batch(3, **later, steps=(PLANNED,)))
+    assert plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 0)).counts.items() >= later.items()
+
+
 @pytest.mark.parametrize(
     ("earliest", "end", "gone"),
     [(10, 30, None), (11, 30, "t-0:10-11"), (35, 40, "t-0:10-30"), (0, 29, "t-0:29-30"), (0, 4, "t-0:10-30"), (None, None, "t-0:10-30")],
 )  # fmt: skip
 def test_the_part_of_a_range_that_the_broker_no_longer_has(earliest, end, gone):
     place = ("t", 0)
-    topics = TopicsNow(0, {} if earliest is None else {place: earliest}, {} if end is None else {place: end})
+    topics = TopicsNow(0, {} if earliest is None else {place: earliest}, {} if end is None else {place: end}, {})
     assert part_that_is_gone(at(0, 10, 10, 30), topics) == gone
 
 

@@ -1,0 +1,32 @@
+"""For people only: the landed offsets as those of a consumer group, so that ordinary lag tools see the pipeline.
+
+Nobody reads them back. Where a batch begins is in the ledger.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, admin_settings
+from spark_jobs.storage.ledger import OffsetRange
+
+
+def show_landed(settings: Settings, group: str, landed: Iterable[OffsetRange]) -> None:
+    """Commits the ends of the ranges for the group. Called after they are on the ledger as landed; a failure only warns."""
+    places = [TopicPartition(known.topic, known.partition, known.until_offset) for known in landed]
+    try:
+        admin = AdminClient(admin_settings(settings))
+        request = ConsumerGroupTopicPartitions(group, places)
+        (answer,) = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_WITHIN_S).values()
+        refused = [place.error for place in answer.result().topic_partitions if place.error is not None]
+    except KafkaException as error:
+        refused = [error.args[0]]
+    if refused:
+        print(
+            f"warning: consumer group {group} does not show what was landed ({refused[0].str()}); the batch is landed all the same",
+            file=sys.stderr,
+        )

@@ -1,0 +1,327 @@
+"""Hostile messages through the real jobs: no batch crashes, and every message is in exactly one place.
+
+`FUZZ_MESSAGES=100000 FUZZ_SEED=7 pytest …` sends more, and other ones. Read back by delta-rs and DuckDB, and held against what a producer
+was told that it sent, and against a strict reading of each message by Python's own parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from deltalake import DeltaTable
+
+from include.local_broker import create_topics
+from include.pipeline_config import load_pipeline
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs.broker import records
+from spark_jobs.broker.settings import VARIABLE
+from spark_jobs.job import warehouse_folder
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.tables import Warehouse
+from tests.hostile_messages import FIRST_BEYOND, Hostile, Message
+from tests.integration.reading import consume
+from tests.unit.pairing.test_parsing import STRICT, obviously
+
+pytestmark = pytest.mark.integration
+
+SEED = int(os.environ.get("FUZZ_SEED", "2026"))
+MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "10000"))
+FIVE_MB, TAKEN = 5_000_000, 12_000_000
+# Every message must be in exactly one of these, as one row.
+PLACES = """
+    SELECT topic, "partition", "offset" FROM rejected UNION ALL SELECT topic, "partition", "offset" FROM open
+    UNION ALL SELECT left_topic, left_partition, left_offset FROM compounds WHERE left_offset IS NOT NULL
+    UNION ALL SELECT right_topic, right_partition, right_offset FROM compounds WHERE right_offset IS NOT NULL
+"""
+
+
+class Sent(NamedTuple):
+    """A message as the broker has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list
+
+
+@pytest.fixture
+def generous(broker, pipeline):
+    """The pipeline's topics take messages of megabytes, and any record time."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic)
+    settings = {"max.message.bytes": str(TAKEN), "message.timestamp.after.max.ms": str(2**63 - 1)}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
+    changes = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries) for topic in topics]
+    for changed in admin.incremental_alter_configs(changes).values():
+        changed.result(timeout=20)
+    return pipeline
+
+
+@pytest.fixture
+def deliver(broker, generous):
+    """deliver(messages) sends them and gives them as the broker has them."""
+    queue = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1_000_000}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "message.max.bytes": TAKEN,
+        "linger.ms": 20,
+        "compression.type": "lz4",
+    }
+    producer = Producer(settings | queue)
+    topics = [side.topic for side in generous.sides]
+
+    def send(messages):
+        sent, refused = [], []
+
+        def delivered(given, error, message):
+            place = (message.topic(), message.partition(), message.offset(), message.timestamp()[1])
+            sent.append(Sent(*place, given.key, given.value, given.headers or []))
+            refused.extend([error] if error else [])
+
+        for given in messages:
+            options = {"headers": given.headers, "timestamp": given.timestamp, "on_delivery": partial(delivered, given)}
+            producer.produce(topics[given.side], given.value, given.key, **options)
+        assert producer.flush(60) == 0
+        assert not refused, Counter(map(str, refused))
+        return sent
+
+    return send
+
+
+def database(warehouse, sent):
+    """The tables and the sent messages, for questions in SQL."""
+    base = duckdb.connect()
+    pipeline = warehouse.pipeline
+    names = {"rejected": "rejected_events", "open": "open_events", "compounds": "compound_events"}
+    names |= {f"raw_{n}": f"raw_{side.payload}" for n, side in enumerate(pipeline.sides)}
+    for name, table in names.items():
+        base.register(name, DeltaTable(warehouse.path(table)).to_pyarrow_table())
+    columns = [list(column) for column in zip(*(message[:6] for message in sent), strict=True)]
+    kinds = [pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary()]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    base.register("sent", pa.table(arrays, names=["topic", "partition", "offset", "record_timestamp", "key", "value"]))
+    base.execute("CREATE VIEW raw AS SELECT * FROM raw_0 UNION ALL SELECT * FROM raw_1")
+    base.execute(f"CREATE VIEW places AS {PLACES}")
+    return base
+
+
+def assert_everything_is_in_one_place(warehouse, sent):
+    base = database(warehouse, sent)
+    found = base.execute('SELECT count(*), count(DISTINCT (topic, "partition", "offset")) FROM raw').fetchone()
+    assert found == (len(sent), len(sent))
+    differing = base.execute(
+        """SELECT * FROM sent LEFT JOIN raw USING (topic, "partition", "offset") WHERE raw.batch_id IS NULL OR
+           raw.value IS DISTINCT FROM sent.value OR raw."key" IS DISTINCT FROM sent."key" OR
+           raw.record_timestamp IS DISTINCT FROM sent.record_timestamp LIMIT 5"""
+    ).fetchall()
+    assert differing == []
+    misplaced = base.execute(
+        """SELECT s.topic, s."partition", s."offset", count(p.topic), any_value(s.value) FROM sent s
+           LEFT JOIN places p USING (topic, "partition", "offset") GROUP BY ALL HAVING count(p.topic) <> 1 LIMIT 5"""
+    ).fetchall()
+    assert misplaced == []
+    assert base.execute("SELECT count(*) FROM places").fetchone() == (len(sent),)
+    assert base.execute('SELECT count(*) FROM rejected JOIN raw USING (topic, "partition", "offset") WHERE rejected.value IS '
+                        "DISTINCT FROM raw.value OR rejected.reason IS NULL").fetchone() == (0,)  # fmt: skip
+
+
+def assert_read_as_a_strict_reader_would(warehouse, sent):
+    """Headers as they were sent, and what each message says or what is wrong with it; gives how many have which problem."""
+    by_place = {message[:3]: message for message in sent}
+    plans = DeltaTable(warehouse.path("batch_ledger")).to_pyarrow_table().to_pylist()
+    latest = {row["batch_id"]: row["wall_time"] + warehouse.pipeline.max_future_ms for row in plans}
+    problems: Counter[str | None] = Counter()
+    for side in warehouse.pipeline.sides:
+        columns = ["topic", "partition", "offset", "headers", "ts", "user1", "user2", "payload", "problem", "batch_id"]
+        for row in DeltaTable(warehouse.path(f"raw_{side.payload}")).to_pyarrow_table(columns=columns).to_pylist():
+            message = by_place[row["topic"], row["partition"], row["offset"]]
+            headers = [(header["key"], header["value"]) for header in row["headers"] or []]
+            assert headers == message.headers
+            key, ts, payload, problem = obviously(message.value, message.timestamp, side.payload, latest[row["batch_id"]])
+            assert row["problem"] == problem, message
+            if problem is None:
+                assert ((row["user1"], row["user2"]), row["ts"], row["payload"]) == (key, ts, payload), message
+            problems[problem] += 1
+    return problems
+
+
+def assert_published_as_paired(bootstrap, warehouse):
+    """Every compound is on the output topic once, each message one strict JSON object."""
+    pipeline = warehouse.pipeline
+    compounds = DeltaTable(warehouse.path("compound_events")).to_pyarrow_table(columns=["pair_id", "user1", "user2", "ts"])
+    wanted = {row["pair_id"]: (row["user1"], row["user2"], str(row["ts"])) for row in compounds.to_pylist()}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "attack",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings | {"isolation.level": "read_committed"})
+    partitions = list(consumer.list_topics(pipeline.output_topic, timeout=20).topics[pipeline.output_topic].partitions)
+    consumer.assign([TopicPartition(pipeline.output_topic, number, 0) for number in partitions])
+    at_end, seen = 0, Counter()
+    while at_end < len(partitions):
+        for message in consumer.consume(10_000, 5):
+            if message.error():
+                at_end += 1
+                continue
+            pair_id = dict(message.headers())["pair-id"].decode()
+            body = STRICT.decode(message.value().decode())
+            assert (body["user1"], body["user2"], body["ts"]) == wanted[pair_id]
+            seen[pair_id] += 1
+    consumer.close()
+    assert seen == Counter(wanted.keys())
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """How often which reader of records was asked for."""
+    asked = Counter()
+    for name in ("read_records", "read_any_records"):
+        real = getattr(records, name)
+
+        def counted(*arguments, _name=name, _real=real, **options):
+            asked[_name] += 1
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(records, name, counted)
+    return asked
+
+
+def test_every_hostile_message_is_in_exactly_one_place(warehouse, generous, broker, deliver, readers):
+    print(f"FUZZ_SEED={SEED} FUZZ_MESSAGES={MESSAGES}")
+    payloads = tuple(side.payload for side in generous.sides)
+    sent = []
+    for batch in (1, 2):
+        now = time.time_ns() // 1_000_000
+        # Only the second batch holds record times that Spark's source fails at, so that both readers read half of it all.
+        hostile = Hostile(SEED + batch, now, payloads, beyond=batch == 2, examples=MESSAGES // 20)
+        sent += deliver(hostile.stream(MESSAGES // 2))
+        land_events.main(warehouse, 10 * MESSAGES)
+        pair_events.main(warehouse)
+        assert readers == ({"read_records": 2} if batch == 1 else {"read_records": 4, "read_any_records": 2})
+    assert len(sent) == MESSAGES // 2 * 2
+    assert publish_compounds.main(warehouse)["batches"] == 2
+    assert_everything_is_in_one_place(warehouse, sent)
+    problems = assert_read_as_a_strict_reader_would(warehouse, sent)
+    # A generator that only makes rubbish would prove little.
+    assert set(problems) == {None, "malformed_json", "missing_key", "bad_timestamp", "future"}
+    assert problems[None] > MESSAGES / 3 and min(problems.values()) > MESSAGES / 500, problems
+    assert_published_as_paired(broker.bootstrap, warehouse)
+    kinds = Counter(DeltaTable(warehouse.path("compound_events")).to_pyarrow_table(columns=["kind"])["kind"].to_pylist())
+    assert min(kinds[kind] for kind in ("pair", "left_only", "right_only")) > MESSAGES / 200, kinds
+    print(f"{len(sent)} messages in one place each; at landing {dict(problems)}; compounds {dict(kinds)}")
+    # It, too, reads the topics by Spark's source first: input and output.
+    answer = reconcile.main(warehouse)
+    assert (answer.offenders, answer.counts["records landed"]) == ([], len(sent))
+    assert readers == {"read_records": 6, "read_any_records": 4}
+
+
+def test_messages_of_five_megabytes_beside_records_beyond_spark_and_compounds_of_ten(warehouse, generous, broker, deliver):
+    # Sessions are over soon, so that those of the second batch are neither late nor open.
+    swift = replace(warehouse, pipeline=replace(generous, tolerance_ms=50, gap_ms=50, grace_ms=100))
+    long = '"' + "é" * (FIVE_MB // 2 - 100) + '"'
+
+    def batch(users, timestamp):
+        now = time.time_ns() // 1_000_000
+        bodies = [(side, f'{{"user1":"{user}","user2":"v","timestamp":{now},"{of.payload}":{long}}}'.encode())
+                  for user in users for side, of in enumerate(generous.sides)]  # fmt: skip
+        delivered = deliver(
+            [
+                Message(0, None, b"[" * FIVE_MB, None, 0),
+                *(Message(side, None, body, None, timestamp) for side, body in bodies),
+            ]
+        )
+        time.sleep(0.3)
+        assert land_events.main(swift, 1_000)["landed"] == len(delivered)
+        return delivered
+
+    sent = batch("a", 0) + batch("b", FIRST_BEYOND)
+    pair_events.main(swift)
+    assert publish_compounds.main(swift)["sent"] == 2
+    assert_everything_is_in_one_place(swift, sent)
+    assert_published_as_paired(broker.bootstrap, swift)
+
+
+def test_both_readers_give_the_same_records(warehouse, generous, deliver):
+    now = time.time_ns() // 1_000_000
+    sent = deliver(Hostile(SEED, now, ("analytics", "metrics"), beyond=False, examples=400).stream(2_000))
+    ends = Counter((message.topic, message.partition) for message in sent)
+    # Neither from the beginning nor to the end, and of one partition nothing.
+    spans = {place: records.Span(7, end - 9) for place, end in ends.items()} | {min(ends): records.Span(5, 5)}
+
+    def read(reader):
+        return sorted(
+            map(json.dumps, ([str(value) for value in row] for row in reader(warehouse.spark, spans, True).collect()))
+        )
+
+    rows = read(records.read_records)
+    assert len(rows) == sum(span.until - span.first for span in spans.values()) > 1_000
+    assert read(records.read_any_records) == rows
+
+
+# Names that a person chooses
+
+NASTY = """it's "my" wäre-house; $(touch pwned) `touch pwned` & < > ? # * {a,b} 😀 ~ :"""
+
+
+def test_strange_but_legal_names_work_the_whole_way(spark, broker, tmp_path, monkeypatch):
+    folder = tmp_path / NASTY
+    (folder / "pipe lines").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))
+    topics = ["-..a_b-", "Select.from--", "..."]
+    create_topics(broker.bootstrap, dict.fromkeys(topics, 2), {"retention.ms": "-1"})
+    name = "select_" + 57 * "x"
+    file = folder / "pipe lines" / f"{name}.yaml"
+    settings = {
+        "left": {"topic": topics[0], "payload": "ORDER"}, "right": {"topic": topics[1], "payload": "_"}, "output": {"topic": topics[2]},
+        "key": ["from", "null", "f" * 64], "timestamp": "offset", "tolerance": "1m", "gap": "1m", "grace": "3m", "consumer_group": "..-",
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(settings))
+    pipeline = load_pipeline(file)
+    warehouse = Warehouse(spark, warehouse_folder(f"{folder}/ware house//"), pipeline)
+    ago = time.time_ns() // 1_000_000 - 3_600_000
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    values = ["'; DROP TABLE x; --", "$(touch pwned)", "`touch pwned`"]
+    for side in pipeline.sides:
+        body = dict(zip(pipeline.key, values, strict=True)) | {"offset": ago, side.payload: side.topic}
+        producer.produce(side.topic, json.dumps(body))
+        producer.produce(side.topic, b"{")
+    assert producer.flush(20) == 0
+    land_events.main(warehouse, 1_000)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    report_quality.main(warehouse)
+    (message,) = consume(broker.bootstrap, topics[2])
+    wanted = dict(zip(pipeline.key, values, strict=True)) | {"ts": ago, "ORDER": topics[0], "_": topics[1]}
+    assert (message["kind"], message["value"]) == ("pair", wanted)
+    assert len(DeltaTable(warehouse.path("rejected_events")).to_pyarrow_table()) == 2
+    # Nothing was executed, and nothing is anywhere else.
+    assert [path.name for path in tmp_path.iterdir()] == [NASTY]
+    assert sorted(path.name for path in folder.iterdir()) == ["pipe lines", "ware house"]
+    assert [path.name for path in (folder / "ware house").iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    "given", ["", "/", "///", "a\nb", "/a\0b", "/a%2fb", "file:///a%25b", "/a\\b", "/a\u202eb", "/a[b", "/a|b"]
+)
+def test_a_warehouse_that_some_reader_would_look_for_elsewhere_is_refused(given):
+    with pytest.raises(NeedsOperator, match=r"^warehouse .* is refused: name a folder or URI") as refused:
+        warehouse_folder(given)
+    assert str(refused.value).isprintable()

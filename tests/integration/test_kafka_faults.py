@@ -1,0 +1,446 @@
+"""Kafka dies, forgets, or is another one than before: a clear refusal, or every event once; what was lost stays on record.
+
+An output topic that changes, and a compound that it does not take: test_publishing.py. Positions that expired: test_jobs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
+
+from include.local_broker import LocalBroker, create_topics
+from include.local_process import free_port
+from include.warehouse_folder import pages_folder
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.broker import offsets, patience, positions, publisher
+from spark_jobs.broker.offsets import ask_broker, topic_id
+from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.storage.tables import Warehouse
+from tests.conftest import PARTITIONS
+from tests.integration.reading import consume, table_rows
+from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
+
+pytestmark = pytest.mark.integration
+
+LOST = "the broker no longer has"
+
+
+class SwiftBroker(LocalBroker):
+    """Ends transactions that have timed out at once, not after ten seconds."""
+
+    def _configure(self):
+        super()._configure()
+        with (self.folder / "server.properties").open("a") as settings:
+            settings.write("transaction.abort.timed.out.transaction.cleanup.interval.ms=300\n")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """A broker of these tests' own, which they may stop and kill."""
+    with SwiftBroker(tmp_path_factory.mktemp("broker"), free_port()) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def up_again(broker):
+    yield
+    broker.start()
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def pipeline(pipeline):
+    """Sessions are over soon, so that what a later batch lands is neither late nor open."""
+    return replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100)
+
+
+@pytest.fixture
+def impatient(broker, pipeline, monkeypatch):
+    """Jobs give an absent broker up after seconds."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "delivery.timeout.ms": 3_000,
+        "request.timeout.ms": 1_000,
+        "linger.ms": 1,
+    }
+    monkeypatch.setenv(VARIABLE, json.dumps(settings))
+    for module in (patience, positions, publisher):
+        monkeypatch.setattr(module, "ANSWER_WITHIN_S", 3.0)
+
+
+@pytest.fixture
+def calls(broker, pipeline):
+    """calls(first, last, sides): of each number both sides of a call, or these sides, over when this returns."""
+    # One that lived longer would complain of every broker that is away.
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random", "log_level": 0})
+
+    def send(first, last, sides=(0, 1)):
+        now = time.time_ns() // 1_000_000
+        for number in range(first, last):
+            for of in (pipeline.sides[side] for side in sides):
+                body = {"user1": f"u{number}", "user2": "v", "timestamp": now, of.payload: number}
+                producer.produce(of.topic, json.dumps(body), f"u{number}-v")
+        assert producer.flush(20) == 0
+        time.sleep(0.3)
+
+    return send
+
+
+def land(warehouse, accepted=()):
+    return land_events.main(warehouse, 1_000_000, accepted)
+
+
+def run_all(warehouse, accepted=()):
+    land(warehouse, accepted)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    return report_quality.main(warehouse)
+
+
+def plan_only(warehouse):
+    """What a land job has done that died right after its plan."""
+    ledger = Ledger(warehouse)
+    return land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), 1_000_000)
+
+
+def row_of(warehouse, step, batch_id):
+    return next(row for row in Ledger(warehouse).rows(batch_id, batch_id) if row.step == step)
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def id_of(topic):
+    return topic_id(*ask_broker(kafka_settings(), [topic]).ids[topic])
+
+
+def ends(admin, topic):
+    places = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+    return {place.partition: answer.result().offset for place, answer in admin.list_offsets(places).items()}
+
+
+def forget(admin, topic, until):
+    """What retention does. `until`: partition -> first offset that is left."""
+    for answer in admin.delete_records([TopicPartition(topic, number, at) for number, at in until.items()]).values():
+        answer.result(timeout=20)
+
+
+def nobody_there(patch):
+    """From now on nobody listens where the broker is looked for."""
+    patch.setattr(offsets, "ANSWER_WITHIN_S", 0.5)
+    patch.setenv(VARIABLE, json.dumps(kafka_settings() | {"bootstrap.servers": f"127.0.0.1:{free_port()}"}))
+
+
+# The broker goes away
+
+
+def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, calls, impatient, monkeypatch):
+    calls(0, 20)
+    with monkeypatch.context() as patch:
+        nobody_there(patch)
+        with pytest.raises(BrokerProblem, match="no answer from Kafka at 127"):
+            land(warehouse)
+    assert table_rows(warehouse, "batch_ledger") == []
+
+    # Gone between plan and read, and for good: in Spark's own words a stack trace, after minutes.
+    def gone(*_):
+        nobody_there(patch)
+        raise TimeoutError("Cannot fetch record for offset 0 in 120000 milliseconds")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(land_events, "commit", gone)
+        with pytest.raises(BrokerProblem, match="no answer from Kafka at 127"):
+            land(warehouse)
+    assert [row["step"] for row in table_rows(warehouse, "batch_ledger")] == [PLANNED]
+
+    # Killed there, but back soon: the read waits for it.
+    real, comes_back, faults = land_events.commit, threading.Thread(target=broker.start), [broker.kill]
+
+    def commit_without_broker(*arguments):
+        while faults:
+            faults.pop()()
+            comes_back.start()
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(land_events, "commit", commit_without_broker)
+        planned = Ledger(warehouse).last_batch()[PLANNED]
+        assert land_events.land_batch(warehouse, Ledger(warehouse), planned).counts["landed"] == 40
+    comes_back.join()
+    with monkeypatch.context() as patch:
+        nobody_there(patch)
+        # Pairing needs no broker.
+        assert pair_events.main(warehouse)["pair"] == 20
+        with pytest.raises(BrokerProblem, match="no answer from Kafka at 127"):
+            publish_compounds.main(warehouse)
+
+    # Killed when all is sent and committed, before the ledger hears of it.
+    def killed(*_):
+        broker.kill()
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_compounds, "check_acknowledged", killed)
+        with pytest.raises(RuntimeError, match="died"):
+            publish_compounds.main(warehouse)
+    broker.start()
+    assert publish_compounds.main(warehouse)["sent"] == 0
+    with monkeypatch.context() as patch:
+        nobody_there(patch)
+        assert report_quality.main(warehouse)["pair"] == 20
+    assert Counter(row["user1"] for row in table_rows(warehouse, "compound_events")) == Counter(f"u{n}" for n in range(20))
+    assert_all_once(warehouse, broker)
+
+
+# A transaction that does not end as it should
+
+
+@pytest.fixture
+def publish_with(warehouse, monkeypatch):
+    """publish_with(at, fault): one partition after the other is published; the fault strikes once, at the first such point."""
+
+    def publish(at, fault):
+        struck = []
+
+        def strike(name):
+            if name == f"transaction_{at}" and not struck:
+                struck.append(name)
+                fault()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(publisher, "fault_point", strike)
+            try:
+                publish_only(warehouse, *range(PARTITIONS))
+            finally:
+                assert struck
+
+    return publish
+
+
+@pytest.mark.parametrize("at", ["half_sent", "offsets_sent"])
+def test_a_broker_restarted_with_a_transaction_open(at, warehouse, broker, impatient, publish_with):
+    pair_made_up(warehouse, 1, {})
+
+    def restart():
+        broker.kill()
+        broker.start()
+
+    # The client may come through, or give up: whichever it is, the next run ends with every compound once.
+    with suppress(BrokerProblem):
+        publish_with(at, restart)
+    publish_compounds.main(warehouse)
+    assert_all_once(warehouse, broker)
+
+
+def test_a_broker_that_dies_for_good_in_a_transaction(warehouse, broker, impatient, publish_with):
+    pair_made_up(warehouse, 1, {})
+    with pytest.raises(BrokerProblem, match=r"publishing to .* failed: .*; nothing of the open transaction is visible"):
+        publish_with("all_sent", broker.kill)
+    broker.start()
+    assert consume(broker.bootstrap, warehouse.pipeline.output_topic) == []
+    publish_compounds.main(warehouse)
+    assert_all_once(warehouse, broker)
+
+
+@pytest.mark.parametrize("at", ["half_sent", "offsets_sent"])
+def test_a_transaction_that_takes_longer_than_its_timeout(at, warehouse, broker, pipeline, publish_with, monkeypatch):
+    pair_made_up(warehouse, 1, {})
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap, "transaction.timeout.ms": 1_000}))
+        with pytest.raises(BrokerProblem, match=f"publishing to {pipeline.output_topic}-. at .* failed"):
+            publish_with(at, lambda: time.sleep(2))
+    assert consume(broker.bootstrap, pipeline.output_topic) == []
+    publish_compounds.main(warehouse)
+    assert_all_once(warehouse, broker)
+
+
+# Input topics change
+
+
+@pytest.fixture
+def recreated(broker, admin, calls):
+    """recreated(): the right side's topic is another one, longer than the old one was; gives the line that refuses it."""
+
+    def recreate(topic):
+        old = id_of(topic)
+        admin.delete_topics([topic])[topic].result(timeout=20)
+        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics)
+        create_topics(broker.bootstrap, {topic: PARTITIONS}, {"retention.ms": "-1"})
+        wait_for(lambda: topic in admin.list_topics(timeout=20).topics)
+        calls(100, 140, sides=(1,))
+        return rf"^input topic {topic} was deleted and created again \(id {old}, now {id_of(topic)}\): .*lost; .*start a new one under"
+
+    return recreate
+
+
+def test_an_input_topic_created_again_is_refused_whoever_works_with_its_offsets(warehouse, pipeline, calls, recreated):
+    calls(0, 4)
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    line = recreated(pipeline.right.topic)
+    before = [table_rows(warehouse, table) for table in ("batch_ledger", "raw_metrics", "compound_events")]
+    for work in (land, land, lambda _: rewind.main(warehouse, 0), reconcile.main):
+        with pytest.raises(NeedsOperator, match=line):
+            work(warehouse)
+    assert [table_rows(warehouse, table) for table in ("batch_ledger", "raw_metrics", "compound_events")] == before
+
+
+def test_an_input_topic_created_again_after_the_plan_is_refused(warehouse, pipeline, calls, recreated):
+    calls(0, 4)
+    plan_only(warehouse)
+    line = recreated(pipeline.right.topic)
+    for _ in range(2):
+        with pytest.raises(NeedsOperator, match=line):
+            land(warehouse)
+    assert [row["step"] for row in table_rows(warehouse, "batch_ledger")] == [PLANNED]
+    assert table_rows(warehouse, "raw_metrics") == []
+
+
+# Retention is faster
+
+
+def test_records_lost_before_the_plan_are_refused_with_all_their_ranges(warehouse, admin, pipeline, calls):
+    calls(0, 5)
+    land(warehouse)
+    pair_events.main(warehouse)
+    first = {side.topic: ends(admin, side.topic) for side in pipeline.sides}
+    calls(5, 45)
+    lost = []
+    for topic, begun in first.items():
+        # All but the last record of each partition.
+        until = {number: end - 1 for number, end in ends(admin, topic).items()}
+        forget(admin, topic, until)
+        lost += [f"{topic}-{number}:{begun[number]}-{end}" for number, end in sorted(until.items())]
+    assert len(lost) == 4
+    told = " ".join(lost)
+    for accepted in ([], lost[:3], [*lost[:3], lost[3].replace(":", ":1")]):
+        with pytest.raises(NeedsOperator, match=f"{LOST} 76 records that were never landed, {told} .* = {told}$"):
+            land(warehouse, accepted)
+    run_all(warehouse, lost)
+    assert land(warehouse)["lost"] == 0
+    # For ever: on the ledger, on the page of the batch and in its metrics; in what reconcile says, see below.
+    landed = row_of(warehouse, LANDED, 2)
+    on_ledger = [
+        f"{at.topic}-{at.partition}:{at.from_offset - at.lost}-{at.from_offset}" for at in landed.offsets if at.lost
+    ]
+    assert (on_ledger, landed.counts["lost"]) == (lost, 76)
+    page = (pages_folder(warehouse.root, pipeline.name) / "batch-2.html").read_text()
+    line = next(line for line in page.splitlines() if "no records were lost" in line)
+    assert ">76<" in line and "failed (warning)" in line
+    (metrics,) = (row["metrics"] for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == 2)
+    assert dict(metrics)["lost"] == 76
+
+
+def test_records_lost_after_the_plan_are_refused_and_then_landed_without(warehouse, admin, pipeline, calls, monkeypatch):
+    left, right = (side.topic for side in pipeline.sides)
+    calls(0, 40)
+    planned = plan_only(warehouse)
+    # Of what the left side loses, nothing is lost: it was landed before the job died.
+    land_events._append_raw(warehouse, planned, planned.offsets, pipeline.left)
+    until = {topic: ends(admin, topic) for topic in (left, right)}
+    forget(admin, left, {0: 3, 1: until[left][1]})
+    # Of the right side's first partition all that was planned goes, and more.
+    calls(40, 80, sides=(1,))
+    end = until[right][0]
+    forget(admin, right, {0: end + 1, 1: 2})
+    lost, beyond = [f"{right}-0:0-{end}", f"{right}-1:0-2"], f"{right}-0:{end}-{end + 1}"
+
+    def refused(accepted, *ranges):
+        with pytest.raises(NeedsOperator, match=rf"{LOST} \d+ records that were never landed, {' '.join(ranges)} \("):
+            land(warehouse, accepted)
+
+    refused(lost[:1], *lost)
+    # A job that died when the rest was in the tables leaves the loss unsaid, so it is asked for again.
+    with monkeypatch.context() as patch:
+        patch.setattr(land_events, "count", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            land(warehouse, lost)
+    refused((), *lost)
+    assert PAIRED not in Ledger(warehouse).last_batch()
+    # The batch is finished without them; what was lost behind it is the next plan's to refuse.
+    refused(lost, beyond)
+    assert PAIRED in Ledger(warehouse).last_batch()
+    landed = row_of(warehouse, LANDED, 1).counts
+    assert (landed["lost"], landed["offset_gaps"]) == (end + 2, 0)
+    assert landed["planned"] == landed["landed"] == sum(known.planned for known in planned.offsets) - end - 2
+    run_all(warehouse, [beyond])
+    answer = reconcile.main(warehouse)
+    assert (answer.offenders, answer.counts["records given up (lost ranges)"]) == ([], end + 3)
+
+
+def test_records_lost_while_they_are_read_are_told_by_their_range(warehouse, admin, pipeline, calls, monkeypatch):
+    topic = pipeline.left.topic
+    calls(0, 10)
+    end, real = ends(admin, topic)[0], land_events.commit
+    assert end
+
+    def too_late(warehouse, table, *arguments):
+        if table == "raw_analytics":
+            forget(admin, topic, {0: end})
+        real(warehouse, table, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(land_events, "commit", too_late)
+        with pytest.raises(NeedsOperator, match=rf"{LOST} {end} records that were never landed, {topic}-0:0-{end} \("):
+            land(warehouse)
+    land(warehouse, [f"{topic}-0:0-{end}"])
+    assert row_of(warehouse, LANDED, 1).counts["lost"] == end
+
+
+# What lag tools see
+
+
+def test_a_consumer_group_shows_what_was_landed_also_of_new_partitions(warehouse, broker, admin, pipeline, calls, capfd):
+    group, grown = f"{pipeline.name}.landed", pipeline.left.topic
+    shown = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, consumer_group=group))
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    tool = Consumer(settings)
+
+    def committed(places):
+        return {
+            (at.topic, at.partition): at.offset
+            for at in tool.committed([TopicPartition(*place) for place in places], timeout=20)
+        }
+
+    calls(0, 10)
+    land(warehouse)
+    assert committed([(grown, 0)]) == {(grown, 0): -1001}, "off by default"
+    admin.create_partitions([NewPartitions(grown, 5)])[grown].result(timeout=20)
+    wait_for(lambda: len(admin.list_topics(grown, timeout=20).topics[grown].partitions) == 5)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(5):
+        producer.produce(grown, b"{", partition=number)
+    assert producer.flush(20) == 0
+    land(shown)
+    until = {(known.topic, known.partition): known.until_offset for known in row_of(warehouse, LANDED, 2).offsets}
+    assert [until[grown, number] for number in (2, 3, 4)] == [1, 1, 1]
+    assert committed(until) == until
+    assert sum(until.values()) == 25
+    # Somebody consumes in that group: Kafka refuses, the batch does not care. Nobody reads the offsets back.
+    member = Consumer(settings)
+    member.subscribe([grown])
+    wait_for(lambda: member.poll(0.2) is not None or member.assignment())
+    calls(10, 20)
+    assert land(shown)["landed"] == 20
+    assert f"warning: consumer group {group} does not show what was landed" in capfd.readouterr().err
+    member.close()
+    tool.close()
