@@ -69,7 +69,7 @@ def warehouse_folder(given: str) -> str:
     if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set(_NO_FOLDER_HAS)):
         raise NeedsOperator(
             f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without any of "
-            + " ".join(_NO_FOLDER_HAS)
+            f"{' '.join(_NO_FOLDER_HAS)}"
         )
     return wanted
 
