@@ -1,6 +1,6 @@
 """Hostile messages through the real jobs: no batch crashes, and every message is in exactly one place.
 
-`FUZZ_MESSAGES=100000 FUZZ_SEED=7 pytest …` sends more, and other ones. Read back by delta-rs and DuckDB, and held against what a producer
+`make test-long` sends 100,000 of them, `FUZZ_SEED=7` other ones. Read back by delta-rs and DuckDB, and held against what a producer
 was told that it sent, and against a strict reading of each message by Python's own parser.
 """
 
@@ -37,7 +37,6 @@ from tests.unit.pairing.test_parsing import STRICT, obviously
 pytestmark = pytest.mark.integration
 
 SEED = int(os.environ.get("FUZZ_SEED", "2026"))
-MESSAGES = int(os.environ.get("FUZZ_MESSAGES", "10000"))
 FIVE_MB, TAKEN = 5_000_000, 12_000_000
 # Every message must be in exactly one of these, as one row.
 PLACES = """
@@ -203,28 +202,29 @@ def readers(monkeypatch):
     return asked
 
 
-def test_every_hostile_message_is_in_exactly_one_place(warehouse, generous, broker, deliver, readers):
-    print(f"FUZZ_SEED={SEED} FUZZ_MESSAGES={MESSAGES}")
+@pytest.mark.parametrize("number", [4_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_every_hostile_message_is_in_exactly_one_place(number, warehouse, generous, broker, deliver, readers):
+    print(f"FUZZ_SEED={SEED}")
     payloads = tuple(side.payload for side in generous.sides)
     sent = []
     for batch in (1, 2):
         now = time.time_ns() // 1_000_000
         # Only the second batch holds record times that Spark's source fails at, so that both readers read half of it all.
-        hostile = Hostile(SEED + batch, now, payloads, beyond=batch == 2, examples=MESSAGES // 20)
-        sent += deliver(hostile.stream(MESSAGES // 2))
-        land_events.main(warehouse, 10 * MESSAGES)
+        hostile = Hostile(SEED + batch, now, payloads, beyond=batch == 2, examples=number // 20)
+        sent += deliver(hostile.stream(number // 2))
+        land_events.main(warehouse, 10 * number)
         pair_events.main(warehouse)
         assert readers == ({"read_records": 2} if batch == 1 else {"read_records": 4, "read_any_records": 2})
-    assert len(sent) == MESSAGES // 2 * 2
+    assert len(sent) == number
     assert publish_compounds.main(warehouse)["batches"] == 2
     assert_everything_is_in_one_place(warehouse, sent)
     problems = assert_read_as_a_strict_reader_would(warehouse, sent)
     # A generator that only makes rubbish would prove little.
     assert set(problems) == {None, "malformed_json", "missing_key", "bad_timestamp", "future"}
-    assert problems[None] > MESSAGES / 3 and min(problems.values()) > MESSAGES / 500, problems
+    assert problems[None] > number / 3 and min(problems.values()) > number / 500, problems
     assert_published_as_paired(broker.bootstrap, warehouse)
     kinds = Counter(DeltaTable(warehouse.path("compound_events")).to_pyarrow_table(columns=["kind"])["kind"].to_pylist())
-    assert min(kinds[kind] for kind in ("pair", "left_only", "right_only")) > MESSAGES / 200, kinds
+    assert min(kinds[kind] for kind in ("pair", "left_only", "right_only")) > number / 200, kinds
     print(f"{len(sent)} messages in one place each; at landing {dict(problems)}; compounds {dict(kinds)}")
     # It, too, reads the topics by Spark's source first: input and output.
     answer = reconcile.main(warehouse)
