@@ -53,7 +53,8 @@ def pipeline(broker, request, monkeypatch) -> Pipeline:
         output_topic=f"{name}-output",
     )
     topics = dict.fromkeys((mine.left.topic, mine.right.topic, mine.output_topic), PARTITIONS)
-    create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
+    # For ever, and whatever time a producer stamps on a record.
+    create_topics(broker.bootstrap, topics, {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)})
     return mine
 
 
@@ -76,9 +77,12 @@ def warehouse(spark, pipeline, tmp_path, empty_tables) -> Warehouse:
 @pytest.fixture
 def send(broker, pipeline) -> Callable[..., None]:
     """send("a", user, ts, payload) or send("m", value=b"…", key=…, timestamp=…): one record, to the side's topic."""
-    from confluent_kafka import Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+
+    def check(error: KafkaError | None, _: Message) -> None:
+        assert error is None, error
 
     def send_one(
         side: str, user: str = "", ts: int = 0, payload: Any = None, value: bytes | None = None, **options: Any
@@ -87,8 +91,8 @@ def send(broker, pipeline) -> Callable[..., None]:
         if user:
             body = {"user1": user, "user2": "v", "timestamp": ts, of.payload: payload}
             value, options = json.dumps(body).encode(), {"key": f"{user}-v", **options}
-        producer.produce(of.topic, value=value, **options)
-        producer.flush(20)
+        producer.produce(of.topic, value=value, on_delivery=check, **options)
+        assert producer.flush(20) == 0
 
     return send_one
 

@@ -60,12 +60,11 @@ class Sent(NamedTuple):
 
 @pytest.fixture
 def generous(broker, pipeline):
-    """The pipeline's topics take messages of megabytes, and any record time."""
+    """The pipeline's topics take messages of megabytes."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = (pipeline.left.topic, pipeline.right.topic, pipeline.output_topic)
-    settings = {"max.message.bytes": str(TAKEN), "message.timestamp.after.max.ms": str(2**63 - 1)}
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
-    changes = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries) for topic in topics]
+    entry = ConfigEntry("max.message.bytes", str(TAKEN), incremental_operation=AlterConfigOpType.SET)
+    changes = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry]) for topic in topics]
     for changed in admin.incremental_alter_configs(changes).values():
         changed.result(timeout=20)
     return pipeline

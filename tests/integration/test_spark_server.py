@@ -12,6 +12,11 @@ import pytest
 from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
+from spark_jobs.storage.tables import Warehouse
+from tests.conftest import yaml_of
+from tests.hostile_messages import FIRST_BEYOND
+from tests.integration.reading import table_rows
+from tests.job_processes import JOBS, Jobs
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +88,19 @@ def test_jobs_share_a_session_and_a_closed_one_is_replaced(server):
     status, printed = answer(told.format(end="print(spark.range(3).count()); end_session(spark)"), server)
     assert (status, printed.split()[-1]) == (0, "3")
     assert printed.split()[-2] != first
+
+
+@pytest.mark.long
+def test_a_record_whose_time_spark_cannot_hold_is_landed_there_too(server, broker, pipeline, send, tmp_path):
+    ago = time.time_ns() // 1_000_000 - 3_600_000
+    for side in "am":
+        send(side, "u", ago, side, timestamp=FIRST_BEYOND)
+    jobs = Jobs(yaml_of(pipeline, tmp_path), pipeline, broker.bootstrap, server.url, tmp_path / "warehouse")
+    for job in JOBS:
+        jobs.run(job)
+    warehouse = Warehouse(None, str(jobs.warehouse), pipeline)
+    assert [row["record_timestamp"] for row in table_rows(warehouse, "raw_analytics")] == [FIRST_BEYOND]
+    assert [row["kind"] for row in table_rows(warehouse, "compound_events")] == ["pair"]
 
 
 def test_a_server_that_dies_is_given_up_and_then_said(tmp_path):
