@@ -235,7 +235,7 @@ def publish_with(warehouse, monkeypatch):
     return publish
 
 
-@pytest.mark.parametrize("at", ["half_sent", "offsets_sent"])
+@pytest.mark.parametrize("at", [pytest.param("half_sent", marks=pytest.mark.long), "offsets_sent"])
 def test_a_broker_restarted_with_a_transaction_open(at, warehouse, broker, impatient, publish_with):
     pair_made_up(warehouse, 1, {})
 
@@ -260,7 +260,7 @@ def test_a_broker_that_dies_for_good_in_a_transaction(warehouse, broker, impatie
     assert_all_once(warehouse, broker)
 
 
-@pytest.mark.parametrize("at", ["half_sent", "offsets_sent"])
+@pytest.mark.parametrize("at", [pytest.param("half_sent", marks=pytest.mark.long), "offsets_sent"])
 def test_a_transaction_that_takes_longer_than_its_timeout(at, warehouse, broker, pipeline, publish_with, monkeypatch):
     pair_made_up(warehouse, 1, {})
     with monkeypatch.context() as patch:

@@ -176,6 +176,7 @@ def test_a_rejected_row_and_an_open_event_were_swallowed(copy):
     assert found(copy) == {Finding.NOT_REJECTED: [place(row)], Finding.NO_OUTCOME: sorted([place(late), place(waiting)])}
 
 
+@pytest.mark.long
 def test_a_record_has_two_outcomes(copy):
     row = one(copy, "rejected_events", lambda row: row["reason"] == "duplicate" and row["batch_id"] == 1)
     rows = copy.read("rejected_events").where(f"topic = '{row['topic']}' AND partition = {row['partition']}")

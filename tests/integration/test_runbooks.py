@@ -278,6 +278,7 @@ def recreate(broker, topic):
     create_topics(broker.bootstrap, {topic: PARTITIONS}, {"retention.ms": "-1"})
 
 
+@pytest.mark.long
 def test_compound_too_large(alarm, mend, warehouse, pipeline, broker, send):
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -316,6 +317,7 @@ def test_conservation_broken(alarm, mend, warehouse, send):
     assert pair_events.main(warehouse)["pair"] == 3
 
 
+@pytest.mark.long
 def test_counts_do_not_add_up(alarm, mend, warehouse, send):
     send()
     land(warehouse)
@@ -329,6 +331,7 @@ def test_counts_do_not_add_up(alarm, mend, warehouse, send):
     assert run_all(warehouse)["pair"] == 3
 
 
+@pytest.mark.long
 def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     send()
     land(warehouse)
@@ -382,6 +385,7 @@ def test_kafka_settings_refused(alarm, mend, project, broker, monkeypatch):
     assert kafka_settings()["ssl.key.location"].endswith("key-pkcs8.pem")
 
 
+@pytest.mark.long
 def test_lost_range(alarm, mend, warehouse, pipeline, broker, send):
     send()
     land(warehouse)
@@ -413,6 +417,7 @@ def test_offset_gaps(alarm, mend, warehouse, pipeline, project):
     assert max(counts["offset_gaps"] for counts in landed) == 1
 
 
+@pytest.mark.long
 def test_output_topic_changed(alarm, mend, warehouse, pipeline, broker, send):
     send()
     run_all(warehouse)
@@ -441,6 +446,7 @@ def test_position_disagrees(alarm, mend, warehouse, pipeline, broker, send):
     assert_on_topic(warehouse, broker)
 
 
+@pytest.mark.long
 def test_published_count_differs(alarm, mend, warehouse, broker, send):
     send()
     land(warehouse)
@@ -453,6 +459,7 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
     assert_on_topic(warehouse, broker, times=2)
 
 
+@pytest.mark.long
 def test_rewind(alarm, mend, warehouse, broker, send):
     send()
     run_all(warehouse)
@@ -469,6 +476,7 @@ def test_rewind(alarm, mend, warehouse, broker, send):
     assert_on_topic(warehouse, broker)
 
 
+@pytest.mark.long
 def test_table_damaged(alarm, mend, warehouse, broker, send, tmp_path):
     send()
     run_all(warehouse)
@@ -497,6 +505,7 @@ def test_topic_missing(alarm, mend, warehouse, pipeline, broker):
     assert Counter(part["topic"] for part in planned["offsets"])[pipeline.right.topic] == 4
 
 
+@pytest.mark.long
 def test_topic_recreated(alarm, mend, warehouse, pipeline, broker, project, send, spark):
     send()
     land(warehouse)

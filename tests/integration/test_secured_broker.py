@@ -144,7 +144,9 @@ def connect(monkeypatch, tmp_path):
     return as_the_operator_does
 
 
-@pytest.mark.parametrize("way", ["scram", "plain", "certificate"])
+@pytest.mark.parametrize(
+    "way", ["scram", pytest.param("plain", marks=pytest.mark.long), pytest.param("certificate", marks=pytest.mark.long)]
+)
 def test_the_whole_way_over_a_secured_connection(way, ways_in, connect, warehouse, pipeline, send, broker):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(5):

@@ -185,6 +185,7 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
     assert_everything_once(warehouse, broker, batches=2)
 
 
+@pytest.mark.long
 def test_the_disk_is_full_when_the_page_is_written(disk, warehouse, traffic, told, broker, monkeypatch):
     traffic()
     for job in (LAND, PAIR, PUBLISH):
@@ -306,7 +307,7 @@ def test_log_files_are_missing_cut_off_or_empty(reported, warehouse, told, broke
     assert_everything_once(warehouse, broker, batches=2)
 
 
-@pytest.mark.parametrize("ends_at", ["planned", "reported"])
+@pytest.mark.parametrize("ends_at", ["planned", pytest.param("reported", marks=pytest.mark.long)])
 def test_the_ledger_has_lost_its_last_rows(ends_at, reported, warehouse, told, broker):
     """Its batch_id would be given out again, and what is landed under it skipped."""
     LAND(warehouse)
@@ -329,6 +330,7 @@ def test_the_ledger_has_lost_its_last_rows(ends_at, reported, warehouse, told, b
 TABLES = ["raw_metrics", "open_events", "compound_events", "rejected_events", "quality_metrics", "batch_ledger"]
 
 
+@pytest.mark.long
 def test_tables_are_deleted_under_a_running_pipeline(reported, warehouse, told, broker, monkeypatch, tmp_path):
     assert_each_is_missed(warehouse, told, LAND, reported, " has been written to, but ")
     assert_deleted_in_the_middle(warehouse, told, monkeypatch)
@@ -364,6 +366,7 @@ def assert_deleted_in_the_middle(warehouse, told, monkeypatch):
     assert not os.path.exists(warehouse.path("raw_metrics"))
 
 
+@pytest.mark.long
 def test_an_older_copy_of_one_table(reported, warehouse, told, broker):
     LAND(warehouse)
     PAIR(warehouse)

@@ -117,6 +117,7 @@ def test_zombies_that_no_lock_keeps_apart_change_nothing(machines, faults):
     assert machines.differences() == []
 
 
+@pytest.mark.long
 def test_live_run_manual_run_and_a_zombie_of_each_together(machines, faults):
     one, other, calm = machines.one, machines.other, machines.calm
     for _ in range(3):
