@@ -33,7 +33,7 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 test: setup ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-long: setup ## the tests that take long (half an hour): before a release, and when what they guard is changed
+test-long: setup ## the tests that take long (three quarters of an hour): before a release, and when what they guard is changed
 	@$(VENV_PYTHON) -m pytest -m long
 
 soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second

@@ -231,6 +231,7 @@ def test_every_hostile_message_is_in_exactly_one_place(number, warehouse, genero
     assert readers == {"read_records": 6, "read_any_records": 4}
 
 
+@pytest.mark.long
 def test_messages_of_five_megabytes_beside_records_beyond_spark_and_compounds_of_ten(warehouse, generous, broker, deliver):
     # Sessions are over soon, so that those of the second batch are neither late nor open.
     swift = replace(warehouse, pipeline=replace(generous, tolerance_ms=50, gap_ms=50, grace_ms=100))

@@ -235,7 +235,8 @@ def publish_with(warehouse, monkeypatch):
     return publish
 
 
-@pytest.mark.parametrize("at", [pytest.param("half_sent", marks=pytest.mark.long), "offsets_sent"])
+@pytest.mark.long
+@pytest.mark.parametrize("at", ["half_sent", "offsets_sent"])
 def test_a_broker_restarted_with_a_transaction_open(at, warehouse, broker, impatient, publish_with):
     pair_made_up(warehouse, 1, {})
 

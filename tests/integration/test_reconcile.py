@@ -147,6 +147,7 @@ def test_a_raw_row_is_missing(copy):
     }
 
 
+@pytest.mark.long
 def test_a_raw_row_is_there_twice_and_another_was_changed(copy):
     twice, changed = sorted(
         (row for row in table_rows(copy, "raw_metrics") if row["batch_id"] == 2 and row["problem"] is None), key=place
@@ -184,6 +185,7 @@ def test_a_record_has_two_outcomes(copy):
     assert found(copy) == {Finding.TWO_OUTCOMES: [f"{place(row)} in 2 x rejected_events"]}
 
 
+@pytest.mark.long
 def test_a_batch_is_missing_in_the_ledger(copy):
     rows = [row for row in table_rows(copy, "batch_ledger") if row["batch_id"] in (1, 2) and row["step"] == "planned"]
     first, second = (row["offsets"] for row in sorted(rows, key=lambda row: row["batch_id"]))

@@ -255,6 +255,7 @@ def test_rewinds_behind_a_rewind_and_to_one(warehouse, broker, send, tmp_path):
     assert [answer.counts[name] for name in ("published batches", "rewinds", "void batches")] == [2, 3, 4]
 
 
+@pytest.mark.long
 def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, send, monkeypatch):
     send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
     land_events.main(warehouse, 1_000_000, ())
@@ -282,6 +283,7 @@ def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, s
     assert reconcile.main(warehouse).offenders == []
 
 
+@pytest.mark.long
 def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, broker, send):
     send("a0:x m50:x a1900:waits a2000:tick m2000:tick")
     run(warehouse)
@@ -312,6 +314,7 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
         run(warehouse)
 
 
+@pytest.mark.long
 def test_a_restored_delta_table_remembers_the_transaction_versions(warehouse, spark, tmp_path):
     path = str(tmp_path / "table")
 

@@ -307,6 +307,7 @@ def test_configuration_refused(alarm, mend, project):
     mend()
 
 
+@pytest.mark.long
 def test_conservation_broken(alarm, mend, warehouse, send):
     send()
     land(warehouse)
@@ -344,6 +345,7 @@ def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     assert reconcile.main(warehouse).offenders == []
 
 
+@pytest.mark.long
 def test_kafka_not_reachable(alarm, mend, warehouse, pipeline, project, monkeypatch, send):
     port = free_port()
     monkeypatch.setenv("KAFKA_PORT", str(port))
@@ -553,6 +555,7 @@ def disk(project):
     small.unmount()
 
 
+@pytest.mark.long
 def test_warehouse_not_writable(disk, alarm, mend, submit, warehouse, send, broker):
     send()
     disk.fill()

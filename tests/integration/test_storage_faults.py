@@ -307,7 +307,8 @@ def test_log_files_are_missing_cut_off_or_empty(reported, warehouse, told, broke
     assert_everything_once(warehouse, broker, batches=2)
 
 
-@pytest.mark.parametrize("ends_at", ["planned", pytest.param("reported", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ends_at", ["planned", "reported"])
 def test_the_ledger_has_lost_its_last_rows(ends_at, reported, warehouse, told, broker):
     """Its batch_id would be given out again, and what is landed under it skipped."""
     LAND(warehouse)
