@@ -17,7 +17,7 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.metrics import Metrics, measure
-from spark_jobs.quality.pages import write_pages
+from spark_jobs.quality.pages import write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
 from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
@@ -50,8 +50,10 @@ def _report(warehouse: Warehouse) -> Counts:
     verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
     fault_point("before_pages")
+    folder = pages_folder(warehouse.root, warehouse.pipeline.name)
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
-        page = write_pages(pages_folder(warehouse.root, warehouse.pipeline.name), rows[PAIRED], metrics, verdict)
+        page = write_pages(folder, rows[PAIRED], metrics, verdict)
+    write_index(folder)
     fault_point("after_pages")
     print(f"quality report: {page}")
     ledger.append(

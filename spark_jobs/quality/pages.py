@@ -26,16 +26,19 @@ _EXTERNAL = re.compile(
 
 
 def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict) -> Path:
-    """Writes `batch-<id>.html` and its Great Expectations page, and the newest batch's page as `index.html`; gives the batch's page."""
+    """Writes `batch-<id>.html` and its Great Expectations page; gives the former."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
     _write(folder / f"{name}-expectations.html", _without_internet(verdict.page))
     # A batch that was given up may have no page.
     page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
     _write(folder / f"{name}.html", page)
-    # Not always this one's: a report that stood still may go on when later batches have been reported.
-    _write(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
     return folder / f"{name}.html"
+
+
+def write_index(folder: Path) -> None:
+    """Makes the newest batch's page the `index.html`: not that of the last report, which may have stood still while others went on."""
+    _write(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
 
 
 def _batch_of(page: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
@@ -35,8 +35,11 @@ def commit(
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
+    writer = rows.write.mode(mode)
+    if replacing is not None:
+        writer = writer.option("replaceWhere", replacing)
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        _save(warehouse, table, rows, step, batch_id, mode, replacing)
+        _save(warehouse, table, writer, step, batch_id)
 
 
 def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
@@ -48,37 +51,26 @@ def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], st
         expect_rows(warehouse.spark, len(rows))
         declared = declared_schema(warehouse.pipeline, table)
         frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
-        _save(warehouse, table, frame, step, batch_id)
+        _save(warehouse, table, frame.write.mode("append"), step, batch_id)
 
 
-def _save(
-    warehouse: Warehouse,
-    table: str,
-    rows: DataFrame,
-    step: str,
-    batch_id: int,
-    mode: str = "append",
-    replacing: str | None = None,
-) -> None:
-    writer = (
-        rows.write.format("delta")
-        .mode(mode)
+def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int) -> None:
+    fenced = (
+        writer.format("delta")
         .option("txnAppId", _app_id(warehouse, step))
         .option("txnVersion", batch_id)
         .option("userMetadata", _told(step, batch_id))
     )
-    if replacing is not None:
-        writer = writer.option("replaceWhere", replacing)
     # Delta would make a table that was deleted anew, with the rows of one batch.
     warehouse.read(table)
     try:
-        writer.save(warehouse.path(table))
+        fenced.save(warehouse.path(table))
     except Exception as error:
         # Spark Connect and py4j each have a class of their own for what Delta throws.
         if "DELTA_CONCURRENT_TRANSACTION" not in str(error):
             raise
         # Somebody has made this very commit a moment earlier, so now it is skipped.
-        writer.save(warehouse.path(table))
+        fenced.save(warehouse.path(table))
 
 
 def _app_id(warehouse: Warehouse, step: str) -> str:

@@ -305,6 +305,7 @@ def test_configuration_refused(alarm, mend, project):
     mend(succeeds=False)
     file.write_text(right)
     mend()
+    assert load_pipeline(file).grace_ms == 100
 
 
 @pytest.mark.long
