@@ -128,7 +128,8 @@ class LocalBroker(LocalServer):
             tool = self._command("kafka.tools.StorageTool", "format", *options)
             done = subprocess.run(tool, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
             if done.returncode:
-                cause = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[-1]
+                # Of an exception, its first line says what is wrong.
+                cause = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[0]
                 raise SetupError(f"the broker cannot prepare its folder ({cause}): delete {self.folder}, or make clean")
         start_program(self.folder, "kafka", self._command("kafka.Kafka", settings), project_environment())
 

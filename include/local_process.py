@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from include.local_machine import ROOT, SetupError
 
 MARK = "PAIRING_SERVER_FOLDER"
 READY_WITHIN_S = 60.0
+# The usual range of outgoing connections begins at 32768 (Linux) or 49152 (elsewhere).
+SERVER_PORTS = range(20_000, 32_768)
+_given: set[int] = set()
 
 
 class LocalServer(ABC):
@@ -198,10 +202,20 @@ def check_port(port: int, variable: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 on which nothing listens now; no port twice in one process.
+
+    It is below those the system gives to outgoing connections: one of these can take any port of theirs between this answer
+    and the start of the server it is for, which happens once there are thousands of connections.
+    """
+    for _ in SERVER_PORTS:
+        # Not the shared random numbers: a test may have seeded them, in two processes alike.
+        port = random.SystemRandom().choice(SERVER_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
+    raise SetupError(f"no port from {SERVER_PORTS.start} to {SERVER_PORTS.stop - 1} is free: end what listens there")
 
 
 def port_setting(text: str | None, default: int, variable: str) -> int:

@@ -104,21 +104,30 @@ def broker(certificates, tmp_path_factory):
         user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode())
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         admin.alter_user_scram_credentials([user])[USER].result(timeout=20)
+        # It is written then; whoever asks for logins may learn of it a moment later. Until then the client tries again.
+        AdminClient(scram_login(running, certificates) | {"log_level": 0}).list_topics(timeout=20)
         yield running
 
 
-@pytest.fixture
-def ways_in(broker, certificates):
-    """Name -> the extra of kafka_default."""
-    login = {
+def login(broker: SecuredBroker) -> dict[str, str]:
+    return {
         "bootstrap.servers": f"127.0.0.1:{broker.ports['LOGIN']}",
         "security.protocol": "SASL_SSL",
         "sasl.username": USER,
         "sasl.password": PASSWORD,
     }
+
+
+def scram_login(broker: SecuredBroker, certificates: Path) -> dict[str, str]:
+    return login(broker) | {"sasl.mechanism": "SCRAM-SHA-512", "ssl.ca.location": str(certificates / "authority.pem")}
+
+
+@pytest.fixture
+def ways_in(broker, certificates):
+    """Name -> the extra of kafka_default."""
     return {
-        "scram": login | {"sasl.mechanism": "SCRAM-SHA-512", "ssl.ca.location": str(certificates / "authority.pem")},
-        "plain": login | {"sasl.mechanisms": "PLAIN", "ssl.ca.pem": (certificates / "authority.pem").read_text()},
+        "scram": scram_login(broker, certificates),
+        "plain": login(broker) | {"sasl.mechanisms": "PLAIN", "ssl.ca.pem": (certificates / "authority.pem").read_text()},
         "certificate": {
             "bootstrap.servers": f"127.0.0.1:{broker.ports['MUTUAL']}",
             "security.protocol": "ssl",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
@@ -13,10 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from include import local_process
 from include.local_machine import SetupError
 from include.local_process import (
     MARK,
     check_port,
+    free_port,
     port_setting,
     processes_of,
     running_program,
@@ -87,3 +91,23 @@ def test_a_process_that_took_over_the_id_is_neither_ours_nor_ended(tmp_path: Pat
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_no_port_is_given_twice_and_none_that_an_outgoing_connection_could_take() -> None:
+    random.seed(0)
+    ports = [free_port() for _ in range(200)]
+    random.seed(0)
+    ports += [free_port() for _ in range(200)]
+    assert len(set(ports)) == 400
+    assert set(ports) <= set(range(20_000, 32_768))
+
+
+def test_a_port_on_which_something_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        taken = free_port()
+        server.bind(("127.0.0.1", taken))
+        server.listen()
+        monkeypatch.setattr(local_process, "SERVER_PORTS", range(taken, taken + 1))
+        monkeypatch.setattr(local_process, "_given", set())
+        with pytest.raises(SetupError, match=rf"no port from {taken} to {taken} is free"):
+            free_port()
