@@ -1,4 +1,5 @@
-"""One live DAG a pipeline file: land the two topics, pair their events, publish the compounds, report on quality.
+"""Two DAGs a pipeline file. The live one lands the two topics, pairs their events, publishes the compounds and reports on quality; the
+replay DAG pairs intervals again, publishes the difference and reports on it.
 
 Airflow stops scheduling all DAGs of a module that raises, so a file that is refused must not take the pipelines of the other files along.
 """
@@ -8,12 +9,14 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.pipeline_config import Pipeline, PipelineError, check_runnable, load_pipeline
+from include.pipeline_config import REPLAY_SUFFIX, Pipeline, PipelineError, check_runnable, load_pipeline
 from plugins.pairing_operator import PairingJobOperator
+from plugins.replay_timetable import OnlyBackfills
 
 PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
 
@@ -43,19 +46,32 @@ LAND_ARGUMENTS = [
     "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
 ]
 
+_TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
+REPLAY_PARAMS = {
+    "window_start": Param(
+        None, **_TIME, title="From", description="First moment of the interval. A backfill has its own and needs none."
+    ),
+    "window_end": Param(None, **_TIME, title="To", description="First moment after the interval."),
+}
+
+REPLAY_ARGUMENTS = [
+    "{% if params.window_start %}--window-start={{ params.window_start }}"
+    "{% elif dag_run.run_type == 'backfill' %}--window-start={{ data_interval_start.isoformat() }}{% endif %}",
+    "{% if params.window_end %}--window-end={{ params.window_end }}"
+    "{% elif dag_run.run_type == 'backfill' %}--window-end={{ data_interval_end.isoformat() }}{% endif %}",
+]
+
 
 def live_dag(pipeline: Pipeline, file: Path) -> DAG:
     """The scheduled DAG of one pipeline, named after it."""
     with DAG(
         dag_id=pipeline.name,
         schedule=CronDataIntervalTimetable(pipeline.schedule, timezone="UTC") if pipeline.schedule else None,
-        start_date=datetime(2026, 1, 1),
-        catchup=False,
         max_active_runs=1,
-        default_args=DEFAULT_ARGS,
         params=PARAMS,
         tags=["event-pairing"],
         doc_md=doc(pipeline),
+        **_settings(pipeline),
     ) as dag:
         land_events = PairingJobOperator(job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS)
         pair_events = PairingJobOperator(job="pair_events", pipeline_file=file)
@@ -64,6 +80,32 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
 
         land_events >> pair_events >> publish_compounds >> report_quality
     return dag
+
+
+def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """`<pipeline>_replay`: runs by backfill and by hand, and may do so beside the live DAG at any moment."""
+    with DAG(
+        dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
+        schedule=OnlyBackfills(pipeline.replay_schedule, timezone="UTC"),
+        # Nothing runs before somebody asks for it, so there is nothing to be unpaused for.
+        is_paused_upon_creation=False,
+        params=REPLAY_PARAMS,
+        tags=["event-pairing", "replay"],
+        doc_md=replay_doc(pipeline),
+        **_settings(pipeline),
+    ) as dag:
+        replay_interval = PairingJobOperator(job="replay_interval", pipeline_file=file, job_arguments=REPLAY_ARGUMENTS)
+        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file)
+        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+
+        replay_interval >> publish_compounds >> report_quality
+    return dag
+
+
+def _settings(pipeline: Pipeline) -> dict[str, Any]:
+    # The pool has one slot: the writers of a pipeline come one after the other, whichever of its DAGs they are of.
+    default_args = DEFAULT_ARGS | {"pool": pipeline.name}
+    return {"start_date": datetime(2026, 1, 1), "catchup": False, "default_args": default_args}
 
 
 def doc(pipeline: Pipeline) -> str:
@@ -76,6 +118,23 @@ def doc(pipeline: Pipeline) -> str:
 3. **publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`.
 4. **report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if
    an event was lost.
+"""
+
+
+def replay_doc(pipeline: Pipeline) -> str:
+    """What the replay DAG's page in Airflow says."""
+    return f"""### {pipeline.output_topic}: an interval again
+
+Pairs the landed events of an interval again, late ones included, and publishes only what differs from what was published: the
+next revision of a compound, a retraction, a new one. The interval must be closed. Three ways to ask for it, all the same:
+
+- **Backfill** in the UI, which gives one run for each interval of `{pipeline.replay_schedule}`;
+- `airflow backfill create --dag-id {pipeline.name}{REPLAY_SUFFIX} --from-date … --to-date … [--reprocess-behavior completed]`;
+- **Trigger** with `window_start` and `window_end`, for any interval.
+
+1. **replay_interval** finishes what a live batch left unfinished, then pairs the interval and writes the difference.
+2. **publish_compounds** sends it exactly once to `{pipeline.output_topic}`.
+3. **report_quality** counts everything afresh and writes [the quality page](/quality/{pipeline.name}/index.html).
 """
 
 
@@ -101,12 +160,13 @@ def refused_dag(file: Path, refusal: PipelineError) -> DAG:
 
 
 def all_dags(files: list[Path]) -> list[DAG]:
-    """The DAG of every file. Raises PipelineError if none of them can be used: then it is an import error, and takes nothing along."""
+    """The DAGs of every file. Raises PipelineError if none of them can be used: then it is an import error, and takes nothing along."""
     dags: list[DAG] = []
     refused: dict[Path, PipelineError] = {}
     for file in files:
         try:
-            dags.append(live_dag(check_runnable(load_pipeline(file)), file))
+            pipeline = check_runnable(load_pipeline(file))
+            dags += [live_dag(pipeline, file), replay_dag(pipeline, file)]
         except PipelineError as error:
             refused[file] = error
     if refused and not dags:

@@ -27,6 +27,8 @@ RESERVED_COLUMNS = frozenset(
     "pair_id outcome is_open left_ts left_topic left_partition left_offset left_payload left_batch_id right_ts right_topic "
     "right_partition right_offset right_payload right_batch_id table batch source".split()
 )
+# A pipeline's replay DAG is named after it, with this behind.
+REPLAY_SUFFIX = "_replay"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -73,8 +75,9 @@ class Pipeline:
     offset_gaps: str
     schedule: str | None
     max_records_per_batch: int
-    # Plans made before there was such a setting have none.
+    # Plans made before there were such settings have none.
     consumer_group: str | None = None
+    replay_schedule: str = "0 * * * *"
     quality: Quality = field(default_factory=Quality)
 
     @property
@@ -151,7 +154,7 @@ def check_runnable(pipeline: Pipeline) -> Pipeline:
     """The pipeline, if it can run and not only be rehearsed; raises PipelineError."""
     if pipeline.late == "replay":
         raise PipelineError(
-            f"{pipeline.name}.yaml: late: replay needs a replay DAG, which there is not yet; use dead_letter"
+            f"{pipeline.name}.yaml: late: replay is not there yet; use dead_letter, and replay late events by backfill"
         )
     return pipeline
 
@@ -182,6 +185,10 @@ class _Reader:
             raise PipelineError(
                 f"{self.path}: file name: a pipeline is named after its file, in lower-case letters, digits and underscores"
             )
+        if self.path.stem.endswith(REPLAY_SUFFIX):
+            raise PipelineError(
+                f"{self.path}: file name: {self.path.stem} would be the name of another pipeline's replay DAG; name it otherwise"
+            )
         pipeline = Pipeline(
             name=self.path.stem,
             left=self.side("left"),
@@ -202,6 +209,7 @@ class _Reader:
             schedule=self.schedule(),
             max_records_per_batch=self.whole_number("max_records_per_batch", default=5_000_000),
             consumer_group=self.consumer_group(),
+            replay_schedule=self.cron("replay_schedule", self.rest.pop("replay_schedule", "0 * * * *")),
             quality=self.quality(),
         )
         for unknown in self.rest:
@@ -302,11 +310,12 @@ class _Reader:
 
     def schedule(self) -> str | None:
         value = self.rest.pop("schedule", "*/5 * * * *")
-        if value is None or (isinstance(value, str) and _comes_round(value)):
+        return None if value is None else self.cron("schedule", value, " (null: only by hand)")
+
+    def cron(self, key: str, value: object, otherwise: str = "") -> str:
+        if isinstance(value, str) and _comes_round(value):
             return value
-        raise self.refuse(
-            "schedule", f"{value!r} is no cron expression of five fields that ever comes round (null: only by hand)"
-        )
+        raise self.refuse(key, f"{value!r} is no cron expression of five fields that ever comes round{otherwise}")
 
     def consumer_group(self) -> str | None:
         value = self.rest.pop("consumer_group", None)

@@ -11,21 +11,36 @@ from typing import Any
 
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from plugins.runbooks import runbook
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA_CONNECTION = "kafka_default"
+
+
+class QualityPage(BaseOperatorLink):
+    """A button on each task that leads to the quality page of the batch it worked on, or to the newest one."""
+
+    name = "Quality page"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Called by Airflow in the task's process, once the task has ended, well or not."""
+        page = "index" if operator.batch_id is None else f"batch-{operator.batch_id}"
+        return f"/quality/{operator.pipeline_file.stem}/{page}.html"
 
 
 class PairingJobOperator(SparkSubmitOperator):
     """Submits one job of a pipeline through `spark_default`.
 
     The job gets the settings of `kafka_default` in its environment, never on a command line. Its counts become the task's
-    XCom; when it fails, its own one-line reason is the task's error, and a reason that only an operator can mend is not
-    tried again.
+    XCom; when it fails, its own one-line reason is the task's error, with the runbook's page, and a reason that only an operator
+    can mend is not tried again.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
+    operator_extra_links = (QualityPage(),)
 
     def __init__(self, *, job: str, pipeline_file: Path, job_arguments: list[str] | None = None, **kwargs: Any) -> None:
         super().__init__(
@@ -36,6 +51,8 @@ class PairingJobOperator(SparkSubmitOperator):
         )
         self.pipeline_file = pipeline_file
         self.job_arguments = job_arguments or []
+        # Of the batch that the job worked on, once it is known.
+        self.batch_id: int | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
         """Called by Airflow in the task's process; gives the job's counts."""
@@ -60,7 +77,9 @@ class PairingJobOperator(SparkSubmitOperator):
                 super().execute(context)
             except AirflowException as error:
                 raise _readable(error, _read(outcome)) from None
-            return dict(_read(outcome).get("counts", {}))
+            counts = dict(_read(outcome).get("counts", {}))
+            self.batch_id = counts.get("batch_id")
+            return counts
 
 
 def _read(outcome: Path) -> dict[str, Any]:
@@ -71,4 +90,6 @@ def _read(outcome: Path) -> dict[str, Any]:
 def _readable(error: AirflowException, outcome: dict[str, Any]) -> AirflowException:
     if not outcome.get("error"):
         return error
-    return (AirflowException if outcome["retry"] else AirflowFailException)(outcome["error"])
+    page = runbook(outcome["error"])
+    told = outcome["error"] + (f" (what to do: {page})" if page else "")
+    return (AirflowException if outcome["retry"] else AirflowFailException)(told)

@@ -31,12 +31,13 @@ from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.pairing.parsing import BodyFields
 from spark_jobs.pairing.parsing_in_bulk import parse_columns
+from spark_jobs.replaying.work import finish_replay
 from spark_jobs.rewinding.revisions import still_to_come
 from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
 from spark_jobs.storage.commit import commit
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REPLAY, REWIND, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
 
 
@@ -64,6 +65,8 @@ def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collecti
     planned, paired = steps[PLANNED], steps.get(PAIRED)
     if paired is None and planned.kind == REWIND:
         paired = finish_rewind(warehouse, ledger, planned)
+    elif paired is None and planned.kind == REPLAY:
+        paired = finish_replay(warehouse, ledger, planned)
     elif paired is None:
         landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
         paired = pair_batch(warehouse, ledger, planned, landed)

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from include.pipeline_config import Pipeline, Side
+from include.pipeline_config import Pipeline
 from spark_jobs.batch_rules import batch_rules
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import check_conservation
@@ -60,7 +60,8 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     pipeline, batch_id = planned.pipeline, planned.batch_id
     open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
     expect_rows(warehouse.spark, open_before + accepted)
-    outcomes = decide(warehouse, planned, landed).persist(StorageLevel.DISK_ONLY)
+    rules = batch_rules(pipeline, landed.clock, previous_clock=planned.clock)
+    outcomes = decide(batch_events(warehouse, planned), rules, open_before + accepted).persist(StorageLevel.DISK_ONLY)
     try:
         summary = _summary(outcomes)
         found = {row["outcome"]: row["rows"] for row in summary}
@@ -102,35 +103,40 @@ def _summary(outcomes: DataFrame) -> list[Row]:
     )
 
 
-def decide(warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> DataFrame:
-    """The outcomes (`outcome_schema`) of the batch's accepted events and the open ones."""
-    rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
-    tasks = max(2, (planned.counts["open_before"] + landed.counts["accepted"]) // _EVENTS_A_TASK)
+def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
+    """The outcomes (`outcome_schema`) of events (`event_schema`), each key whole; about `expected` of them."""
+    tasks = max(2, expected // _EVENTS_A_TASK)
     # Sorting by one number is several times cheaper than by texts. Keys that share it by chance are decided together.
-    events = batch_events(warehouse, planned).withColumn(_KEY_HASH, F.xxhash64(*rules.key))
-    together = events.repartition(tasks, _KEY_HASH).sortWithinPartitions(_KEY_HASH)
+    hashed = events.withColumn(_KEY_HASH, F.xxhash64(*rules.key))
+    together = hashed.repartition(tasks, _KEY_HASH).sortWithinPartitions(_KEY_HASH)
     return together.mapInArrow(_decider(rules), from_arrow_schema(outcome_schema(rules.key)))
 
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`)."""
-    pipeline = planned.pipeline
-    new = [_new_events(warehouse, planned.batch_id, pipeline, side, number) for number, side in enumerate(pipeline.sides)]
-    return reduce(DataFrame.unionAll, new, _open_events(warehouse, planned))
+    new = accepted_events(warehouse, planned.pipeline, F.col("batch_id") == planned.batch_id)
+    return new.unionAll(_open_events(warehouse, planned))
 
 
-def _new_events(warehouse: Warehouse, batch_id: int, pipeline: Pipeline, side: Side, number: int) -> DataFrame:
-    columns: list[Column | str] = [
-        *pipeline.key,
-        F.lit(number).alias("side"),
-        "partition",
-        "offset",
-        "ts",
-        "payload",
-        "batch_id",
-    ]
-    accepted = (F.col("batch_id") == batch_id) & F.col("problem").isNull()
-    return warehouse.read(raw_table(side)).where(accepted).select(*columns, F.lit(False).alias("is_open"))
+def accepted_events(warehouse: Warehouse, pipeline: Pipeline, wanted: Column) -> DataFrame:
+    """The events of both raw tables that no message's own problem rejected, as new ones (`event_schema`).
+
+    `wanted`: a condition on columns of the raw tables.
+    """
+    sides = []
+    for number, side in enumerate(pipeline.sides):
+        columns: list[Column | str] = [
+            *pipeline.key,
+            F.lit(number).alias("side"),
+            "partition",
+            "offset",
+            "ts",
+            "payload",
+            "batch_id",
+        ]
+        rows = warehouse.read(raw_table(side)).where(wanted & F.col("problem").isNull())
+        sides.append(rows.select(*columns, F.lit(False).alias("is_open")))
+    return reduce(DataFrame.unionAll, sides)
 
 
 def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:

@@ -23,7 +23,7 @@ from include.pipeline_config import Pipeline
 
 JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
 _IMPORTED = [
-    *(f"spark_jobs.{job}" for job in JOBS),
+    *(f"spark_jobs.{job}" for job in (*JOBS, "replay_interval")),
     "pyspark.sql.connect.session",
     "great_expectations",
     "great_expectations.render.renderer",
@@ -105,26 +105,26 @@ class Jobs:
             self.environment["PAIRING_FAULT_DIR"] = str(faults.folder)
         self.started = 0
 
-    def start(self, job: str) -> Running:
-        """Starts the job, and returns."""
+    def start(self, job: str, *arguments: str) -> Running:
+        """Starts the job, and returns. `arguments`: besides the pipeline's file."""
         self.started += 1
         log = self.file.parent / f"{self.pipeline.name}-{self.started:03}-{job}.log"
-        target = (job, str(self.file), self.environment, str(log))
         log.touch()
+        target = (job, [str(self.file), *arguments], self.environment, str(log))
         process = _forkserver().Process(target=_run, args=target, daemon=True)
         process.start()
         return Running(process, log)
 
-    def run(self, job: str) -> None:
+    def run(self, job: str, *arguments: str) -> None:
         """Runs the job to its end, which has to be a good one."""
-        running = self.start(job)
+        running = self.start(job, *arguments)
         assert running.wait() == 0, running.told()
 
-    def start_and_stand(self, job: str, point: str) -> Running:
+    def start_and_stand(self, job: str, point: str, *arguments: str) -> Running:
         """Starts the job and returns when it stands still at the point."""
         assert self.faults is not None
         self.faults.arm(point)
-        running = self.start(job)
+        running = self.start(job, *arguments)
         wait_for(lambda: self.faults.is_reached(point) or running.is_over(), f"{job} to come to {point}")
         self.faults.disarm(point)
         assert self.faults.is_reached(point), f"{job} did not come to {point}: {running.told()}"
@@ -151,7 +151,7 @@ def _forkserver() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _run(job: str, file: str, environment: dict[str, str], log: str) -> None:
+def _run(job: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
     """In the job's process: what the interpreter does with a script."""
     os.setsid()
     os.environ.clear()
@@ -161,5 +161,5 @@ def _run(job: str, file: str, environment: dict[str, str], log: str) -> None:
     script = ROOT / "spark_jobs" / f"{job}.py"
     os.chdir(ROOT)
     sys.path.insert(0, str(script.parent))
-    sys.argv = [str(script), "--pipeline", file]
+    sys.argv = [str(script), "--pipeline", *arguments]
     runpy.run_path(str(script), run_name="__main__")

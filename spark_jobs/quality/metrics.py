@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_LANDING, AT_PAIRING, Reason
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 Metrics = dict[str, float]
@@ -59,7 +59,7 @@ def _counted_ids(paired: LedgerRow) -> range:
 def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
     """All numbers of one batch; the `…_difference` ones are conservation laws and must be 0."""
     planned, paired = rows[PLANNED], rows[PAIRED]
-    landed, rewound = rows.get(LANDED, paired), paired.kind == REWIND
+    landed, corrects = rows.get(LANDED, paired), paired.kind != LIVE
 
     def count(table: str, *labels: str) -> int:
         ids = (paired.batch_id,) if table in (COMPOUNDS, OPEN) else _counted_ids(paired)
@@ -68,9 +68,9 @@ def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
     kinds = [count(COMPOUNDS, kind) for kind in ("pair", "left_only", "right_only")]
     compounds = sum(kinds)
     # Corrections are no outcomes of events.
-    pairs, left_only, right_only = [0, 0, 0] if rewound else kinds
+    pairs, left_only, right_only = [0, 0, 0] if corrects else kinds
     accepted, broken = count("raw", "accepted"), count("raw", *AT_LANDING)
-    refused = 0 if rewound else count(REJECTED, *AT_PAIRING)
+    refused = 0 if corrects else count(REJECTED, *AT_PAIRING)
     open_before, open_after = planned.counts["open_before"], count(OPEN, "open")
     collapsed = paired.counts[Outcome.COLLAPSED]
     published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
@@ -89,7 +89,7 @@ def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
         "collapsed": collapsed,
         "open_after": open_after,
         "compounds": compounds,
-        "corrections": compounds if rewound else 0,
+        "corrections": compounds if corrects else 0,
         "rejected": count(REJECTED, *Reason),
         **{f"rejected_{reason}": count(REJECTED, reason) for reason in Reason},
         "orphan_ratio": (left_only + right_only) / compounds if compounds else 0.0,

@@ -9,7 +9,8 @@ from pathlib import Path
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.metrics import Metrics
 from spark_jobs.quality.suite import Judged, Verdict
-from spark_jobs.storage.ledger import REWIND, TO_BATCH, LedgerRow
+from spark_jobs.replaying.window import window_of
+from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -62,6 +63,7 @@ def _without_internet(page: str) -> str:
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
+    title += f", a replay of {window_of(row)}" if row.kind == REPLAY else ""
     state = "failed" if verdict.failed else "passed"
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
     return f"""<!doctype html>
@@ -87,7 +89,7 @@ def _story(metrics: Metrics) -> list[tuple[str, float]]:
         "pair": "pairs",
         "left_only": "compounds with a left side only",
         "right_only": "compounds with a right side only",
-        "corrections": "compounds corrected, as the batches that published them were given up",
+        "corrections": "compounds corrected, by a rewind or replay",
         "collapsed": "events collapsed",
         "rejected": "events rejected",
         "open_after": "events still open",

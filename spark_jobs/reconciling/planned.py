@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, Rewind
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, Rewind
 
 
 def is_void(rewinds: list[Rewind]) -> Column:
@@ -51,13 +51,13 @@ def check_contiguous(ranges: DataFrame) -> DataFrame:
 
 
 def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
-    """Every batch has each step once, up to `published`; a rewind lands nothing, a void batch may have been given up anywhere
+    """Every batch has each step once, up to `published`; a rewind or replay lands nothing, a void batch may have been given up anywhere
     before it was paired.
     """
     grouped = ledger.groupBy("batch_id").agg(F.collect_list("step").alias("steps"), F.max("kind").alias("kind"))
     steps = grouped.where(~is_void(rewinds) | F.array_contains("steps", PAIRED))
     wanted = F.array(*(F.lit(step) for step in (PLANNED, LANDED, PAIRED, PUBLISHED)))
-    wanted = F.when(F.col("kind") == REWIND, F.array_remove(wanted, LANDED)).otherwise(wanted)
+    wanted = F.when(F.col("kind") != LIVE, F.array_remove(wanted, LANDED)).otherwise(wanted)
     repeated = F.filter(F.array_distinct("steps"), lambda step: F.size(F.array_remove("steps", step)) < F.size("steps") - 1)
     found = steps.select("batch_id", F.array_except(wanted, "steps").alias("missing"), repeated.alias("twice"))
     return reduce(

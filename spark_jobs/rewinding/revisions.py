@@ -36,11 +36,14 @@ def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> Data
 
 
 def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
-    """The rows of compound_events that take back what changed, each with the next revision: there again, or retracted."""
+    """The rows of compound_events that take back what changed, each with the next revision: as in `then`, or retracted.
+
+    `changed`: has `now`, the last row of a pair_id (null: it never had one), and `then`, as it should be (null: not at all).
+    """
     gone = F.col("then").isNull()
     row = F.when(gone, F.col("now")).otherwise(F.col("then"))
     given: dict[str, Column] = {
-        "revision": F.col("now.revision") + 1,
+        "revision": F.coalesce(F.col("now.revision") + 1, F.lit(0)),
         "op": F.when(gone, F.lit(RETRACT)).otherwise(F.lit(UPSERT)),
         "batch_id": F.lit(batch_id).cast("bigint"),
     }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from spark_jobs.broker.topic_ids import known_ids
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import OPEN, Warehouse
 
 # Carried by the ledger rows of a rewind and of the batches after it, as long as compounds of void batches may come back:
@@ -111,7 +111,7 @@ def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
             place = (at.topic, at.partition)
             # A partition that is newer than the batch is read again from where it was begun.
             known.setdefault(place, at._replace(until_offset=at.from_offset, max_ts=None))
-            ends[place] = max(ends.get(place, 0), at.until_offset if row.kind == LIVE else at.end_offset)
+            ends[place] = max(ends.get(place, 0), at.end_offset if row.kind == REWIND else at.until_offset)
     return tuple(
         at._replace(from_offset=at.until_offset, end_offset=max(at.until_offset, ends.get(place, 0)), lost=0)
         for place, at in sorted(known.items())

@@ -13,7 +13,7 @@ from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.tables import LEDGER, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
-LIVE, REWIND = "live", "rewind"
+LIVE, REPLAY, REWIND = "live", "replay", "rewind"
 TO_BATCH = "to_batch"
 _RECENT = 20
 
@@ -117,6 +117,10 @@ class Ledger:
         """Every rewind that was ever planned, by batch_id."""
         return rewinds_among(self._read(1))
 
+    def settings(self) -> list[Pipeline]:
+        """All settings that batches were planned with, each once."""
+        return [Pipeline.from_json(text) for text in sorted({row.config for row in self._read(1)})]
+
     def _read(self, first: int, last: int | None = None) -> list[LedgerRow]:
         return [_from_row(row) for row in self.warehouse.small_rows(LEDGER, first, last)]
 
@@ -132,7 +136,8 @@ class Ledger:
         """Writes the plan of a batch before any work on it, and gives the row that is in the table: that one counts."""
         self.append(plan)
         written = next(row for row in self.rows(plan.batch_id, plan.batch_id) if row.step == PLANNED)
-        if (written.kind, written.counts.get(TO_BATCH)) != (plan.kind, plan.counts.get(TO_BATCH)):
+        # Two live plans may differ in what they read; either will do. Of the others the operator said what is wanted.
+        if written.kind != plan.kind or (plan.kind != LIVE and written.counts != plan.counts):
             raise JobProblem(
                 f"batch {plan.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
             )

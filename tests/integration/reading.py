@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from deltalake import DeltaTable
+
+COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
 def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
@@ -16,6 +20,7 @@ def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
          "enable.partition.eof": True}
     )  # fmt: skip
     partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+    _wait_for_markers(bootstrap, [TopicPartition(topic, number) for number in partitions])
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found, at_end = [], set()
     while len(at_end) < len(partitions):
@@ -37,6 +42,20 @@ def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
         )
     consumer.close()
     return found
+
+
+def _wait_for_markers(bootstrap: str, partitions: list[TopicPartition]) -> None:
+    """A commit is answered before the partitions have its markers: until then, for a moment, its records cannot be read."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + 1
+    # Behind a transaction that is open on purpose nothing can be waited for.
+    while time.monotonic() < deadline and _ends(admin, partitions, COMMITTED) != _ends(admin, partitions, UNCOMMITTED):
+        time.sleep(0.02)
+
+
+def _ends(admin: AdminClient, partitions: list[TopicPartition], isolation: IsolationLevel) -> list[int]:
+    asked = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()), isolation_level=isolation)
+    return [asked[partition].result(timeout=20).offset for partition in partitions]
 
 
 def table_rows(warehouse: Any, table: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.batch_rules import batch_rules
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage import delta_log
@@ -184,7 +185,8 @@ def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, n
     steps = Ledger(warehouse).last_batch()
 
     def rows():
-        return sorted(pair_events.decide(warehouse, steps[PLANNED], steps[LANDED]).collect())
+        rules = batch_rules(warehouse.pipeline, steps[LANDED].clock, steps[PLANNED].clock)
+        return sorted(pair_events.decide(pair_events.batch_events(warehouse, steps[PLANNED]), rules, 40).collect())
 
     first = rows()
     warehouse.spark.conf.set("spark.sql.shuffle.partitions", "5")

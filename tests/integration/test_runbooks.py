@@ -28,12 +28,14 @@ from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java,
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
 from include.pipeline_config import Side, load_pipeline
-from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
 from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.job import told_in_one_line
 from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.replaying.window import Window
 from spark_jobs.storage.faults import damaged, files_named, log_file
+from spark_jobs.storage.ledger import PAIRED, Ledger
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of
@@ -460,6 +462,18 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
     mend(VERSION=before)
     assert publish_compounds.main(warehouse)["sent"] == 3
     assert_on_topic(warehouse, broker, times=2)
+
+
+@pytest.mark.long
+def test_replay(alarm, mend, warehouse, broker, send):
+    send()
+    run_all(warehouse)
+    clock = Ledger(warehouse).last_batch()[PAIRED].clock
+    window = Window(clock - 3_600_000, clock)
+    alarm(lambda: replay_interval.main(warehouse, window))
+    mend()
+    assert replay_interval.main(warehouse, window)["unchanged"] == 3
+    assert_on_topic(warehouse, broker)
 
 
 @pytest.mark.long

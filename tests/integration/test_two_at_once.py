@@ -12,12 +12,14 @@ from include.local_process import free_port
 from include.local_spark import LocalSpark
 from spark_jobs.storage.tables import schemas
 from tests.integration.comparing import differences, pages, records, rows
-from tests.integration.timeless_traffic import Portions, timeless
+from tests.integration.timeless_traffic import MINUTE, START, Portions, timeless
 from tests.job_processes import JOBS, Faults, Jobs, Running
 
 pytestmark = pytest.mark.integration
 
 LAND, PAIR, PUBLISH, REPORT = JOBS
+# The time from which the late events of all portions come.
+REPLAY = ("replay_interval", f"--window-start={START - 3 * 60 * MINUTE}", f"--window-end={START - 60 * MINUTE}")
 
 
 class Machines(NamedTuple):
@@ -68,9 +70,9 @@ def machines(servers, faults, broker, tmp_path, request) -> Machines:
     return Machines(one, other, undisturbed, Portions(broker, attacked, calm), broker.bootstrap)
 
 
-def stand_without_lock(jobs: Jobs, job: str, point: str) -> Running:
+def stand_without_lock(jobs: Jobs, job: str, point: str, *arguments: str) -> Running:
     """A job that stands still, and that no lock keeps apart from others: as where a warehouse has none."""
-    standing = jobs.start_and_stand(job, point)
+    standing = jobs.start_and_stand(job, point, *arguments)
     (jobs.warehouse / jobs.pipeline.name / "writer.lock").unlink()
     return standing
 
@@ -138,3 +140,42 @@ def test_live_run_manual_run_and_a_zombie_of_each_together(machines, faults):
         calm.run(job)
     assert machines.differences() == []
     assert len(pages(one.warehouse, one.pipeline)) == 5
+
+
+@pytest.mark.long
+def test_a_replay_and_its_zombie_among_live_runs(machines, faults):
+    one, other, calm, portions = machines.one, machines.other, machines.calm, machines.portions
+    job, *window = REPLAY
+    for _ in range(2):
+        portions.send()
+        for jobs in (one, calm):
+            jobs.run(LAND)
+            jobs.run(PAIR)
+    # Two replays that no lock keeps apart, one without a plan and one with it, and the live batch that goes on.
+    early = stand_without_lock(one, job, "before_planned", *window)
+    zombie = stand_without_lock(one, job, "before_compound_events", *window)
+    portions.send()
+    for each in JOBS:
+        other.run(each)
+    calm.run(*REPLAY)
+    for each in JOBS:
+        calm.run(each)
+    assert machines.differences() == []
+    before = machines.state()
+    faults.release("before_compound_events")
+    assert (zombie.wait(), machines.state()) == (0, before), zombie.told()
+    # Its plan comes too late: that batch_id is the first replay's, which found the same.
+    faults.release("before_planned")
+    assert (early.wait(), machines.state()) == (0, before), early.told()
+
+    # A live run that stands still with the lock, a replay and another live run that wait for it.
+    portions.send()
+    first = one.start_and_stand(LAND, "before_raw_left")
+    waiting = [other.start(*REPLAY), one.start(LAND)]
+    faults.release("before_raw_left")
+    assert [running.wait() for running in (first, *waiting)] == [0, 0, 0], [running.told() for running in (first, *waiting)]
+    for each in (PAIR, PUBLISH, REPORT):
+        other.run(each)
+    other.run("reconcile")
+    found = [record for partition in records(machines.bootstrap, one.pipeline.output_topic).values() for record in partition]
+    assert sum(key.startswith(b"late") for key, _, _ in found) == 4

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 
+import pendulum
 import pytest
 from airflow.sdk import CronDataIntervalTimetable
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.timetables.base import TimeRestriction
 
 from tests.timeline import ROOT
 
@@ -34,7 +37,7 @@ def dag_bag(tmp_path_factory):
 def test_exactly_the_dags_of_the_pipelines(dag_bag):
     bag = dag_bag(ROOT / "dags")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {path.stem for path in (ROOT / "include/pipelines").glob("*.yaml")} == {"calls"}
+    assert set(bag.dags) == {"calls", "calls_replay"}
 
 
 def test_the_live_dag(dag_bag):
@@ -76,9 +79,62 @@ def test_what_an_operator_accepts_reaches_the_job(dag_bag):
 
 
 def test_every_task_has_the_default_arguments_and_connections(dag_bag):
-    for task in dag_bag(ROOT / "dags").dags["calls"].tasks:
+    tasks = [task for dag in dag_bag(ROOT / "dags").dags.values() for task in dag.tasks]
+    assert len(tasks) == 7
+    for task in tasks:
         assert (task.owner, task.retries, task.execution_timeout) == ("data-engineering", 2, timedelta(hours=2))
         assert task._conn_id == "spark_default"
+        # The one slot in which the pipeline's writers come one after the other.
+        assert task.pool == "calls"
+
+
+def test_the_replay_dag(dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls_replay"]
+    assert [task.task_id for task in dag.topological_sort()] == ["replay_interval", *TASKS[2:]]
+    assert not dag.is_paused_upon_creation and dag.timetable.periodic
+    assert all(task in dag.doc_md for task in ("replay_interval", *TASKS[2:]))
+
+
+def test_the_replay_dag_has_intervals_but_runs_only_by_backfill(dag_bag):
+    timetable = dag_bag(ROOT / "dags").dags["calls_replay"].timetable
+    first, last = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 1, 2, tzinfo=UTC)
+
+    def runs(catchup):
+        info = None
+        restriction = TimeRestriction(pendulum.instance(first), pendulum.instance(last), catchup)
+        found = []
+        while info := timetable.next_dagrun_info(
+            last_automated_data_interval=info.data_interval if info else None, restriction=restriction
+        ):
+            found.append((info.data_interval.start, info.data_interval.end))
+        return found
+
+    hours = [first + timedelta(hours=number) for number in range(4)]
+    assert runs(catchup=True) == list(pairwise(hours))
+    assert runs(catchup=False) == []
+
+
+@pytest.mark.parametrize(
+    ("run_type", "params", "arguments"),
+    [
+        ("backfill", {}, ["--window-start=2026-03-01T00:00:00+00:00", "--window-end=2026-03-01T01:00:00+00:00"]),
+        ("manual", {"window_start": "S", "window_end": "E"}, ["--window-start=S", "--window-end=E"]),
+        ("manual", {"window_start": "S"}, ["--window-start=S"]),
+        # The job says what is missing; the interval that Airflow infers is none that anybody asked for.
+        ("manual", {}, []),
+    ],
+)
+def test_the_interval_reaches_the_job(run_type, params, arguments, dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls_replay"]
+    context = {
+        "params": {"window_start": None, "window_end": None} | params,
+        "dag_run": SimpleNamespace(run_type=run_type),
+        "data_interval_start": datetime(2026, 3, 1, tzinfo=UTC),
+        "data_interval_end": datetime(2026, 3, 1, 1, tzinfo=UTC),
+    }
+    environment = dag.get_template_env()
+    templates = dag.get_task("replay_interval").job_arguments
+    assert [text for template in templates if (text := environment.from_string(template).render(context))] == arguments
 
 
 @pytest.fixture
@@ -108,7 +164,7 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
         file.write_text(right.replace("grace: 3m", "grace: -3m"))
     bag = dag_bag(project / "dags")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"calls", "orders", "my_orders_"}
+    assert set(bag.dags) == {"calls", "calls_replay", "orders", "my_orders_"}
     assert [task.task_id for task in bag.dags["calls"].topological_sort()] == TASKS
 
     refused = bag.dags["orders"]
@@ -120,4 +176,6 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
     # Mended, it is the pipeline's own DAG again.
     broken["orders"].write_text(right.replace("Topic", "Orders"))
     broken["my orders!"].unlink()
-    assert {name: len(dag.tasks) for name, dag in dag_bag(project / "dags").dags.items()} == {"calls": 4, "orders": 4}
+    assert {name: len(dag.tasks) for name, dag in dag_bag(project / "dags").dags.items()} == {
+        "calls": 4, "calls_replay": 3, "orders": 4, "orders_replay": 3,
+    }  # fmt: skip

@@ -87,7 +87,8 @@ def test_sql_examples_run(sql, empty_warehouse):
 
 
 def test_the_ledger_function_of_the_operating_guide_runs(empty_warehouse):
-    script = code_blocks((ROOT / "docs/operating.md").read_text(), "bash")[0].replace(".venv/bin/python", sys.executable)
+    blocks = code_blocks((ROOT / "docs/operating.md").read_text(), "bash")
+    script = next(block for block in blocks if "ledger() {" in block).replace(".venv/bin/python", sys.executable)
     environment = {"PAIRING_WAREHOUSE": str(empty_warehouse), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-euc", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "max(batch_ledger.batch_id)" in done.stdout, done.stderr

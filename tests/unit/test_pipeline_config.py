@@ -105,6 +105,8 @@ def test_name_of_the_file_is_the_pipeline(tmp_path):
     assert load(tmp_path, {}, "orders_eu.yaml").name == "orders_eu"
     with pytest.raises(PipelineError, match="file name"):
         load(tmp_path, {}, "Orders EU.yaml")
+    with pytest.raises(PipelineError, match="file name: orders_replay would be the name of another pipeline's replay DAG"):
+        load(tmp_path, {}, "orders_replay.yaml")
 
 
 HOSTILE = [

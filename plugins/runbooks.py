@@ -1,0 +1,22 @@
+"""From a job's line to the page that says what to do: the index of docs/runbooks, read when a task has failed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parents[1] / "docs" / "runbooks"
+_ROW = re.compile(r"\| `(.+?)`.*? \| \[.*\]\((.+\.md)\) \|")
+
+
+def runbook(line: str, folder: Path = _FOLDER) -> str | None:
+    """The page of the start that fits the line and says most, as a path in the project; None if there is none."""
+    index = folder / "README.md"
+    rows = (
+        [found.groups() for found in map(_ROW.match, index.read_text("utf-8").splitlines()) if found]
+        if index.is_file()
+        else []
+    )
+    fitting = [(start, page) for start, page in rows if re.match(".*?".join(map(re.escape, start.split("…"))), line)]
+    # The index has starts such as `…: …: …`, too, which fit what others say better.
+    return f"docs/runbooks/{max(fitting, key=lambda row: len(row[0].replace('…', '')))[1]}" if fitting else None

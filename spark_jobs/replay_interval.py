@@ -1,0 +1,62 @@
+"""Replay: pair an interval of event time again, late events included, and correct what was published otherwise.
+
+    replay_interval --pipeline include/pipelines/calls.yaml --window-start TIME --window-end TIME [--warehouse URI]
+
+TIME is ISO 8601 (UTC if it names no zone) or epoch ms; the start is inclusive, the end exclusive. A compound belongs to the interval
+of its `ts`; sessions that cross an edge are read whole. Where nothing differs from what was published, nothing is written. Otherwise
+a replay is a batch itself: what changed is published with its next revision, what is no more is retracted. Begins by finishing a
+batch that was planned earlier but not paired; a killed replay is finished by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.land_events import finish_batch
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.replaying.window import Window, check_window, plan_of, point_in_time
+from spark_jobs.replaying.work import difference, write
+from spark_jobs.storage.agreement import check_ledger
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.tables import Warehouse
+
+
+def main(warehouse: Warehouse, window: Window) -> Counts:
+    """Replays the interval; gives how many of its compounds are new, changed, retracted, unchanged.
+
+    Raises NeedsOperator if the interval is not closed yet, or its events are gone.
+    """
+    ledger = Ledger(warehouse)
+    last = finish_batch(warehouse, ledger)
+    if last is None:
+        raise NeedsOperator(
+            f"pipeline {warehouse.pipeline.name} has no batch yet, so there is nothing to replay: run land_events"
+        )
+    check_window(window, last, warehouse)
+    planned = plan_of(warehouse, ledger, last, window)
+    with difference(warehouse, planned) as found:
+        if not found.corrections:
+            return found.counts
+        check_ledger(warehouse, last)
+        planned = ledger.plan(planned)
+        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).counts}
+
+
+def _time(text: str) -> int:
+    try:
+        return point_in_time(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T13:00:00Z, or epoch ms") from None
+
+
+if __name__ == "__main__":
+    parser = job_parser("replay_interval", __doc__)
+    parser.add_argument("--window-start", type=_time, metavar="TIME", help="first moment of the interval")
+    parser.add_argument("--window-end", type=_time, metavar="TIME", help="first moment after the interval")
+    given = parser.parse_args()
+    if given.window_start is None or given.window_end is None:
+        parser.error(
+            "which interval? give --window-start and --window-end, in Airflow the parameters window_start and window_end"
+        )
+    run_job("replay_interval", given, lambda warehouse: main(warehouse, Window(given.window_start, given.window_end)))

@@ -1,0 +1,100 @@
+"""The work of a replay: pair the interval again, write the difference. Whoever repeats it from its plan changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.batch_rules import batch_rules
+from spark_jobs.job import Counts
+from spark_jobs.pair_events import decide
+from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
+from spark_jobs.pairing.outcomes import Outcome
+from spark_jobs.replaying.difference import (
+    CHANGED,
+    FOUND,
+    NEW,
+    RETRACTED,
+    UNCHANGED,
+    check_decided,
+    compared,
+    known_compounds,
+)
+from spark_jobs.replaying.events import events_around
+from spark_jobs.replaying.window import REACH, WINDOW_END, WINDOW_START
+from spark_jobs.rewinding.revisions import RETRACT, carried, corrections
+from spark_jobs.session import expect_rows
+from spark_jobs.storage.agreement import table_versions
+from spark_jobs.storage.commit import commit
+from spark_jobs.storage.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, Warehouse
+
+
+class Difference(NamedTuple):
+    """`rows`: what `compared` gives. `counts`: compounds of the interval, by FOUND."""
+
+    rows: DataFrame
+    counts: Counts
+
+    @property
+    def corrections(self) -> int:
+        """Rows to be written."""
+        return sum(number for found, number in self.counts.items() if found != UNCHANGED)
+
+
+@contextmanager
+def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
+    """What the replay has to correct, while the block runs. Raises NeedsOperator where it cannot be known, or not yet."""
+    rules = batch_rules(planned.pipeline, planned.clock, previous_clock=None)
+    with events_around(warehouse, planned) as events:
+        read = events.count()
+        expect_rows(warehouse.spark, read)
+        outcomes = decide(events, rules, read).persist(StorageLevel.DISK_ONLY)
+        rows = None
+        try:
+            found = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
+            check_conservation(0, read, found)
+            known = known_compounds(warehouse, planned)
+            check_decided(warehouse, outcomes, known, planned)
+            rows = compared(outcomes, known, planned).persist(StorageLevel.DISK_ONLY)
+            counted = {row["found"]: row["count"] for row in rows.groupBy("found").count().collect()}
+            yield Difference(rows, {name: counted.get(name, 0) for name in FOUND})
+        finally:
+            outcomes.unpersist()
+            if rows is not None:
+                rows.unpersist()
+
+
+def finish_replay(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:
+    """Does what the plan says, whatever of it was done before, and gives the `paired` row."""
+    with difference(warehouse, planned) as found:
+        return write(warehouse, ledger, planned, found)
+
+
+def write(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, found: Difference) -> LedgerRow:
+    """Appends the corrections and records them; gives the `paired` row, from which the next batch goes on as from the one before."""
+    started, batch_id = datetime.now(UTC), planned.batch_id
+    rows = corrections(found.rows.where(F.col("found") != UNCHANGED), batch_id)
+    commit(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
+    mine = warehouse.read(COMPOUNDS).where(F.col("batch_id") == batch_id)
+    kind = F.when(F.col("op") == RETRACT, RETRACTED).when(F.col("revision") == 0, NEW).otherwise(CHANGED)
+    written = {row["found"]: row["count"] for row in mine.groupBy(kind.alias("found")).count().collect()}
+    if written != {name: number for name, number in found.counts.items() if number and name != UNCHANGED}:
+        raise BrokenInvariant(f"replay {batch_id} was to write {found.counts}, but {COMPOUNDS} has {written} of it")
+    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
+    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
+    counts |= {"compounds": found.corrections, **found.counts}
+    counts["backlog"] = sum(known.end_offset - known.until_offset for known in planned.offsets)
+    counts |= {name: planned.counts[name] for name in (WINDOW_START, WINDOW_END, REACH)}
+    still_open = planned.counts["open_before"]
+    counts |= {"open_before": still_open, "open_after": still_open, **carried(planned.counts)}
+    versions = planned.versions | table_versions(warehouse, [COMPOUNDS])
+    paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
+    ledger.append(paired)
+    return paired
