@@ -20,7 +20,7 @@ from spark_jobs.broker.records import Reader, Span, with_either_reader
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
-from spark_jobs.job import job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.job import end_well, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.reconciling import inputs, outputs, planned
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
@@ -254,3 +254,4 @@ if __name__ == "__main__":
         print(told(pipeline.name, pipeline.output_topic, answer), flush=True)
         fail_if_any(pipeline.name, answer.offenders)
         tell_outcome({"ok": True, "counts": answer.counts})
+    end_well()
