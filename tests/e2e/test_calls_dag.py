@@ -161,7 +161,13 @@ REPLAY = f"{CALLS.name}_replay"
 
 
 def backfilled(airflow, *arguments):
-    """`airflow backfill create` in Airflow's own environment."""
+    """`airflow backfill create` in Airflow's own environment, as soon as there is no other one of the DAG."""
+    client = airflow.client()
+    wait_for(
+        lambda: all(one["completed_at"] for one in client.call("GET", f"/backfills?dag_id={REPLAY}")["backfills"]),
+        "Airflow to find that the last backfill is complete",
+        180,
+    )
     command = [str(VENV / "bin" / "airflow"), "backfill", "create", "--dag-id", REPLAY, *arguments]
     environment = project_environment() | airflow.settings()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
