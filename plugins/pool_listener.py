@@ -1,22 +1,24 @@
-"""Makes the one-slot pool of every pipeline when a part of Airflow that has the database starts: the scheduler before all. Registered by plugins/scheduling.py.
+"""Makes the one-slot pool of every pipeline, when Airflow starts and when a run of a new pipeline does. Registered by plugins/scheduling.py.
 
-    python -m plugins.pool_listener
-
-does the same at once, for a pipeline file that came while the scheduler was running. A pool that is there is left as it is.
+A pool that is there is left as it is.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from airflow.listeners import hookimpl
 
+from include.pipeline_config import REPLAY_SUFFIX
+
 PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
 
 _log = logging.getLogger(__name__)
+# The pipelines whose pools this process knows to be there.
+_known: set[str] = set()
 
 
 @hookimpl
@@ -25,6 +27,15 @@ def on_starting(component: Any) -> None:
     # Not by its class, whose import would cost every task time.
     if type(component).__module__ == "airflow.jobs.job":
         make_pools()
+
+
+@hookimpl
+def on_dag_run_running(dag_run: Any, msg: str) -> None:
+    """Called in the scheduler when a run begins: its pipeline's file may have come after the scheduler's start."""
+    name = dag_run.dag_id.removesuffix(REPLAY_SUFFIX)
+    if name not in _known and (PIPELINES / f"{name}.yaml").is_file():
+        # Not here, where the scheduler is in the midst of a transaction: SQLite has one writer at a time.
+        Thread(target=make_pools, name="pools", daemon=True).start()
 
 
 def make_pools() -> list[str]:
@@ -43,11 +54,7 @@ def make_pools() -> list[str]:
                     made.append(name)
         except IntegrityError:
             # Another part was quicker.
-            continue
+            pass
+        _known.add(name)
     _log.info("pools made: %s", ", ".join(made) or "none, all are there")
     return made
-
-
-if __name__ == "__main__":
-    print(f"pools made: {', '.join(make_pools()) or 'none, all are there'}")
-    sys.exit(0)
