@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic
+from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
 from spark_jobs.broker.records import Reader, Span, with_either_reader
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
@@ -116,6 +116,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
     output = output_topic(settings, pipeline.output_topic)
+    wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
     checked_ids(pipeline, steps[PLANNED].counts, topics)
     return _Started(horizon, steps[PAIRED], rows, counting, rewinds, topics, output)

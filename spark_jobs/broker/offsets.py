@@ -19,6 +19,7 @@ Partition = tuple[str, int]
 TopicId = tuple[int, int]
 # librdkafka's default for message.max.bytes.
 _CLIENT_TAKES = 1_000_000
+_MARKERS_WITHIN_S = 2.0
 _REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _URL_SAFE = str.maketrans("+/", "-_")
 
@@ -61,6 +62,27 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
             _list_offsets(admin, partitions, OffsetSpec.latest()),
             _topic_ids(admin, topics),
         )
+    except KafkaException as error:
+        raise _no_answer(settings, error, admin) from None
+
+
+def wait_for_markers(settings: Settings, topic: str) -> None:
+    """Returns when all that was committed on the topic can be read, or after a moment.
+
+    Kafka answers a commit before the partitions have its markers. Behind a transaction that is open there is nothing to wait for.
+    """
+    admin = _Admin(settings)
+    try:
+        partitions = [(topic, number) for number in range(partition_count(admin, topic, settings))]
+        give_up = time.monotonic() + _MARKERS_WITHIN_S
+        while time.monotonic() < give_up:
+            committed, all_there = (
+                _list_offsets(admin, partitions, OffsetSpec.latest(), isolation)
+                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            if committed == all_there:
+                return
+            time.sleep(0.05)
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
 
@@ -154,11 +176,16 @@ def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobP
     )
 
 
-def _list_offsets(admin: AdminClient, partitions: list[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+def _list_offsets(
+    admin: AdminClient,
+    partitions: list[Partition],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[Partition, int]:
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
 
     def ask() -> dict[Partition, int]:
-        answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_WITHIN_S)
+        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_WITHIN_S)
         return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
 
     return patiently(ask)
