@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.pipeline_config import REPLAY_SUFFIX, Pipeline, PipelineError, check_runnable, load_pipeline
@@ -73,9 +73,11 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         doc_md=doc(pipeline),
         **_settings(pipeline),
     ) as dag:
-        land_events = PairingJobOperator(job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS)
-        pair_events = PairingJobOperator(job="pair_events", pipeline_file=file)
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file)
+        land_events = PairingJobOperator(
+            job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline)
+        )
+        pair_events = PairingJobOperator(job="pair_events", pipeline_file=file, outlets=[compounds_asset(pipeline)])
+        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
         report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
 
         land_events >> pair_events >> publish_compounds >> report_quality
@@ -94,12 +96,32 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
         doc_md=replay_doc(pipeline),
         **_settings(pipeline),
     ) as dag:
-        replay_interval = PairingJobOperator(job="replay_interval", pipeline_file=file, job_arguments=REPLAY_ARGUMENTS)
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file)
+        replay_interval = PairingJobOperator(
+            job="replay_interval",
+            pipeline_file=file,
+            job_arguments=REPLAY_ARGUMENTS,
+            outlets=[compounds_asset(pipeline)],
+        )
+        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
         report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
 
         replay_interval >> publish_compounds >> report_quality
     return dag
+
+
+def raw_assets(pipeline: Pipeline) -> list[Asset]:
+    """The raw tables, for DAGs that are to run when they change; events carry the job's counts."""
+    return [Asset(f"{pipeline.name}/raw_{side.payload}", group="event-pairing") for side in pipeline.sides]
+
+
+def compounds_asset(pipeline: Pipeline) -> Asset:
+    """The table of compounds, changed by live runs and by replays."""
+    return Asset(f"{pipeline.name}/compound_events", group="event-pairing")
+
+
+def topic_asset(pipeline: Pipeline) -> Asset:
+    """The output topic."""
+    return Asset(f"{pipeline.name}/{pipeline.output_topic}", group="event-pairing")
 
 
 def _settings(pipeline: Pipeline) -> dict[str, Any]:

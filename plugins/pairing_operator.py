@@ -79,6 +79,8 @@ class PairingJobOperator(SparkSubmitOperator):
                 raise _readable(error, _read(outcome)) from None
             counts = dict(_read(outcome).get("counts", {}))
             self.batch_id = counts.get("batch_id")
+            for asset in self.outlets:
+                context["outlet_events"][asset].extra = counts
             return counts
 
 

@@ -88,6 +88,20 @@ def test_every_task_has_the_default_arguments_and_connections(dag_bag):
         assert task.pool == "calls"
 
 
+def test_assets_are_what_the_tasks_change(dag_bag):
+    dags = dag_bag(ROOT / "dags").dags
+    changed = {
+        (name, task.task_id): [asset.name for asset in task.outlets] for name, dag in dags.items() for task in dag.tasks
+    }
+    assert {place: names for place, names in changed.items() if names} == {
+        ("calls", "land_events"): ["calls/raw_analytics", "calls/raw_metrics"],
+        ("calls", "pair_events"): ["calls/compound_events"],
+        ("calls", "publish_compounds"): ["calls/outputTopic"],
+        ("calls_replay", "replay_interval"): ["calls/compound_events"],
+        ("calls_replay", "publish_compounds"): ["calls/outputTopic"],
+    }
+
+
 def test_the_replay_dag(dag_bag):
     dag = dag_bag(ROOT / "dags").dags["calls_replay"]
     assert [task.task_id for task in dag.topological_sort()] == ["replay_interval", *TASKS[2:]]
