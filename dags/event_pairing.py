@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.pipeline_config import REPLAY_SUFFIX, Pipeline, PipelineError, check_runnable, load_pipeline
+from plugins.alerts import run_is_late, task_failed
 from plugins.pairing_operator import PairingJobOperator
 from plugins.replay_timetable import OnlyBackfills
 
@@ -126,8 +129,11 @@ def topic_asset(pipeline: Pipeline) -> Asset:
 
 def _settings(pipeline: Pipeline) -> dict[str, Any]:
     # The pool has one slot: the writers of a pipeline come one after the other, whichever of its DAGs they are of.
-    default_args = DEFAULT_ARGS | {"pool": pipeline.name}
-    return {"start_date": datetime(2026, 1, 1), "catchup": False, "default_args": default_args}
+    default_args = DEFAULT_ARGS | {"pool": pipeline.name, "on_failure_callback": task_failed}
+    within = timedelta(milliseconds=pipeline.run_deadline_ms)
+    late = AsyncCallback(run_is_late, {"deadline": str(within)})
+    deadline = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, within, late)
+    return {"start_date": datetime(2026, 1, 1), "catchup": False, "default_args": default_args, "deadline": deadline}
 
 
 def doc(pipeline: Pipeline) -> str:

@@ -78,6 +78,7 @@ class Pipeline:
     # Plans made before there were such settings have none.
     consumer_group: str | None = None
     replay_schedule: str = "0 * * * *"
+    run_deadline_ms: int = 1_800_000
     quality: Quality = field(default_factory=Quality)
 
     @property
@@ -209,6 +210,7 @@ class _Reader:
             schedule=self.schedule(),
             max_records_per_batch=self.whole_number("max_records_per_batch", default=5_000_000),
             consumer_group=self.consumer_group(),
+            run_deadline_ms=self.duration("run_deadline", default="30m"),
             replay_schedule=self.cron("replay_schedule", self.rest.pop("replay_schedule", "0 * * * *")),
             quality=self.quality(),
         )
