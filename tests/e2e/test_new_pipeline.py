@@ -127,7 +127,8 @@ def test_a_file_is_all_that_another_pipeline_needs(project, alerts, broker, tmp_
         wait_for(lambda: heard, "Airflow to tell of the late run", 120)
         assert heard[0]["text"] == f"orders: run {run_id} has not ended 0:00:01 after it was queued"
 
-        AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics([TOPICS[1]])[TOPICS[1]].result(timeout=20)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics([TOPICS[1]])[TOPICS[1]].result(timeout=20)
         failed = client.trigger("orders")
         assert client.wait_for_run("orders", failed, 300) == "failed"
         (told,) = [alert for alert in heard if alert.get("task")]
