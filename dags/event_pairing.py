@@ -16,12 +16,11 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.pipeline_config import REPLAY_SUFFIX, Pipeline, PipelineError, check_runnable, load_pipeline
+from include.pipeline_config import PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
+from include.pipeline_file import check_runnable, load_pipeline
 from plugins.alerts import run_is_late, task_failed
 from plugins.pairing_operator import PairingJobOperator
 from plugins.replay_timetable import OnlyBackfills
-
-PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
 
 DEFAULT_ARGS = {
     "owner": "data-engineering",

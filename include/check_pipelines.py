@@ -11,9 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from include.pipeline_config import PipelineError, check_runnable, load_pipeline
-
-PIPELINES = Path(__file__).with_name("pipelines")
+from include.pipeline_config import PIPELINES, PipelineError
+from include.pipeline_file import check_runnable, load_pipeline
 
 
 def main(files: list[Path]) -> int:

@@ -21,7 +21,8 @@ from include.local_broker import LocalBroker, create_topics
 from include.local_machine import LOCAL, ROOT, SetupError, say
 from include.local_process import LocalServer, port_setting
 from include.local_spark import LocalSpark
-from include.pipeline_config import Pipeline, PipelineError, load_pipeline
+from include.pipeline_config import Pipeline, PipelineError
+from include.pipeline_file import load_pipeline
 from include.sample_calls import SampleError, generate, send
 from include.sample_truth import Verdict
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from include.pipeline_config import MS_PER_UNIT, Pipeline, PipelineError, load_pipeline
+from include.pipeline_config import MS_PER_UNIT, Pipeline, PipelineError
+from include.pipeline_file import load_pipeline
 from include.sample_outcome import default_warehouse, last_clock
 from include.sample_records import Record, Sample, complete_file
 from include.sample_sending import DEFAULT_BOOTSTRAP, SampleError, Sender, kcat_lines, send, settings_of

@@ -19,7 +19,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from include.pipeline_config import Pipeline, PipelineError, load_pipeline
+from include.pipeline_config import Pipeline, PipelineError
+from include.pipeline_file import load_pipeline
 from include.sample_outcome import canonical, default_warehouse, ledger_clock, parse, read_table, read_topic
 from include.sample_sending import DEFAULT_BOOTSTRAP, SampleError, settings_of
 

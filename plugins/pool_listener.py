@@ -6,15 +6,12 @@ A pool that is there is left as it is.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.pipeline_config import REPLAY_SUFFIX
-
-PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
+from include.pipeline_config import PIPELINES, REPLAY_SUFFIX
 
 _log = logging.getLogger(__name__)
 # The pipelines whose pools this process knows to be there.
@@ -48,13 +45,13 @@ def make_pools() -> list[str]:
     for name in sorted(file.stem for file in PIPELINES.glob("*.yaml")):
         try:
             with create_session() as session:
-                if Pool.get_pool(name, session=session) is None:
+                if missing := Pool.get_pool(name, session=session) is None:
                     description = f"The writers of pipeline {name}, live and replay, one after the other"
                     session.add(Pool(pool=name, slots=1, description=description, include_deferred=False))
-                    made.append(name)
         except IntegrityError:
-            # Another part was quicker.
-            pass
+            _log.info("pool %s was made by another part of Airflow at the same moment", name)
+        else:
+            made += [name] if missing else []
         _known.add(name)
     _log.info("pools made: %s", ", ".join(made) or "none, all are there")
     return made

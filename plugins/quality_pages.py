@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-PIPELINES = Path(__file__).resolve().parents[1] / "include" / "pipelines"
+from include.pipeline_config import PIPELINES
 
 
 def _views() -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from include.pipeline_config import Pipeline, PipelineError, load_pipeline
+from include.pipeline_config import Pipeline, PipelineError
+from include.pipeline_file import load_pipeline
 
 OUTCOME_VARIABLE = "PAIRING_OUTCOME"
 

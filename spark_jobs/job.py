@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from include.pipeline_config import Pipeline, PipelineError, check_runnable
+from include.pipeline_config import Pipeline, PipelineError
+from include.pipeline_file import check_runnable
 from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from include.pipeline_config import Pipeline, load_pipeline
+from include.pipeline_config import Pipeline
+from include.pipeline_file import load_pipeline
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
 from spark_jobs.broker.records import Span, read_records
 from spark_jobs.landed import landed_counts

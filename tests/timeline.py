@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from include.pipeline_config import Pipeline, load_pipeline
+from include.pipeline_config import Pipeline
+from include.pipeline_file import load_pipeline
 from spark_jobs.rehearse_pairing import BatchFile, main
 
 ROOT = Path(__file__).resolve().parents[1]

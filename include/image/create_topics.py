@@ -11,8 +11,9 @@ import sys
 from confluent_kafka import KafkaException
 
 from include.local_broker import admin_client, create_topics
-from include.local_machine import ROOT, SetupError
-from include.pipeline_config import PipelineError, load_pipeline
+from include.local_machine import SetupError
+from include.pipeline_config import PIPELINES, PipelineError
+from include.pipeline_file import load_pipeline
 
 PARTITIONS = 4
 TIMEOUT_SECONDS = 30
@@ -20,7 +21,7 @@ TIMEOUT_SECONDS = 30
 
 def pipeline_topics() -> list[str]:
     """Inputs and outputs of all pipelines, each once, in alphabetical order; raises PipelineError."""
-    pipelines = [load_pipeline(path) for path in (ROOT / "include" / "pipelines").glob("*.yaml")]
+    pipelines = [load_pipeline(path) for path in PIPELINES.glob("*.yaml")]
     return sorted({topic for p in pipelines for topic in (p.left.topic, p.right.topic, p.output_topic)})
 
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from deltalake import DeltaTable
 
 from include.local_broker import create_topics
-from include.pipeline_config import load_pipeline
+from include.pipeline_file import load_pipeline
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.broker import records
 from spark_jobs.broker.settings import VARIABLE

@@ -27,7 +27,8 @@ from include.local_broker import create_topics
 from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
-from include.pipeline_config import Side, load_pipeline
+from include.pipeline_config import Side
+from include.pipeline_file import load_pipeline
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
 from spark_jobs.broker.settings import VARIABLE, kafka_settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from include.check_pipelines import PIPELINES, main
+from include.check_pipelines import main
+from include.pipeline_config import PIPELINES
 from tests.timeline import ROOT
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from include.pipeline_config import Pipeline, PipelineError, Quality, Side, load_pipeline
+from include.pipeline_config import Pipeline, PipelineError, Quality, Side
+from include.pipeline_file import load_pipeline
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_LANDING, Reason
 from spark_jobs.storage.ledger import STEPS
@@ -186,7 +187,7 @@ def message(node: ast.expr) -> str | None:
 @cache
 def messages() -> tuple[str, ...]:
     """Every line that a job can end with, as the source has it."""
-    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_config.py"]
+    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_file.py"]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]
     return tuple(text for call in raised if (text := message(call.args[0])) is not None)

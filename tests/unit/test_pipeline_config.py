@@ -5,7 +5,8 @@ from dataclasses import asdict
 import pytest
 import yaml
 
-from include.pipeline_config import Pipeline, PipelineError, load_pipeline, parse_duration
+from include.pipeline_config import Pipeline, PipelineError, parse_duration
+from include.pipeline_file import load_pipeline
 from tests.timeline import CALLS, ROOT
 
 SHIPPED = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from include import sample_calls, sample_sending
-from include.pipeline_config import load_pipeline
+from include.pipeline_file import load_pipeline
 from include.sample_calls import Record, SampleError, generate
 from include.sample_sending import kcat_lines, settings_of
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include import sample_truth
-from include.pipeline_config import load_pipeline
+from include.pipeline_file import load_pipeline
 from include.sample_calls import Sample, SampleError, generate
 from include.sample_outcome import canonical, last_clock, ledger_clock, parse
 from include.sample_truth import Verdict, check
