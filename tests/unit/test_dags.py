@@ -14,6 +14,7 @@ from airflow.sdk import CronDataIntervalTimetable
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
 
+from include import pipeline_config
 from tests.timeline import ROOT
 
 TASKS = ["land_events", "pair_events", "publish_compounds", "report_quality"]
@@ -152,10 +153,12 @@ def test_the_interval_reaches_the_job(run_type, params, arguments, dag_bag):
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, monkeypatch):
     """A copy of the project, whose pipeline files may be changed."""
     for folder in ("dags", "include", "plugins", "spark_jobs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    # What the DAG file imports is the test process's own.
+    monkeypatch.setattr(pipeline_config, "PIPELINES", tmp_path / "include/pipelines")
     return tmp_path
 
 
