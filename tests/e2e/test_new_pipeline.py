@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from confluent_kafka import Producer
@@ -20,6 +18,7 @@ from include.local_broker import create_topics
 from include.local_machine import ROOT
 from include.local_process import free_port
 from include.local_spark import LocalSpark
+from tests.alert_listener import listening
 from tests.integration.reading import consume
 from tests.job_processes import wait_for
 
@@ -66,21 +65,8 @@ def project(tmp_path):
 @pytest.fixture
 def alerts():
     """The address at which alerts are heard, and their bodies."""
-    heard = []
-
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self):
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Listener) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", heard
-        server.shutdown()
+    with listening() as both:
+        yield both
 
 
 def test_a_file_is_all_that_another_pipeline_needs(project, alerts, broker, tmp_path):

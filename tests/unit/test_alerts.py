@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from types import SimpleNamespace
 
 import pytest
 
 from plugins import alerts
+from tests.alert_listener import listening
 
 TASK = SimpleNamespace(dag_id="calls", task_id="land_events", run_id="r1")
 
@@ -19,22 +17,9 @@ TASK = SimpleNamespace(dag_id="calls", task_id="land_events", run_id="r1")
 @pytest.fixture
 def heard(monkeypatch):
     """What was posted to the address of alerts."""
-    bodies = []
-
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Listener) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv(alerts.URL_VARIABLE, f"http://127.0.0.1:{server.server_port}/hook")
+    with listening() as (address, bodies):
+        monkeypatch.setenv(alerts.URL_VARIABLE, address)
         yield bodies
-        server.shutdown()
 
 
 def test_a_failed_task_is_told_of_with_its_runbook(heard, caplog):
