@@ -40,18 +40,18 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+def fresh_pipeline(node: pytest.Item, **settings: Any) -> Pipeline:
+    """The shipped pipeline with topics of its own, named after the test."""
+    name = f"t{abs(hash(node.nodeid)):x}"[:12]
+    left, right = Side(f"{name}-analytics", "analytics"), Side(f"{name}-metrics", "metrics")
+    return replace(CALLS, name=name, left=left, right=right, output_topic=f"{name}-output", **settings)
+
+
 @pytest.fixture
 def pipeline(broker, request, monkeypatch) -> Pipeline:
     """The shipped pipeline on fresh topics, its name that of the test."""
-    name = f"t{abs(hash(request.node.nodeid)):x}"[:20]
     monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
-    mine = replace(
-        CALLS,
-        name=name,
-        left=Side(f"{name}-analytics", "analytics"),
-        right=Side(f"{name}-metrics", "metrics"),
-        output_topic=f"{name}-output",
-    )
+    mine = fresh_pipeline(request.node)
     topics = dict.fromkeys((mine.left.topic, mine.right.topic, mine.output_topic), PARTITIONS)
     # For ever, and whatever time a producer stamps on a record.
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)})

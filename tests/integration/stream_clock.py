@@ -6,17 +6,15 @@ import json
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
 
 from include.local_broker import create_topics
-from include.pipeline_config import Side
 from spark_jobs import land_events, pair_events
 from spark_jobs.broker.settings import VARIABLE
+from tests.conftest import fresh_pipeline
 from tests.integration.reading import consume
-from tests.timeline import CALLS
 
 
 class Killed(Exception):
@@ -26,19 +24,8 @@ class Killed(Exception):
 @pytest.fixture
 def pipeline(broker, request, monkeypatch):
     """Clocks follow the events alone, so that one cut of the traffic always gives the same. T = 100, G = 200, R = 500."""
-    name = f"r{abs(hash(request.node.nodeid)):x}"[:12]
     monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))
-    mine = replace(
-        CALLS,
-        name=name,
-        left=Side(f"{name}.analytics", "analytics"),
-        right=Side(f"{name}.metrics", "metrics"),
-        output_topic=f"{name}.output",
-        clock="stream_time",
-        tolerance_ms=100,
-        gap_ms=200,
-        grace_ms=500,
-    )
+    mine = fresh_pipeline(request.node, clock="stream_time", tolerance_ms=100, gap_ms=200, grace_ms=500)
     topics = {mine.left.topic: 1, mine.right.topic: 1, mine.output_topic: 2}
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     return mine

@@ -109,8 +109,8 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
             compounds to be corrected that are not published yet    3
             (they go out first, as some of them may be out already; the corrections follow)
             read again:
-            {name}.analytics-0:8-17 all on the broker
-            {name}.metrics-0:5-14 all on the broker
+            {name}-analytics-0:8-17 all on the broker
+            {name}-metrics-0:5-14 all on the broker
             nothing was changed; --yes does it""".strip().splitlines()
     ]
     assert {table: warehouse.version(table) for table in before} == before
