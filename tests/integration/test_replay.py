@@ -39,6 +39,15 @@ def replay(warehouse, begun):
 
 
 @pytest.fixture
+def late_partners(warehouse, send):
+    """Two batches: x and y have told of their left sides alone, and their right sides came late."""
+    send("a0:x a300:y a2000:tick m2000:tick")
+    run(warehouse)
+    send("m50:x m350:y a4000:tick m4000:tick")
+    run(warehouse)
+
+
+@pytest.fixture
 def told(warehouse, broker):
     """What a consumer has once everything is published, in words: `pair a0:x m50:x`, sorted."""
 
@@ -225,11 +234,7 @@ def test_an_interval_whose_raw_events_are_gone_is_refused(warehouse, send, repla
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["after_planned", "after_compound_events"])
-def test_a_killed_replay_is_finished_by_whoever_comes_next(point, warehouse, send, replay, told, monkeypatch):
-    send("a0:x a300:y a2000:tick m2000:tick")
-    run(warehouse)
-    send("m50:x m350:y a4000:tick m4000:tick")
-    run(warehouse)
+def test_a_killed_replay_is_finished_by_whoever_comes_next(point, warehouse, late_partners, send, replay, told, monkeypatch):
     with killed_at(monkeypatch, point):
         replay(0, 1000)
     assert Ledger(warehouse).last_ids()[PLANNED] == 3 and Ledger(warehouse).last_ids()[PAIRED] == 2
@@ -256,11 +261,7 @@ def test_a_live_batch_that_is_not_finished_comes_first(warehouse, send, replay, 
 
 
 @pytest.mark.long
-def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, send, replay, told):
-    send("a0:x a300:y a2000:tick m2000:tick")
-    run(warehouse)
-    send("m50:x m350:y a4000:tick m4000:tick")
-    run(warehouse)
+def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, late_partners, replay, told):
     replay(0, 100)
     assert "pair a0:x m50:x" in told() and "left_only a300:y" in told()
     rewind.main(warehouse, 1)
@@ -272,11 +273,7 @@ def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, s
 
 
 @pytest.mark.long
-def test_a_write_that_is_not_what_was_found_fails(warehouse, send, replay, monkeypatch):
-    send("a0:x a2000:tick m2000:tick")
-    run(warehouse)
-    send("m50:x a4000:tick m4000:tick")
-    run(warehouse)
+def test_a_write_that_is_not_what_was_found_fails(late_partners, replay, monkeypatch):
     monkeypatch.setattr("spark_jobs.replaying.work.commit", lambda *_: None)
     with pytest.raises(BrokenInvariant, match="replay 3 was to write"):
         replay(0, 1000)
