@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import chain, repeat
 
 import pytest
@@ -27,8 +28,10 @@ def test_a_commit_is_waited_for_until_its_markers_are_there(ends, questions, mon
 
 
 def test_an_open_transaction_is_not_waited_for_long(monkeypatch):
-    answers = chain.from_iterable(repeat([{0: 5}, {0: 9}]))
+    answers, asked = chain.from_iterable(repeat([{0: 5}, {0: 9}])), []
     monkeypatch.setattr(offsets, "partition_count", lambda *_: 1)
-    monkeypatch.setattr(offsets, "_list_offsets", lambda *_: next(answers))
+    monkeypatch.setattr(offsets, "_list_offsets", lambda *given: (asked.append(given[-1]), next(answers))[1])
     monkeypatch.setattr(offsets, "_MARKERS_WITHIN_S", 0.2)
+    begun = time.monotonic()
     offsets.wait_for_markers({"bootstrap.servers": "127.0.0.1:1"}, "t")
+    assert len(asked) > 2 and 0.2 <= time.monotonic() - begun < 2
