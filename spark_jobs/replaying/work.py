@@ -15,7 +15,6 @@ from spark_jobs.batch_rules import batch_rules
 from spark_jobs.job import Counts
 from spark_jobs.pair_events import decide
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
-from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.replaying.difference import (
     CHANGED,
     FOUND,
@@ -28,7 +27,7 @@ from spark_jobs.replaying.difference import (
 )
 from spark_jobs.replaying.events import events_around
 from spark_jobs.replaying.window import REACH, WINDOW_END, WINDOW_START
-from spark_jobs.rewinding.revisions import RETRACT, carried, corrections
+from spark_jobs.rewinding.revisions import RETRACT, corrected, corrections
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import table_versions
 from spark_jobs.storage.commit import commit
@@ -87,13 +86,8 @@ def write(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, found: Diffe
     written = {row["found"]: row["count"] for row in mine.groupBy(kind.alias("found")).count().collect()}
     if written != {name: number for name, number in found.counts.items() if number and name != UNCHANGED}:
         raise BrokenInvariant(f"replay {batch_id} was to write {found.counts}, but {COMPOUNDS} has {written} of it")
-    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
-    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
-    counts |= {"compounds": found.corrections, **found.counts}
-    counts["backlog"] = sum(known.end_offset - known.until_offset for known in planned.offsets)
-    counts |= {name: planned.counts[name] for name in (WINDOW_START, WINDOW_END, REACH)}
-    still_open = planned.counts["open_before"]
-    counts |= {"open_before": still_open, "open_after": still_open, **carried(planned.counts)}
+    asked = {name: planned.counts[name] for name in (WINDOW_START, WINDOW_END, REACH)}
+    counts = corrected(planned) | asked | {"compounds": found.corrections, **found.counts}
     versions = planned.versions | table_versions(warehouse, [COMPOUNDS])
     paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
     ledger.append(paired)

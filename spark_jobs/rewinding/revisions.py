@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.rewinding.target import CORRECTED_FROM, CORRECTED_TO
 from spark_jobs.storage.ledger import Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse
@@ -66,6 +67,15 @@ def next_revisions(warehouse: Warehouse, compounds: DataFrame, counts: dict[str,
 def carried(counts: dict[str, int]) -> dict[str, int]:
     """What the next step of a batch takes over from its plan."""
     return {name: counts[name] for name in (CORRECTED_FROM, CORRECTED_TO) if name in counts}
+
+
+def corrected(planned: LedgerRow) -> dict[str, int]:
+    """The counts of a batch that landed and paired nothing, and only corrected: all zero, but for what its plan knows."""
+    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
+    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
+    backlog = sum(known.end_offset - known.until_offset for known in planned.offsets)
+    open_before = planned.counts["open_before"]
+    return counts | {"backlog": backlog, "open_before": open_before, "open_after": open_before, **carried(planned.counts)}
 
 
 def still_to_come(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> dict[str, int]:

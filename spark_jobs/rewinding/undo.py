@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.rewinding.revisions import RETRACT, carried, changed_since, corrections
+from spark_jobs.rewinding.revisions import RETRACT, changed_since, corrected, corrections
 from spark_jobs.storage.agreement import table_versions
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import PAIRED, TO_BATCH, Ledger, LedgerRow
@@ -112,8 +111,5 @@ def _counted(warehouse: Warehouse, planned: LedgerRow) -> dict[str, int]:
         raise BrokenInvariant(
             f"rewind {batch_id} to batch {to_batch} left {open_after} rows in {OPEN}, but the batch had left {open_before} open"
         )
-    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
-    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
-    counts |= {"compounds": sum(found.values()), "retracted": found.get(RETRACT, 0)}
-    counts["backlog"] = sum(known.end_offset - known.until_offset for known in planned.offsets)
-    return {TO_BATCH: to_batch, "open_before": open_before, "open_after": open_after, **counts, **carried(planned.counts)}
+    sent = {"compounds": sum(found.values()), "retracted": found.get(RETRACT, 0)}
+    return {TO_BATCH: to_batch, **corrected(planned), **sent}
