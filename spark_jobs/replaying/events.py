@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import reduce
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
@@ -27,16 +27,23 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
     - to where no session with an event of a compound of the interval can go on any more.
     """
     pipeline, window, reach = planned.pipeline, window_of(planned), planned.counts[REACH]
-    ts, before = F.col("ts"), F.col("batch_id") < planned.batch_id
-    keys = _accepted_keys(warehouse, planned)
+    ts = F.col("ts")
+
+    def landed_before(wanted: Column) -> DataFrame:
+        return accepted_events(warehouse, pipeline, (F.col("batch_id") < planned.batch_id) & wanted)
+
+    keys = landed_before(window.has(ts)).select(*pipeline.key).distinct()
     until = window.end + 2 * reach
     span = reach + pipeline.gap_ms + 1
     first = window.start - span
     with ExitStack() as held:
 
         def kept(low: int, high: int, of_keys: DataFrame) -> DataFrame:
-            events = accepted_events(warehouse, pipeline, before & (ts >= low) & (ts < high))
-            events = events.join(of_keys, list(pipeline.key), "left_semi").persist(StorageLevel.DISK_ONLY)
+            events = (
+                landed_before(Window(low, high).has(ts))
+                .join(of_keys, list(pipeline.key), "left_semi")
+                .persist(StorageLevel.DISK_ONLY)
+            )
             held.callback(events.unpersist)
             return events
 
@@ -50,11 +57,6 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
             all_of_them = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
             further = _cut_off(all_of_them, pipeline, window, first)
         yield reduce(DataFrame.unionAll, pieces)
-
-
-def _accepted_keys(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    mine = (F.col("batch_id") < planned.batch_id) & window_of(planned).has(F.col("ts"))
-    return accepted_events(warehouse, planned.pipeline, mine).select(*planned.pipeline.key).distinct()
 
 
 def _cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: int) -> list[Row]:
