@@ -7,87 +7,57 @@ Airflow stops scheduling all DAGs of a module that raises, so a file that is ref
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
-from airflow.sdk.definitions.callback import AsyncCallback
-from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.pipeline_config import PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
-from include.pipeline_file import check_runnable, load_pipeline
-from plugins.alerts import run_is_late, task_failed
+from include.pipeline_file import load_pipeline
+from plugins.assets import compounds_asset, raw_assets, topic_asset
+from plugins.dag_docs import live_doc, replay_doc
+from plugins.dag_params import LAND_ARGUMENTS, LIVE_PARAMS, REPLAY_ARGUMENTS, REPLAY_PARAMS, REPORT_ARGUMENTS, REPORT_ONLY
+from plugins.dag_settings import DEFAULT_ARGS, dag_settings
+from plugins.late_replays import LateReplayOperator
+from plugins.live_schedule import live_schedule
 from plugins.pairing_operator import PairingJobOperator
 from plugins.replay_timetable import OnlyBackfills
-
-DEFAULT_ARGS = {
-    "owner": "data-engineering",
-    "retries": 2,
-    "retry_delay": timedelta(seconds=30),
-    "retry_exponential_backoff": True,
-    "execution_timeout": timedelta(hours=2),
-}
-
-PARAMS = {
-    "max_records": Param(
-        None, type=["null", "integer"], minimum=1, title="Records at most", description="Instead of max_records_per_batch."
-    ),
-    "accept_lost_range": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+( [A-Za-z0-9._-]+-\d+:\d+-\d+)*$",
-        title="Accept lost ranges",
-        description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
-    ),
-}
-
-LAND_ARGUMENTS = [
-    "{% if params.max_records %}--max-records={{ params.max_records }}{% endif %}",
-    "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
-]
-
-_TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
-REPLAY_PARAMS = {
-    "window_start": Param(
-        None, **_TIME, title="From", description="First moment of the interval. A backfill has its own and needs none."
-    ),
-    "window_end": Param(None, **_TIME, title="To", description="First moment after the interval."),
-}
-
-REPLAY_ARGUMENTS = [
-    "{% if params.window_start %}--window-start={{ params.window_start }}"
-    "{% elif dag_run.run_type == 'backfill' %}--window-start={{ data_interval_start.isoformat() }}{% endif %}",
-    "{% if params.window_end %}--window-end={{ params.window_end }}"
-    "{% elif dag_run.run_type == 'backfill' %}--window-end={{ data_interval_end.isoformat() }}{% endif %}",
-]
 
 
 def live_dag(pipeline: Pipeline, file: Path) -> DAG:
     """The scheduled DAG of one pipeline, named after it."""
+    compounds = compounds_asset(pipeline)
     with DAG(
         dag_id=pipeline.name,
-        schedule=CronDataIntervalTimetable(pipeline.schedule, timezone="UTC") if pipeline.schedule else None,
+        schedule=live_schedule(pipeline),
         max_active_runs=1,
-        params=PARAMS,
+        params=LIVE_PARAMS,
         tags=["event-pairing"],
-        doc_md=doc(pipeline),
-        **_settings(pipeline),
+        doc_md=live_doc(pipeline),
+        **dag_settings(pipeline),
     ) as dag:
-        land_events = PairingJobOperator(
-            job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline)
+        submit = partial(PairingJobOperator, pipeline_file=file)
+        land_events = submit(
+            job="land_events", job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline), skipped_by=REPORT_ONLY
         )
-        pair_events = PairingJobOperator(job="pair_events", pipeline_file=file, outlets=[compounds_asset(pipeline)])
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
-        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+        pair_events = submit(job="pair_events", outlets=[compounds])
+        publish_compounds = submit(job="publish_compounds", outlets=[topic_asset(pipeline)])
+        # Skipped tasks before it are what report_only asks for.
+        report_quality = submit(job="report_quality", job_arguments=REPORT_ARGUMENTS, trigger_rule="none_failed")
 
         land_events >> pair_events >> publish_compounds >> report_quality
+
+        if pipeline.late == "replay":
+            report_quality >> LateReplayOperator(
+                pipeline_file=file, replay_dag_id=f"{pipeline.name}{REPLAY_SUFFIX}", asset=compounds, skipped_by=REPORT_ONLY
+            )
     return dag
 
 
 def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
-    """`<pipeline>_replay`: runs by backfill and by hand, and may do so beside the live DAG at any moment."""
+    """`<pipeline>_replay`: runs by backfill, by hand and for late events, and may do so beside the live DAG at any moment."""
     with DAG(
         dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
         schedule=OnlyBackfills(pipeline.replay_schedule, timezone="UTC"),
@@ -96,73 +66,15 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
         params=REPLAY_PARAMS,
         tags=["event-pairing", "replay"],
         doc_md=replay_doc(pipeline),
-        **_settings(pipeline),
+        **dag_settings(pipeline),
     ) as dag:
-        replay_interval = PairingJobOperator(
-            job="replay_interval",
-            pipeline_file=file,
-            job_arguments=REPLAY_ARGUMENTS,
-            outlets=[compounds_asset(pipeline)],
-        )
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
-        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+        submit = partial(PairingJobOperator, pipeline_file=file)
+        replay_interval = submit(job="replay_interval", job_arguments=REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)])
+        publish_compounds = submit(job="publish_compounds", outlets=[topic_asset(pipeline)])
+        report_quality = submit(job="report_quality")
 
         replay_interval >> publish_compounds >> report_quality
     return dag
-
-
-def raw_assets(pipeline: Pipeline) -> list[Asset]:
-    """The raw tables, for DAGs that are to run when they change; events carry the job's counts."""
-    return [Asset(f"{pipeline.name}/raw_{side.payload}", group="event-pairing") for side in pipeline.sides]
-
-
-def compounds_asset(pipeline: Pipeline) -> Asset:
-    """The table of compounds, changed by live runs and by replays."""
-    return Asset(f"{pipeline.name}/compound_events", group="event-pairing")
-
-
-def topic_asset(pipeline: Pipeline) -> Asset:
-    """The output topic."""
-    return Asset(f"{pipeline.name}/{pipeline.output_topic}", group="event-pairing")
-
-
-def _settings(pipeline: Pipeline) -> dict[str, Any]:
-    # The pool has one slot: the writers of a pipeline come one after the other, whichever of its DAGs they are of.
-    default_args = DEFAULT_ARGS | {"pool": pipeline.name, "on_failure_callback": task_failed}
-    within = timedelta(milliseconds=pipeline.run_deadline_ms)
-    late = AsyncCallback(run_is_late, {"deadline": str(within)})
-    deadline = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, within, late)
-    return {"start_date": datetime(2026, 1, 1), "catchup": False, "default_args": default_args, "deadline": deadline}
-
-
-def doc(pipeline: Pipeline) -> str:
-    """What the DAG's page in Airflow says."""
-    left, right = pipeline.sides
-    return f"""### {left.topic} + {right.topic} → {pipeline.output_topic}
-
-1. **land_events** plans a batch and lands `{left.topic}` and `{right.topic}` into Delta tables.
-2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
-3. **publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`.
-4. **report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if
-   an event was lost.
-"""
-
-
-def replay_doc(pipeline: Pipeline) -> str:
-    """What the replay DAG's page in Airflow says."""
-    return f"""### {pipeline.output_topic}: an interval again
-
-Pairs the landed events of an interval again, late ones included, and publishes only what differs from what was published: the
-next revision of a compound, a retraction, a new one. The interval must be closed. Three ways to ask for it, all the same:
-
-- **Backfill** in the UI, which gives one run for each interval of `{pipeline.replay_schedule}`;
-- `airflow backfill create --dag-id {pipeline.name}{REPLAY_SUFFIX} --from-date … --to-date … [--reprocess-behavior completed]`;
-- **Trigger** with `window_start` and `window_end`, for any interval.
-
-1. **replay_interval** finishes what a live batch left unfinished, then pairs the interval and writes the difference.
-2. **publish_compounds** sends it exactly once to `{pipeline.output_topic}`.
-3. **report_quality** counts everything afresh and writes [the quality page](/quality/{pipeline.name}/index.html).
-"""
 
 
 def refused_dag(file: Path, refusal: PipelineError) -> DAG:
@@ -192,7 +104,7 @@ def all_dags(files: list[Path]) -> list[DAG]:
     refused: dict[Path, PipelineError] = {}
     for file in files:
         try:
-            pipeline = check_runnable(load_pipeline(file))
+            pipeline = load_pipeline(file)
             dags += [live_dag(pipeline, file), replay_dag(pipeline, file)]
         except PipelineError as error:
             refused[file] = error

@@ -17,6 +17,8 @@ MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 LONGEST_MS = 365 * MS_PER_UNIT["d"]
 # A pipeline's replay DAG is named after it, with this behind.
 REPLAY_SUFFIX = "_replay"
+# In the place of a cron expression: runs begin when there are records.
+ON_DATA = "on_data"
 # Each file here is a pipeline.
 PIPELINES = Path(__file__).resolve().parent / "pipelines"
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from croniter import CroniterError, croniter
 
-from include.pipeline_config import REPLAY_SUFFIX, Pipeline, PipelineError, Quality, Side, parse_duration
+from include.pipeline_config import ON_DATA, REPLAY_SUFFIX, Pipeline, PipelineError, Quality, Side, parse_duration
 
 # Columns the tables need for themselves, so no key or payload field may take their names.
 RESERVED_COLUMNS = frozenset(
@@ -47,15 +47,6 @@ def load_pipeline(path: str | Path) -> Pipeline:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PipelineError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
     return _Reader(path, document).pipeline()
-
-
-def check_runnable(pipeline: Pipeline) -> Pipeline:
-    """The pipeline, if it can run and not only be rehearsed; raises PipelineError."""
-    if pipeline.late == "replay":
-        raise PipelineError(
-            f"{pipeline.name}.yaml: late: replay is not there yet; use dead_letter, and replay late events by backfill"
-        )
-    return pipeline
 
 
 def _comes_round(cron: str) -> bool:
@@ -134,6 +125,10 @@ class _Reader:
             raise self.refuse("timestamp", f"{p.timestamp} is a key or payload field already")
         if p.max_session_ms < p.gap_ms:
             raise self.refuse("max_session", "must not be shorter than gap; sessions would be cut before they could end")
+        if p.schedule == ON_DATA and p.consumer_group is None:
+            raise self.refuse(
+                "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
+            )
 
     def mapping(self, key: str, missing: str) -> dict[Any, Any]:
         value = self.rest.pop(key, None)
@@ -210,7 +205,11 @@ class _Reader:
 
     def schedule(self) -> str | None:
         value = self.rest.pop("schedule", "*/5 * * * *")
-        return None if value is None else self.cron("schedule", value, " (null: only by hand)")
+        return (
+            value
+            if value in (None, ON_DATA)
+            else self.cron("schedule", value, f" (null: only by hand; {ON_DATA}: when there is data)")
+        )
 
     def cron(self, key: str, value: object, otherwise: str = "") -> str:
         if isinstance(value, str) and _comes_round(value):

@@ -12,12 +12,14 @@ from typing import Any
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from plugins.run_notes import in_words
 from plugins.runbooks import runbook
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA_CONNECTION = "kafka_default"
+UI_VARIABLE = "PAIRING_SPARK_UI"
 
 
 class QualityPage(BaseOperatorLink):
@@ -31,18 +33,37 @@ class QualityPage(BaseOperatorLink):
         return f"/quality/{operator.pipeline_file.stem}/{page}.html"
 
 
+class SparkPage(BaseOperatorLink):
+    """A button that leads to the job in Spark's own pages, where PAIRING_SPARK_UI says that there are any."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Called by Airflow in the task's process, once the task has ended, well or not. Of an empty one there is no button."""
+        page, application = os.environ.get(UI_VARIABLE, ""), operator.spark_application
+        return "" if "{app}" in page and not application else page.replace("{app}", application or "")
+
+
 class PairingJobOperator(SparkSubmitOperator):
     """Submits one job of a pipeline through `spark_default`.
 
     The job gets the settings of `kafka_default` in its environment, never on a command line. Its counts become the task's
     XCom; when it fails, its own one-line reason is the task's error, with the runbook's page, and a reason that only an operator
-    can mend is not tried again.
+    can mend is not tried again. `skipped_by`: a boolean parameter of the DAG with which the task is skipped.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
-    operator_extra_links = (QualityPage(),)
+    operator_extra_links = (QualityPage(), SparkPage())
 
-    def __init__(self, *, job: str, pipeline_file: Path, job_arguments: list[str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        pipeline_file: Path,
+        job_arguments: list[str] | None = None,
+        skipped_by: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             task_id=job,
             application=str(ROOT / "spark_jobs" / f"{job}.py"),
@@ -51,11 +72,15 @@ class PairingJobOperator(SparkSubmitOperator):
         )
         self.pipeline_file = pipeline_file
         self.job_arguments = job_arguments or []
+        self.skipped_by = skipped_by
         # Of the batch that the job worked on, once it is known.
         self.batch_id: int | None = None
+        self.spark_application: str | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
         """Called by Airflow in the task's process; gives the job's counts."""
+        if self.skipped_by and context["params"][self.skipped_by]:
+            raise AirflowSkipException(f"{self.skipped_by} was asked for")
         # An argument whose template came out empty was not wanted.
         arguments = [argument for argument in self.job_arguments if argument]
         self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
@@ -77,8 +102,11 @@ class PairingJobOperator(SparkSubmitOperator):
                 super().execute(context)
             except AirflowException as error:
                 raise _readable(error, _read(outcome)) from None
+            finally:
+                self.spark_application = _read(outcome).get("application")
             counts = dict(_read(outcome).get("counts", {}))
             self.batch_id = counts.get("batch_id")
+            self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
             for asset in self.outlets:
                 context["outlet_events"][asset].extra = counts
             return counts

@@ -1,4 +1,4 @@
-"""What Airflow's scheduler needs of this project: the replay DAGs' timetable, and a pool a pipeline."""
+"""What Airflow's scheduler needs of this project: the replay DAGs' timetable, a pool a pipeline, and a note on each run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from plugins import pool_listener
+from plugins import pool_listener, run_notes
 from plugins.replay_timetable import OnlyBackfills
 
 _TIMETABLES: list[Any] = [OnlyBackfills]
-_LISTENERS: list[Any] = [pool_listener]
+_LISTENERS: list[Any] = [pool_listener, run_notes]
 
 
 class Scheduling(AirflowPlugin):
-    """Registers the timetable and the listener."""
+    """Registers the timetable and the listeners."""
 
     name = "event_pairing_scheduling"
     timetables = _TIMETABLES

@@ -32,10 +32,11 @@ def fail(message: str) -> NoReturn:
 
 
 def tell_outcome(outcome: dict[str, object]) -> None:
-    """Leaves word of how a job ended in the file that PAIRING_OUTCOME names, if it names one."""
-    path = os.environ.get(OUTCOME_VARIABLE)
-    if path:
-        Path(path).write_text(json.dumps(outcome), encoding="utf-8")
+    """Leaves word of a job, and of how it ended, in the file that PAIRING_OUTCOME names, if it names one, beside what is there."""
+    if path := os.environ.get(OUTCOME_VARIABLE):
+        file = Path(path)
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps(before | outcome), encoding="utf-8")
 
 
 def pipeline_argument(path: str) -> Pipeline:

@@ -1,7 +1,8 @@
 """What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
 
 A job tells how it ended in a file, too, if PAIRING_OUTCOME names one: `{"ok": true, "counts": {…}}` or
-`{"ok": false, "error": "…", "retry": true|false}`. Airflow's operator reads it, so the reason stands where people look.
+`{"ok": false, "error": "…", "retry": true|false}`, in both cases with the `application` as Spark calls it. Airflow's operator reads it, so
+the reason stands where people look.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from include.pipeline_config import Pipeline, PipelineError
-from include.pipeline_file import check_runnable
 from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
@@ -51,11 +51,11 @@ def run_job(
     pipeline: Pipeline = arguments.pipeline
     with told_in_one_line():
         end_with_the_task()
-        check_runnable(pipeline)
         root = warehouse_folder(arguments.warehouse)
         with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             spark = spark_session(job, pipeline.name)
             try:
+                tell_outcome({"application": spark.conf.get("spark.app.id", None)})
                 counts = work(Warehouse(spark, root, pipeline))
             finally:
                 end_session(spark)

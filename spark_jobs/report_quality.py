@@ -1,8 +1,9 @@
 """Report: count each batch afresh, judge the counts, write its page; then fail if something is lost.
 
-    report_quality --pipeline include/pipelines/calls.yaml [--warehouse URI]
+    report_quality --pipeline include/pipelines/calls.yaml [--again] [--warehouse URI]
 
-Report first, then fail: metrics row, page and ledger row are there whatever the verdict.
+Report first, then fail: metrics row, page and ledger row are there whatever the verdict. With --again the last batch is counted and judged
+afresh, and its page written anew, if nothing else is to be reported.
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ class BrokenBatch(NeedsOperator):
     """A critical check failed; the text says which, with both numbers."""
 
 
-def main(warehouse: Warehouse) -> Counts:
-    """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check."""
+def main(warehouse: Warehouse, again: bool = False) -> Counts:
+    """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check.
+
+    `again`: where there is none, the last one, whatever was found of it before.
+    """
     with ThreadPoolExecutor(max_workers=1) as beside:
         beside.submit(warm_up)
-        return _report(warehouse)
+        return _report(warehouse, again)
 
 
-def _report(warehouse: Warehouse) -> Counts:
+def _report(warehouse: Warehouse, again: bool) -> Counts:
     ledger, started = Ledger(warehouse), datetime.now(UTC)
     known = ledger.last_ids()
     done, last = known[REPORTED], known[PAIRED]
-    if last <= done:
+    if last <= done and not again:
         # A second try must not turn a broken batch green.
         _fail_again(warehouse)
         return {}
-    batches = counting(ledger.rows(done + 1))
+    # What a batch has in the tables already is not written a second time.
+    batches = counting(ledger.rows(min(done + 1, last)))
     if not batches:
         return {}
     measured = measure(warehouse, batches)
@@ -119,4 +124,7 @@ def _fail_if_broken(failed: list[tuple[int, Judged]]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("report_quality", job_parser("report_quality", __doc__).parse_args(), main)
+    parser = job_parser("report_quality", __doc__)
+    parser.add_argument("--again", action="store_true", help="where nothing is to be reported, count the last batch afresh")
+    given = parser.parse_args()
+    run_job("report_quality", given, lambda warehouse: main(warehouse, given.again))

@@ -1,6 +1,6 @@
-"""For people only: the landed offsets as those of a consumer group, so that ordinary lag tools see the pipeline.
+"""The landed offsets as those of a consumer group, so that ordinary lag tools see the pipeline, and `schedule: on_data` what waits.
 
-Nobody reads them back. Where a batch begins is in the ledger.
+Where a batch begins is in the ledger, never here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pendulum
 import pytest
 from airflow.sdk import CronDataIntervalTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.timetables.base import TimeRestriction
 
 from include import pipeline_config
@@ -52,6 +52,57 @@ def test_the_live_dag(dag_bag):
     # A plain cron string would give zero-width data intervals.
     assert isinstance(dag.timetable, CronDataIntervalTimetable)
     assert dag.timetable.expression == "*/5 * * * *"
+
+
+def only(project, *changes):
+    """Has the copy of the project one pipeline, `calls`, with these settings instead of its own."""
+    file = project / "include/pipelines/calls.yaml"
+    lines = [
+        line for line in file.read_text().splitlines() if line.split(":")[0] not in [new.split(":")[0] for new in changes]
+    ]
+    file.write_text("\n".join([*lines, *changes]))
+
+
+def test_late_events_start_replays_where_the_file_says_so(dag_bag, project):
+    assert "replay_late" not in dag_bag(project / "dags").dags["calls"].task_ids
+    only(project, "late: replay")
+    dag = dag_bag(project / "dags").dags["calls"]
+    assert [task.task_id for task in dag.topological_sort()] == [*TASKS, "replay_late"]
+    task = dag.get_task("replay_late")
+    assert (task.replay_dag_id, task.pool, task.retries) == ("calls_replay", "calls", 2)
+    # How far replays are started Airflow keeps with an asset, which must be one of the task's.
+    assert task.inlets == [task.asset] and task.outlets == []
+    assert "replay_late" in dag.doc_md
+
+
+def test_a_run_begins_when_there_is_data(dag_bag, project):
+    only(project, "schedule: on_data", "consumer_group: calls.landed")
+    (asset,) = dag_bag(project / "dags").dags["calls"].timetable.asset_condition.objects
+    (watcher,) = asset.watchers
+    assert asset.name == "calls/records"
+    path, kwargs = watcher.trigger.serialize()
+    assert path == "plugins.record_watch.RecordsWaiting"
+    # Over after gap and grace, and after max_future more where a stamp was ahead.
+    assert kwargs == {"topics": ["analyticsTopic", "metricsTopic"], "group": "calls.landed", "settle_s": [241.0, 541.0]}
+    only(project, "clock: stream_time")
+    (asset,) = dag_bag(project / "dags").dags["calls"].timetable.asset_condition.objects
+    assert asset.watchers[0].trigger.serialize()[1]["settle_s"] == []
+
+
+def test_only_the_report(dag_bag, project):
+    only(project, "late: replay")
+    dag = dag_bag(project / "dags").dags["calls"]
+    assert [task.task_id for task in dag.tasks if task.skipped_by == "report_only"] == ["land_events", "replay_late"]
+    with pytest.raises(AirflowSkipException, match="report_only was asked for"):
+        dag.get_task("land_events").execute({"params": {"report_only": True}})
+    # What comes between is skipped with land_events; the report is not, unless something failed.
+    assert {task.task_id: task.trigger_rule.value for task in dag.tasks} == {
+        **dict.fromkeys([*TASKS[:3], "replay_late"], "all_success"),
+        "report_quality": "none_failed",
+    }
+    (template,) = dag.get_task("report_quality").job_arguments
+    asked = [dag.get_template_env().from_string(template).render(params={"report_only": wanted}) for wanted in (True, False)]
+    assert asked == ["--again", ""]
 
 
 RANGES = "a-0:5-8 b.c_d-1:0-3"

@@ -8,11 +8,11 @@ import sys
 from tests.timeline import ROOT
 
 JOB = """
-import atexit, os
+import atexit, os, types
 from spark_jobs import job
 # As threads of a C++ library do that are still running.
 atexit.register(os.abort)
-job.spark_session = lambda *_: None
+job.spark_session = lambda *_: types.SimpleNamespace(conf={{}})
 job.end_session = lambda _: None
 given = job.job_parser("some_job", "").parse_args(["--pipeline", "include/pipelines/calls.yaml", "--warehouse", {folder!r}])
 job.run_job("some_job", given, lambda _: {{"rows": 5}})

@@ -49,6 +49,7 @@ BROKEN = {
     "flag": ({"drop_duplicates": "yes"}, "drop_duplicates: 'yes' is neither true nor false"),
     "records": ({"max_records_per_batch": 0}, "max_records_per_batch: 0 is not a whole number"),
     "schedule": ({"schedule": "often"}, "schedule: 'often' is no cron expression"),
+    "data nobody sees": ({"schedule": "on_data"}, "schedule: on_data needs consumer_group"),
     "minute 99": ({"schedule": "99 * * * *"}, "schedule: '99 * * * *' is no cron expression"),
     "a day that never comes": ({"schedule": "0 0 31 2 *"}, "schedule: '0 0 31 2 *' is no cron expression"),
     "seconds": ({"schedule": "* * * * * 30"}, "schedule: '* * * * * 30' is no cron expression"),

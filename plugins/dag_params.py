@@ -1,0 +1,50 @@
+"""What Airflow's trigger form asks for, and how it reaches the jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param
+
+# With this one only report_quality runs.
+REPORT_ONLY = "report_only"
+
+LIVE_PARAMS = {
+    "max_records": Param(
+        None, type=["null", "integer"], minimum=1, title="Records at most", description="Instead of max_records_per_batch."
+    ),
+    "accept_lost_range": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+( [A-Za-z0-9._-]+-\d+:\d+-\d+)*$",
+        title="Accept lost ranges",
+        description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
+    ),
+    REPORT_ONLY: Param(
+        False,
+        type="boolean",
+        title="Report only",
+        description="Land, pair and publish nothing; count what is there afresh and write the quality page.",
+    ),
+}
+
+LAND_ARGUMENTS = [
+    "{% if params.max_records %}--max-records={{ params.max_records }}{% endif %}",
+    "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
+]
+REPORT_ARGUMENTS = ["{% if params.report_only %}--again{% endif %}"]
+
+_TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
+REPLAY_PARAMS = {
+    "window_start": Param(
+        None, **_TIME, title="From", description="First moment of the interval. A backfill has its own and needs none."
+    ),
+    "window_end": Param(None, **_TIME, title="To", description="First moment after the interval."),
+}
+
+REPLAY_ARGUMENTS = [
+    "{% if params.window_start %}--window-start={{ params.window_start }}"
+    "{% elif dag_run.run_type == 'backfill' %}--window-start={{ data_interval_start.isoformat() }}{% endif %}",
+    "{% if params.window_end %}--window-end={{ params.window_end }}"
+    "{% elif dag_run.run_type == 'backfill' %}--window-end={{ data_interval_end.isoformat() }}{% endif %}",
+]

@@ -1,0 +1,96 @@
+"""What a run has done, in a line: the note that Airflow shows beside the run. Registered by plugins/scheduling.py.
+
+A task cannot write a note of its run; the scheduler, in which a run's end is told, can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.listeners import hookimpl
+
+from include.pipeline_config import PIPELINES, REPLAY_SUFFIX
+
+# Airflow takes no longer ones.
+_LONGEST = 1000
+_CORRECTED = ("new", "changed", "retracted")
+
+Counts = Mapping[str, Any]
+
+
+@hookimpl
+def on_dag_run_success(dag_run: Any, msg: str) -> None:
+    """Called when a run has ended well, in the midst of the scheduler's transaction."""
+    _add_note(dag_run)
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: Any, msg: str) -> None:
+    """Called when a run has failed."""
+    _add_note(dag_run)
+
+
+def in_words(counts: Mapping[str, Counts]) -> str:
+    """What the tasks of a run say that they did, empty if that is nothing. `counts`: task -> the counts of its job."""
+    said = [words for task, tell in _TELL.items() if (of_task := counts.get(task)) is not None and (words := tell(of_task))]
+    batch_id = next((of_task["batch_id"] for of_task in counts.values() if "batch_id" in of_task), None)
+    return (f"batch {batch_id}: " if batch_id is not None and said else "") + "; ".join(said)
+
+
+def _landed(counts: Counts) -> str:
+    landed, backlog = counts.get("landed", 0), counts.get("backlog", 0)
+    more = f", {backlog:,} more are waiting" if backlog else ""
+    return f"{landed:,} records landed{more}" if landed else f"no new records{more}"
+
+
+def _paired(counts: Counts) -> str:
+    if not counts:
+        return "paired before"
+    kinds = [
+        f"{counts[kind]:,} {kind}" for kind in ("pair", "left_only", "right_only", "duplicate", "late") if counts.get(kind)
+    ]
+    waiting = f", {counts['open_after']:,} events wait" if counts.get("open_after") else ""
+    return (", ".join(kinds) or "nothing closed") + waiting
+
+
+def _published(counts: Counts) -> str:
+    return f"{counts['sent']:,} published" if counts.get("sent") else "nothing to publish"
+
+
+def _replayed(counts: Counts) -> str:
+    corrected = [f"{counts[found]:,} {found}" for found in _CORRECTED if counts.get(found)]
+    return f"{', '.join(corrected) or 'nothing to correct'}, {counts.get('unchanged', 0):,} unchanged"
+
+
+def _late(counts: Counts) -> str:
+    told = {"replays started": len(counts.get("started", ())), "waiting for open events": counts.get("waiting", 0)}
+    return "; ".join(f"{what}: {number}" for what, number in told.items() if number)
+
+
+_TELL = {
+    "land_events": _landed,
+    "pair_events": _paired,
+    "replay_interval": _replayed,
+    "publish_compounds": _published,
+    "replay_late": _late,
+}
+
+
+def _add_note(dag_run: Any) -> None:
+    name = dag_run.dag_id.removesuffix(REPLAY_SUFFIX)
+    if not (PIPELINES / f"{name}.yaml").is_file():
+        return
+    # Only where there is a database are listeners of runs called.
+    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+    from sqlalchemy.orm import object_session
+
+    if (session := object_session(dag_run)) is None:
+        return
+    values: Any = session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=XCOM_RETURN_KEY))
+    counts = {found.task_id: XComModel.deserialize_value(found) or {} for found in values}
+    only_reported = "report only: what is there was counted afresh" if set(counts) == {"report_quality"} else ""
+    told, before = in_words(counts) or only_reported, dag_run.note or ""
+    # What a person or the starter of the run has written stays; a run that was cleared ends again.
+    if told and told not in before:
+        dag_run.note = f"{before}\n{told}".strip()[:_LONGEST]

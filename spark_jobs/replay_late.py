@@ -1,0 +1,64 @@
+"""Late: say which replays the late events of live batches ask for, with `late: replay` in the pipeline's file.
+
+    replay_late --pipeline include/pipelines/calls.yaml [--after-batch N] [--warehouse URI]
+
+Writes nothing. Airflow's task of this name starts what is asked for; the same late events give the same run ids at every call, so
+that nothing is started twice. Not asked for: what a replay in the ledger has covered, and what is not over yet (`waiting`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_jobs.job import job_parser, run_job
+from spark_jobs.replaying.late import Asked, asked, first_open, is_done, is_due, late_batches
+from spark_jobs.storage.ledger import PAIRED, Ledger, rewinds_among
+from spark_jobs.storage.tables import Warehouse
+
+
+def main(warehouse: Warehouse, after: int = 0) -> dict[str, Any]:
+    """`replays`: those that are due, of late events in batches > `after`. `waiting`: how many are not due yet. `settled`: what
+    `after` may be at the next call, once these are started.
+    """
+    ledger = Ledger(warehouse)
+    rows = ledger.rows(after + 1)
+    if rewinds_among(rows):
+        # It may have taken replays back that were started long ago.
+        rows = ledger.rows(1)
+    paired = [row for row in rows if row.step == PAIRED]
+    batches = late_batches(rows)
+    if not batches:
+        return {"replays": [], "waiting": 0, "settled": paired[-1].batch_id if paired else after}
+    last, pipeline = paired[-1], warehouse.pipeline
+    wanted = [one for late in batches for one in asked(warehouse, late, last) if not is_done(one, rows)]
+    still_open = first_open(warehouse, last)
+    due = [one for one in wanted if is_due(one.window, last, still_open, pipeline.gap_ms + pipeline.grace_ms)]
+    waiting = [one for one in wanted if one not in due]
+    settled = min((one.batch_id - 1 for one in waiting), default=last.batch_id)
+    rewound = max((rewind.batch_id for rewind in rewinds_among(rows)), default=0)
+    return {"replays": [_run(one, rewound) for one in due], "waiting": len(waiting), "settled": settled}
+
+
+def _run(wanted: Asked, rewound: int) -> dict[str, Any]:
+    # After a rewind the same late events may ask again.
+    again = f"_after_rewind_{rewound}" if rewound > wanted.batch_id else ""
+    return {
+        "run_id": f"late__batch_{wanted.batch_id}_{_iso(wanted.interval)}{again}",
+        "batch_id": wanted.batch_id,
+        "window_start": _iso(wanted.window.start),
+        "window_end": _iso(wanted.window.end),
+    }
+
+
+def _iso(ts: int) -> str:
+    return datetime.fromtimestamp(ts // 1000, UTC).replace(microsecond=ts % 1000 * 1000).isoformat()
+
+
+if __name__ == "__main__":
+    parser = job_parser("replay_late", __doc__)
+    parser.add_argument(
+        "--after-batch", type=int, default=0, metavar="N", help="leave out the late events of batches up to N (default 0)"
+    )
+    given = parser.parse_args()
+    run_job("replay_late", given, lambda warehouse: main(warehouse, given.after_batch))

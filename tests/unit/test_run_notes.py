@@ -1,0 +1,60 @@
+"""What stands beside a run, and what leads from its tasks to other pages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from plugins.pairing_operator import UI_VARIABLE, SparkPage
+from plugins.run_notes import in_words
+
+LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
+PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (
+            {"land_events": LANDED, "pair_events": PAIRED, "publish_compounds": {"batch_id": 7, "sent": 1_322}},
+            "batch 7: 1,024 records landed; 310 pair, 12 left_only, 2 duplicate, 1 late, 20 events wait; 1,322 published",
+        ),
+        (
+            {"land_events": {"batch_id": 8, "landed": 0}, "pair_events": {"pair": 0, "open_after": 20}, "publish_compounds": {}},
+            "batch 8: no new records; nothing closed, 20 events wait; nothing to publish",
+        ),
+        # Its publication failed, so it says nothing.
+        ({"land_events": LANDED | {"backlog": 9_000}}, "batch 7: 1,024 records landed, 9,000 more are waiting"),
+        # A replay that came between has finished the batch.
+        ({"land_events": LANDED, "pair_events": {}}, "batch 7: 1,024 records landed; paired before"),
+        (
+            {"replay_interval": {"batch_id": 9, "new": 1, "changed": 0, "retracted": 2, "unchanged": 40}, "publish_compounds": {"sent": 3}},
+            "batch 9: 1 new, 2 retracted, 40 unchanged; 3 published",
+        ),
+        ({"replay_interval": {"new": 0, "unchanged": 4}, "publish_compounds": {}}, "nothing to correct, 4 unchanged; nothing to publish"),
+        ({"replay_late": {"started": ["a", "b"], "waiting": 1}}, "replays started: 2; waiting for open events: 1"),
+        ({"replay_late": {"started": [], "waiting": 0}, "report_quality": {"batch_id": 7}}, ""),
+    ],
+    ids=["a batch", "nothing new", "a backlog", "finished by another", "a replay", "nothing differs", "late events", "none late"],
+)  # fmt: skip
+def test_what_a_run_has_done(counts, words):
+    assert in_words(counts) == words
+
+
+@pytest.mark.parametrize(
+    ("page", "application", "link"),
+    [
+        (None, "app-1", ""),
+        ("http://spark:4040", None, "http://spark:4040"),
+        ("http://history:18080/history/{app}/", "app-1", "http://history:18080/history/app-1/"),
+        # Whose job never got so far.
+        ("http://history:18080/history/{app}/", None, ""),
+    ],
+    ids=["there is none", "of a server that stays up", "of a history server", "no application"],
+)
+def test_the_button_to_spark(page, application, link, monkeypatch):
+    monkeypatch.delenv(UI_VARIABLE, raising=False)
+    if page is not None:
+        monkeypatch.setenv(UI_VARIABLE, page)
+    assert SparkPage().get_link(SimpleNamespace(spark_application=application), ti_key=None) == link
