@@ -14,7 +14,7 @@ from typing import Any
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from plugins.pairing_operator import KAFKA_CONNECTION
@@ -60,7 +60,7 @@ class RecordsWaiting(BaseEventTrigger):
         self.topics = topics
         self.group = group
         self.settle_s = settle_s
-        self._admin: AdminClient | None = None
+        self._clients: tuple[AdminClient, Consumer] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """By what Airflow makes it again in the triggerer."""
@@ -81,15 +81,20 @@ class RecordsWaiting(BaseEventTrigger):
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _look(self) -> tuple[Ends, bool]:
-        admin = self._admin = self._admin or AdminClient(_kafka_settings())
+        if self._clients is None:
+            settings = _kafka_settings()
+            # It never joins the group. The admin client, asked for offsets of a group whose coordinator is still loading, has crashed
+            # the process at the next question.
+            reader = Consumer(settings | {"group.id": self.group, "enable.auto.commit": False})
+            self._clients = AdminClient(settings), reader
+        admin, reader = self._clients
         known = admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
         places = [
             TopicPartition(topic, number) for topic in self.topics if topic in known for number in known[topic].partitions
         ]
         first, ends = (_offsets(admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
-        asked = [ConsumerGroupTopicPartitions(self.group, places)]
-        (answer,) = admin.list_consumer_group_offsets(asked, request_timeout=_ANSWER_WITHIN_S).values()
-        landed = {(at.topic, at.partition): at.offset for at in answer.result().topic_partitions}
+        shown = reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
+        landed = {(at.topic, at.partition): at.offset for at in shown}
         # Nothing landed yet is a negative number.
         return ends, any(end > max(landed.get(place, -1), first[place]) for place, end in ends.items())
 

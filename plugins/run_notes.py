@@ -15,6 +15,7 @@ from include.pipeline_config import PIPELINES, REPLAY_SUFFIX
 # Airflow takes no longer ones.
 _LONGEST = 1000
 _CORRECTED = ("new", "changed", "retracted")
+_OWN_BATCH = ("land_events", "replay_interval")
 
 Counts = Mapping[str, Any]
 
@@ -34,7 +35,8 @@ def on_dag_run_failed(dag_run: Any, msg: str) -> None:
 def in_words(counts: Mapping[str, Counts]) -> str:
     """What the tasks of a run say that they did, empty if that is nothing. `counts`: task -> the counts of its job."""
     said = [words for task, tell in _TELL.items() if (of_task := counts.get(task)) is not None and (words := tell(of_task))]
-    batch_id = next((of_task["batch_id"] for of_task in counts.values() if "batch_id" in of_task), None)
+    # What is published may be other batches, too.
+    batch_id = next((counts[task]["batch_id"] for task in _OWN_BATCH if "batch_id" in counts.get(task, ())), None)
     return (f"batch {batch_id}: " if batch_id is not None and said else "") + "; ".join(said)
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include.local_airflow import LocalAirflow
 from include.local_broker import create_topics
 from include.local_machine import ROOT
 from include.local_process import free_port
 from include.local_spark import LocalSpark
 from tests.alert_listener import listening
+from tests.e2e.copied_project import AirflowOf, copied
 from tests.integration.reading import consume
 from tests.job_processes import wait_for
 
@@ -39,27 +37,9 @@ run_deadline: 1s
 TOPICS = ("shop.orders", "shop.payments", "shop.paid-orders")
 
 
-class AirflowOf(LocalAirflow):
-    """Airflow on a copy of the project, told where to send alerts."""
-
-    def __init__(self, project: Path, alerts: str, *arguments, **settings) -> None:
-        super().__init__(*arguments, dags=project / "dags", **settings)
-        self.more = {
-            "PYTHONPATH": str(project),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(project / "plugins"),
-            "PAIRING_ALERT_URL": alerts,
-        }
-
-    def settings(self):
-        return super().settings() | self.more
-
-
 @pytest.fixture
 def project(tmp_path):
-    folder = tmp_path / "project"
-    for name in ("dags", "docs", "include", "plugins", "spark_jobs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    return copied(tmp_path / "project")
 
 
 @pytest.fixture

@@ -26,8 +26,11 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
         ),
         # Its publication failed, so it says nothing.
         ({"land_events": LANDED | {"backlog": 9_000}}, "batch 7: 1,024 records landed, 9,000 more are waiting"),
-        # A replay that came between has finished the batch.
-        ({"land_events": LANDED, "pair_events": {}}, "batch 7: 1,024 records landed; paired before"),
+        # A replay that came between has finished the batch, and is published with it.
+        (
+            {"publish_compounds": {"batch_id": 8, "sent": 9}, "pair_events": {}, "land_events": LANDED},
+            "batch 7: 1,024 records landed; paired before; 9 published",
+        ),
         (
             {"replay_interval": {"batch_id": 9, "new": 1, "changed": 0, "retracted": 2, "unchanged": 40}, "publish_compounds": {"sent": 3}},
             "batch 9: 1 new, 2 retracted, 40 unchanged; 3 published",

@@ -1,0 +1,62 @@
+"""What `schedule: on_data` sees on a real broker: whether there is more than the consumer group shows as landed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from include.local_broker import create_topics
+from plugins import record_watch
+from plugins.record_watch import RecordsWaiting
+from spark_jobs.broker.offsets import wait_for_markers
+from tests.job_processes import wait_for
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_waits_to_be_landed(broker, monkeypatch):
+    settings = {"bootstrap.servers": broker.bootstrap}
+    topics, group = ["watched-left", "watched-right"], "watched.landed"
+    create_topics(broker.bootstrap, dict.fromkeys(topics, 2))
+    monkeypatch.setattr(record_watch, "_kafka_settings", lambda: settings)
+    watch = RecordsWaiting(topics, group, [])
+    places = [(topic, number) for topic in topics for number in range(2)]
+
+    def is_heard():
+        # A broker that has just started does not know its groups yet; the trigger looks again after a while.
+        with suppress(KafkaException):
+            return watch._look()
+        return None
+
+    wait_for(is_heard, "the group's coordinator", 30)
+    # Of one that is not there yet nothing waits.
+    assert RecordsWaiting([*topics, "not-there"], group, [])._look() == watch._look() == (dict.fromkeys(places, 0), False)
+
+    # It has to live as long as its answer is waited for.
+    admin = AdminClient(settings)
+
+    def land(ends):
+        landed = [TopicPartition(*place, end) for place, end in ends.items()]
+        asked = [ConsumerGroupTopicPartitions(group, landed)]
+        (answer,) = admin.alter_consumer_group_offsets(asked).values()
+        answer.result(timeout=20)
+
+    producer = Producer(settings | {"transactional.id": "watched"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topics[1], b"x", partition=1)
+    producer.flush(20)
+    # What is not committed would not be landed either.
+    assert watch._look()[1] is False
+    producer.commit_transaction(20)
+    wait_for_markers(settings, topics[1])
+    ends, waits = watch._look()
+    # The record, and the marker of its transaction.
+    assert ends == dict.fromkeys(places, 0) | {(topics[1], 1): 2} and waits
+    land(ends | {(topics[1], 1): 1})
+    assert watch._look() == (ends, True)
+    land(ends)
+    assert watch._look() == (ends, False)
