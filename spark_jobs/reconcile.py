@@ -115,7 +115,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
     rows = warehouse.spark.createDataFrame(rows.toArrow(), rows.schema)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
-    output = output_topic(settings, pipeline.output_topic)
+    output = output_topic(settings, pipeline.output_topic, to="Read")
     wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
     checked_ids(pipeline, steps[PLANNED].counts, topics)

@@ -10,12 +10,10 @@ batch that was planned earlier but not paired; a killed replay is finished by wh
 
 from __future__ import annotations
 
-import argparse
-
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.land_events import finish_batch
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.replaying.window import Window, check_window, plan_of, point_in_time
+from spark_jobs.replaying.window import Window, check_window, plan_of, time_argument
 from spark_jobs.replaying.work import difference, write
 from spark_jobs.storage.agreement import check_ledger
 from spark_jobs.storage.ledger import Ledger
@@ -43,17 +41,10 @@ def main(warehouse: Warehouse, window: Window) -> Counts:
         return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).counts}
 
 
-def _time(text: str) -> int:
-    try:
-        return point_in_time(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T13:00:00Z, or epoch ms") from None
-
-
 if __name__ == "__main__":
     parser = job_parser("replay_interval", __doc__)
-    parser.add_argument("--window-start", type=_time, metavar="TIME", help="first moment of the interval")
-    parser.add_argument("--window-end", type=_time, metavar="TIME", help="first moment after the interval")
+    parser.add_argument("--window-start", type=time_argument, metavar="TIME", help="first moment of the interval")
+    parser.add_argument("--window-end", type=time_argument, metavar="TIME", help="first moment after the interval")
     given = parser.parse_args()
     if given.window_start is None or given.window_end is None:
         parser.error(

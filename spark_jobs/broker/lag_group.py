@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from spark_jobs.broker.rights import granting, on_group
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, admin_settings
 from spark_jobs.storage.ledger import OffsetRange
 
@@ -26,7 +27,10 @@ def show_landed(settings: Settings, group: str, landed: Iterable[OffsetRange]) -
     except KafkaException as error:
         refused = [error.args[0]]
     if refused:
+        remedy = (
+            f": {granting(settings, on_group(group))}" if refused[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ""
+        )
         print(
-            f"warning: consumer group {group} does not show what was landed ({refused[0].str()}); the batch is landed all the same",
+            f"warning: consumer group {group} does not show what was landed ({refused[0].str()}); the batch is landed all the same{remedy}",
             file=sys.stderr,
         )

@@ -11,6 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from spark_jobs.broker.patience import patiently
+from spark_jobs.broker.rights import granting, lacking, on_topic
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 from spark_jobs.problems import JobProblem, NeedsOperator
 
@@ -114,11 +115,11 @@ def topic_id(high: int, low: int) -> str:
     return str(Uuid(high, low)).translate(_URL_SAFE)
 
 
-def output_topic(settings: Settings, topic: str) -> OutputTopic:
-    """Raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers."""
+def output_topic(settings: Settings, topic: str, to: str = "Write") -> OutputTopic:
+    """Raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers. `to`: what is wanted of the topic then."""
     admin = _Admin(settings)
     try:
-        partitions = partition_count(admin, topic, settings)
+        partitions = partition_count(admin, topic, settings, to)
         high, low = _topic_ids(admin, [topic])[topic]
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
@@ -140,19 +141,24 @@ def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
         taken = int(configured["max.message.bytes"].value)
     except KafkaException as error:
         # Without the right to ask, a message that is too large fails its transaction instead of being left out.
+        remedy = granting(settings, on_topic("DescribeConfigs", topic))
         print(
-            f"the limit of {topic} is not known ({error.args[0].str()}); taken to be {_CLIENT_TAKES} bytes", file=sys.stderr
+            f"warning: the limit of {topic} is not known ({error.args[0].str()}), so it is taken to be {_CLIENT_TAKES} bytes; for the user "
+            f"to see it: {remedy}",
+            file=sys.stderr,
         )
         taken = _CLIENT_TAKES
     return min(taken, int(settings.get("message.max.bytes", taken)))
 
 
-def partition_count(admin: _Admin, topic: str, settings: Settings) -> int:
-    """Number of partitions of a topic; raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers."""
+def partition_count(admin: _Admin, topic: str, settings: Settings, to: str = "Read") -> int:
+    """Number of partitions of a topic; raises NeedsOperator if it is not there or not to be seen, BrokerProblem if nobody answers."""
     try:
         found = admin.list_topics(topic, timeout=ANSWER_WITHIN_S).topics[topic]
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
+    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise lacking(settings, on_topic(to, topic))
     if found.error is not None or not found.partitions:
         raise NeedsOperator(
             f"topic {topic} is not on the broker at {address(settings)} ({found.error or 'no partitions'}): "

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from spark_jobs.broker.patience import patiently
+from spark_jobs.broker.rights import lacked, lacking, may_see_group, on_group
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, producer_settings
 from spark_jobs.problems import NeedsOperator
 
@@ -147,20 +148,28 @@ def check_same_topic(leg: Leg, known_id: str) -> None:
 
 
 def look_at_positions(settings: Settings, group: str, topic: str, partitions: int) -> dict[int, Position | None]:
-    """The position of every partition, after every predecessor was fenced. Raises KafkaException."""
+    """The position of every partition, after every predecessor was fenced. Raises KafkaException, and NeedsOperator for want of a right."""
 
     def fence(partition: int) -> None:
         producer = Producer(producer_settings(settings, transactional_id(group, partition)))
         patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
 
-    # First of all: it ends dead predecessors' transactions. Asking before would wait for their timeouts.
-    with ThreadPoolExecutor(max_workers=8) as beside:
-        list(beside.map(fence, range(partitions)))
-    consumer = Consumer(consumer_settings(settings, group))
     try:
-        return committed_positions(consumer, topic, range(partitions))
-    finally:
-        consumer.close()
+        # First of all: it ends dead predecessors' transactions. Asking before would wait for their timeouts.
+        with ThreadPoolExecutor(max_workers=8) as beside:
+            list(beside.map(fence, range(partitions)))
+        consumer = Consumer(consumer_settings(settings, group))
+        try:
+            return committed_positions(consumer, topic, range(partitions))
+        finally:
+            consumer.close()
+    except KafkaException as error:
+        problem = error.args[0]
+        if right := lacked(problem, topic, group, "Read"):
+            raise lacking(settings, right) from None
+        if problem.code() == KafkaError._TIMED_OUT and not may_see_group(settings, group):
+            raise lacking(settings, on_group(group)) from None
+        raise
 
 
 def committed_positions(consumer: Consumer, topic: str, partitions: range) -> dict[int, Position | None]:

@@ -19,6 +19,7 @@ from confluent_kafka import Message as Delivered
 from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
 from spark_jobs.broker.patience import given_up_after, patiently
 from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
+from spark_jobs.broker.rights import lacked, lacking
 from spark_jobs.broker.settings import (
     ANSWER_WITHIN_S,
     BrokerProblem,
@@ -33,6 +34,7 @@ from spark_jobs.problems import JobProblem
 
 _RECORDS_A_TRANSACTION = 200_000
 _SHOWN = 20
+_THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class SlotReport(NamedTuple):
@@ -62,6 +64,8 @@ def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterabl
         if not isinstance(cause, KafkaException):
             raise
         problem = cause.args[0]
+        if right := lacked(problem, leg.topic, leg.group, "Write"):
+            raise lacking(settings, right) from None
         raise BrokerProblem(
             f"publishing to {leg.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); "
             "nothing of the open transaction is visible, the next run sends it again"
@@ -84,7 +88,14 @@ def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Me
             )
         sender = _Transactions(producer, consumer, leg, partition, position)
         sender.patience = delivery_patience(settings)
-        return sender.send(messages)
+        try:
+            return sender.send(messages)
+        except KafkaException as error:
+            # The records went; only who may read a topic may commit offsets on it.
+            right = lacked(error.args[0], leg.topic, leg.group, "Read") if sender.failure is None else None
+            if right:
+                raise lacking(settings, right) from None
+            raise
     finally:
         consumer.close()
 
@@ -179,7 +190,17 @@ class _Transactions:
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
-            raise KafkaException(self.failure) from None
+            raise KafkaException(self._reason(self.failure)) from None
+
+    def _reason(self, failure: KafkaError) -> KafkaError:
+        """What failed the transaction, where all that the records say is that they were thrown away with it."""
+        if failure.code() in _THROWN_AWAY:
+            try:
+                # Refused in any transaction, and in one that has failed with the reason.
+                self.producer.begin_transaction()
+            except KafkaException as error:
+                return failure if error.args[0].code() == KafkaError._STATE else error.args[0]
+        return failure
 
     def _delivered(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
         if error is None:

@@ -7,6 +7,7 @@ record, which any producer may send, fails whoever reads it, for ever. librdkafk
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.broker.offsets import Partition
+from spark_jobs.broker.rights import lacking, on_topic
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, java_settings, kafka_settings
 from spark_jobs.storage.faults import full_text
 
@@ -43,17 +45,31 @@ Spans = Mapping[Partition, Span]
 # lost fails the query; else it is left out.
 Reader = Callable[[SparkSession, Spans, bool], DataFrame]
 T = TypeVar("T")
+# What the Java client says, and librdkafka's reader here in its place: through Spark only the text arrives.
+_FORBIDDEN = "Not authorized to access topics: ["
 
 
 def with_either_reader(work: Callable[[Reader], T]) -> T:
-    """What `work` gives with Spark's source or, if that fails at a record's time, with librdkafka."""
+    """What `work` gives with Spark's source or, if that fails at a record's time, with librdkafka.
+
+    Raises NeedsOperator where a topic may be seen, but not read.
+    """
     try:
-        return work(read_records)
+        return _allowed(work, read_records)
     except Exception as error:
         if "long overflow" not in full_text(error):
             raise
         print("records are stamped beyond what Spark's source can tell: all are read by librdkafka", file=sys.stderr)
-        return work(read_any_records)
+        return _allowed(work, read_any_records)
+
+
+def _allowed(work: Callable[[Reader], T], read: Reader) -> T:
+    try:
+        return work(read)
+    except Exception as error:
+        if forbidden := re.search(rf"{re.escape(_FORBIDDEN)}([\w.-]+)", full_text(error)):
+            raise lacking(kafka_settings(), on_topic("Read", forbidden[1])) from None
+        raise
 
 
 def read_records(spark: SparkSession, spans: Spans, all_there: bool) -> DataFrame:
@@ -111,7 +127,7 @@ def _span(settings: Settings, topic: str, partition: int, first: int, until: int
     size = 0
     try:
         consumer.assign([TopicPartition(topic, partition, first)])
-        for message in _messages(consumer, until):
+        for message in read_messages(consumer, until):
             kind, moment = message.timestamp()
             # Kafka's own word for no time, as Spark's source has it.
             moment = -1 if kind == TIMESTAMP_NOT_AVAILABLE else moment
@@ -127,10 +143,17 @@ def _span(settings: Settings, topic: str, partition: int, first: int, until: int
         consumer.close()
 
 
-def _messages(consumer: Consumer, until: int) -> Iterator[Message]:
+def read_messages(consumer: Consumer, until: int) -> Iterator[Message]:
+    """The messages of the one partition that the consumer was given, up to `until` (exclusive) or to its end. Raises KafkaException."""
     while True:
         message = consumer.poll(ANSWER_WITHIN_S)
         error = KafkaError(KafkaError._TIMED_OUT) if message is None else message.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # The client looks for its group's coordinator, but nothing is ever asked of the group.
+            continue
+        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            (place,) = consumer.assignment()
+            raise KafkaException(KafkaError(error.code(), f"{_FORBIDDEN}{place.topic}]"))
         # The last offsets may hold no record; then the end of the partition is all that is heard of them.
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)

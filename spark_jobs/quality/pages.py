@@ -8,19 +8,11 @@ from pathlib import Path
 
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import Judged, Verdict
 from spark_jobs.replaying.window import window_of
 from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
-_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #8886; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.passed { color: #1a7f37; } .warning { color: #9a6700; } .critical { color: #cf222e; }
-@media (prefers-color-scheme: dark) { .passed { color: #3fb950; } .warning { color: #d29922; } .critical { color: #ff7b72; } }
-"""
 _EXTERNAL = re.compile(
     r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>", re.S
 )
@@ -57,7 +49,7 @@ def _write(path: Path, text: str) -> None:
 
 def _without_internet(page: str) -> str:
     """Great Expectations' page without what it would load from other sites; what is left reads well without it."""
-    return _EXTERNAL.sub("", page).replace("</head>", f"<style>{_STYLE}</style></head>", 1)
+    return _EXTERNAL.sub("", page).replace("</head>", f"<style>{STYLE}</style></head>", 1)
 
 
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
@@ -68,7 +60,7 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>
+<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)} <span class="{"critical" if verdict.failed else "passed"}">{state}</span></h1>
 <p>{previous}<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
 <h2>Checks</h2><table><tr><th>Check</th><th>Observed</th><th>Allowed</th><th>Result</th></tr>

@@ -62,6 +62,13 @@ class Rehearsal:
         self.clock = rules.clock
         return Played(self.batch_id, wall_time, rules, messages, events, outcomes)
 
+    def is_quiet(self, clock: int | None) -> bool:
+        """Whether a batch of this clock without messages would leave the open events as they are."""
+        first = pc.min(self.open_events.column("ts")).as_py()
+        if first is None or clock is None:
+            return True
+        return bool(first + self.pipeline.gap_ms + self.pipeline.grace_ms >= clock)
+
 
 def land(pipeline: Pipeline, records: list[Record], wall_time: int, batch_id: int) -> pa.Table:
     """Records -> what they say: the columns of `event_schema` and `problem`, a reason or null. Left records come first."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from include.pipeline_config import Pipeline
 from spark_jobs.rehearsal.batches import Played, land
-from spark_jobs.rehearsal.fates import Batches, play_key
+from spark_jobs.rehearsal.fates import Batches, Cuts, numbered, play
 from spark_jobs.rehearsal.story import Story
 from spark_jobs.rehearsal.words import count, duration, moment
 
@@ -19,17 +19,16 @@ class UnknownKey(LookupError):
     """No message has this key; the text is one line."""
 
 
-def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Batches) -> Iterator[str]:
-    """The lines of the story. Raises UnknownKey before the first one."""
-    own, known = _select(pipeline, key, batches)
-    messages = sum(len(records) for records, _ in own)
+def explain(pipeline: Pipeline, key: tuple[str, ...], cuts: Cuts) -> Iterator[str]:
+    """The lines of the story of a rehearsal. Raises UnknownKey before the first one."""
+    own, known = _select(pipeline, key, numbered(pipeline, cuts))
+    messages = sum(len(batch.records) for batch in own)
     if not messages:
-        raise UnknownKey(_unknown(key, known, len(batches)))
-    played = play_key(pipeline, own)
+        raise UnknownKey(_unknown(key, known, len(own)))
+    played = play(own, every=True)
     story = Story(pipeline, own, played)
-    yield f"{_written(key)}: {count(messages, 'message')} in {count(len(batches), 'batch')}, pipeline {pipeline.name} ({_settings(pipeline)})"
-    for batch in played:
-        yield f"batch {batch.batch_id}: {count(batch.messages.num_rows, 'message')} read, clock {_clock(batch)}"
+    yield f"{written(key)}: {count(messages, 'message')} in {count(len(own), 'batch')}, pipeline {pipeline.name} ({settings_of(pipeline)})"
+    yield from (batch_line(batch) for batch in played)
     for fate in story.told:
         yield ""
         yield from story.event(fate)
@@ -43,34 +42,38 @@ def _select(pipeline: Pipeline, key: tuple[str, ...], batches: Batches) -> tuple
     """The records of one key, and how many messages each key has."""
     known: Counter[Key] = Counter()
     own: Batches = []
-    for number, (records, clock) in enumerate(batches, 1):
+    for batch in batches:
         # Landed messages come side by side, the left ones first, each side in the order of the file.
-        ordered = [record for side in pipeline.sides for record in records if record["topic"] == side.topic]
-        messages = land(pipeline, ordered, clock, number)
+        ordered = [record for side in pipeline.sides for record in batch.records if record["topic"] == side.topic]
+        messages = land(pipeline, ordered, batch.wall_time, batch.batch_id)
         keys = list(zip(*(messages.column(name).to_pylist() for name in pipeline.key), strict=True))
         known.update(keys)
-        own.append(([record for record, found in zip(ordered, keys, strict=True) if found == key], clock))
+        own.append(batch._replace(records=[record for record, found in zip(ordered, keys, strict=True) if found == key]))
     return own, known
 
 
-def _written(key: Key) -> str:
+def written(key: Key) -> str:
+    """A key for people: its fields in order."""
     return ", ".join(text if text and text.isprintable() else json.dumps(text) for text in key)
 
 
 def _unknown(key: tuple[str, ...], known: Counter[Key], batches: int) -> str:
     line = (
-        f"error: --explain: no message of {_written(key)} in {count(batches, 'batch')} of {count(known.total(), 'message')}"
+        f"error: --explain: no message of {written(key)} in {count(batches, 'batch')} of {count(known.total(), 'message')}"
     )
     swapped = next((other for other in known if None not in other and sorted(map(str, other)) == sorted(key)), None)
     if swapped:
-        line += f"; {_written(swapped)} has {count(known[swapped], 'message')}: the order of the key's fields matters"
+        line += f"; {written(swapped)} has {count(known[swapped], 'message')}: the order of the key's fields matters"
     return line
 
 
-def _settings(pipeline: Pipeline) -> str:
+def settings_of(pipeline: Pipeline) -> str:
+    """What decides who is paired with whom."""
     names = ("tolerance", "gap", "grace", "max_future", "max_session")
     return ", ".join([*(f"{name} {duration(getattr(pipeline, f'{name}_ms'))}" for name in names), pipeline.matching])
 
 
-def _clock(batch: Played) -> str:
-    return "none yet" if batch.rules.clock is None else moment(batch.rules.clock)
+def batch_line(batch: Played) -> str:
+    """What a batch read of the key, and up to when it knows all events."""
+    clock = "none yet" if batch.rules.clock is None else moment(batch.rules.clock)
+    return f"batch {batch.batch_id}: {count(batch.messages.num_rows, 'message')} read, clock {clock}"

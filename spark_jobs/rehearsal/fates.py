@@ -15,8 +15,21 @@ from spark_jobs.pairing.sessions import cut_sessions
 from spark_jobs.rehearsal.batches import Played, Rehearsal, Row, land, source, source_order
 from spark_jobs.rehearsal.records import Record
 
-Batches = list[tuple[list[Record], int]]
+Cuts = Iterable[tuple[list[Record], int]]
 """Records and clock (epoch ms, also the wall time) of each batch."""
+
+
+class KeyBatch(NamedTuple):
+    """What a batch had of one key. `clock` at its end (None: minus infinity) and `wall_time` in epoch ms; `pipeline`: its settings."""
+
+    batch_id: int
+    records: list[Record]
+    clock: int | None
+    wall_time: int
+    pipeline: Pipeline
+
+
+Batches = list[KeyBatch]
 
 
 class Session(NamedTuple):
@@ -44,13 +57,31 @@ class Fate(NamedTuple):
     partner: str | None
 
 
-def play_key(pipeline: Pipeline, batches: Batches) -> list[Played]:
-    """Plays batches that hold one key's records; other keys would not change their outcomes."""
-    rehearsal = Rehearsal(pipeline)
-    return [
-        rehearsal.play(land(pipeline, records, clock, number), clock, clock)
-        for number, (records, clock) in enumerate(batches, 1)
-    ]
+def numbered(pipeline: Pipeline, cuts: Cuts) -> Batches:
+    """The batches of a rehearsal: counted from 1, all with the same settings."""
+    return [KeyBatch(number, records, clock, clock, pipeline) for number, (records, clock) in enumerate(cuts, 1)]
+
+
+def play_key(pipeline: Pipeline, cuts: Cuts) -> list[Played]:
+    """Plays every batch of a rehearsal, with one key's records."""
+    return play(numbered(pipeline, cuts), every=True)
+
+
+def play(batches: Batches, every: bool = False) -> list[Played]:
+    """Plays batches that hold one key's records; other keys would not change their outcomes.
+
+    Unless `every`, those are left out, all but the last, in which nothing happens to the key. There may be many.
+    """
+    rehearsal = Rehearsal(batches[0].pipeline)
+    played = []
+    for batch in batches:
+        rehearsal.pipeline, rehearsal.batch_id = batch.pipeline, batch.batch_id - 1
+        if every or batch.records or batch is batches[-1] or not rehearsal.is_quiet(batch.clock):
+            messages = land(batch.pipeline, batch.records, batch.wall_time, batch.batch_id)
+            played.append(rehearsal.play(messages, batch.wall_time, batch.clock))
+        elif batch.clock is not None:
+            rehearsal.clock = max(batch.clock, rehearsal.clock or batch.clock)
+    return played
 
 
 def fates(pipeline: Pipeline, played: Iterable[Played]) -> list[Fate]:

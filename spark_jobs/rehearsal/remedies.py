@@ -10,7 +10,7 @@ from include.pipeline_config import LONGEST_MS, Pipeline
 from spark_jobs.pairing.outcomes import COMPOUNDS, Outcome
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.rehearsal.batches import Played
-from spark_jobs.rehearsal.fates import Batches, Fate, fates, play_key
+from spark_jobs.rehearsal.fates import Batches, Fate, KeyBatch, fates, play
 
 Settings = dict[str, int]
 """Names of durations as in the pipeline's file -> ms."""
@@ -43,11 +43,20 @@ def distance(event: Fate, other: Fate) -> int:
     return abs(event.ts - other.ts)
 
 
+def _longer(pipeline: Pipeline, settings: Settings) -> Pipeline:
+    """The pipeline with these settings, where they are not as long already."""
+    durations: dict[str, Any] = {
+        f"{name}_ms": max(value, getattr(pipeline, f"{name}_ms")) for name, value in settings.items()
+    }
+    return replace(pipeline, **durations)
+
+
 class Remedies:
     """Plays one key's batches again with other settings."""
 
-    def __init__(self, pipeline: Pipeline, batches: Batches, played: list[Played], told: list[Fate]) -> None:
+    def __init__(self, pipeline: Pipeline, batches: Batches, played: dict[int, Played], told: list[Fate]) -> None:
         self.pipeline, self.batches, self.played, self.told = pipeline, batches, played, told
+        self.settings = {batch.batch_id: batch.pipeline for batch in batches}
 
     def to_pair(self, event: Fate, other: Fate) -> Remedy | None:
         """The fewest of the changes that bring the two together with which the event is in a pair, with whichever other.
@@ -71,11 +80,11 @@ class Remedies:
     def _play(self, event: Fate, settings: Settings) -> Remedy | None:
         if not settings or max(settings.values()) > LONGEST_MS:
             return None
-        durations: dict[str, Any] = {f"{name}_ms": value for name, value in settings.items()}
-        changed = replace(self.pipeline, **durations)
+        changed = [batch._replace(pipeline=_longer(batch.pipeline, settings)) for batch in self.batches]
         # Longer settings keep sessions open for longer, so a batch without records closes them all.
-        played = play_key(changed, [*self.batches, ([], _LONG_AFTER)])
-        return Remedy(settings, next(fate for fate in fates(changed, played) if fate.source == event.source))
+        last = KeyBatch(changed[-1].batch_id + 1, [], _LONG_AFTER, _LONG_AFTER, changed[-1].pipeline)
+        told = fates(self.pipeline, play([*changed, last]))
+        return Remedy(settings, next(fate for fate in told if fate.source == event.source))
 
     def needed(self, event: Fate, other: Fate) -> Settings:
         """What keeps the two apart, each setting at the value that is just enough; nothing if they could be a pair."""
@@ -88,7 +97,9 @@ class Remedies:
         between = [at for at in ts if early <= at <= late]
         silence = max((after - before for before, after in pairwise(between)), default=0)
         needed: Settings = {"tolerance": late - early, "gap": silence}
-        gap = max(self.pipeline.gap_ms, silence)
+        # The event's own batch is the one that would have had to run with others.
+        pipeline = self.settings[event.batch]
+        gap = max(pipeline.gap_ms, silence)
         needed["max_session"] = max(late - self._chain_start(ts, early, gap), gap)
         first, second = sorted((event, other), key=lambda fate: fate.landed)
         graces = [self._grace(fate, fate.batch, gap) for fate in (event, other) if fate.verdict == Outcome.LATE]
@@ -98,7 +109,7 @@ class Remedies:
         for fate in (event, other):
             if fate.verdict == Reason.FUTURE:
                 needed |= self._max_future(fate)
-        now = {name: getattr(self.pipeline, f"{name}_ms") for name in needed}
+        now = {name: getattr(pipeline, f"{name}_ms") for name in needed}
         return {name: value for name, value in needed.items() if value > now[name]}
 
     def _chain_start(self, ts: list[int], at: int, gap: int) -> int:
@@ -112,11 +123,11 @@ class Remedies:
 
     def _grace(self, event: Fate, landed: int, gap: int | None = None) -> Settings:
         """The grace with which the event's session was not over for the batch before `landed`; `gap` if not the pipeline's."""
-        previous = self.played[landed - 1].rules.previous_clock
+        previous = self.played[landed].rules.previous_clock
         if previous is None or event.session is None:
             return {}
-        return {"grace": previous - event.session.end - (self.pipeline.gap_ms if gap is None else gap)}
+        return {"grace": previous - event.session.end - (self.settings[landed].gap_ms if gap is None else gap)}
 
     def _max_future(self, event: Fate) -> Settings:
         assert event.ts is not None
-        return {"max_future": event.ts - self.played[event.landed - 1].wall_time}
+        return {"max_future": event.ts - self.played[event.landed].wall_time}

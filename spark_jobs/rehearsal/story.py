@@ -8,19 +8,19 @@ from include.pipeline_config import Pipeline
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.rehearsal.batches import Played
-from spark_jobs.rehearsal.fates import Batches, Fate, Session, fates, play_key
-from spark_jobs.rehearsal.remedies import Remedies, Remedy, distance, nearest_miss
-from spark_jobs.rehearsal.words import count, duration, moment, setting, utc
+from spark_jobs.rehearsal.fates import Batches, Fate, KeyBatch, Session, fates, play
+from spark_jobs.rehearsal.remedies import Remedies, Remedy, nearest_miss
+from spark_jobs.rehearsal.words import away, count, duration, moment, setting, utc
 
 
 class Story:
     """Sentences about the fates of one key's messages."""
 
     def __init__(self, pipeline: Pipeline, own: Batches, played: list[Played]) -> None:
-        self.pipeline, self.own, self.played = pipeline, own, played
+        self.pipeline, self.own, self.played = pipeline, own, {batch.batch_id: batch for batch in played}
         self.told = fates(pipeline, played)
         self.by_source = {fate.source: fate for fate in self.told}
-        self.remedies = Remedies(pipeline, own, played, self.told)
+        self.remedies = Remedies(pipeline, own, self.played, self.told)
 
     def event(self, fate: Fate) -> Iterator[str]:
         """A headline, and what there is to say about it, indented."""
@@ -51,10 +51,11 @@ class Story:
 
     def _over_at(self, fate: Fate) -> int:
         assert fate.session is not None
-        return fate.session.end + self.pipeline.gap_ms + self.pipeline.grace_ms
+        rules = self.played[fate.batch].rules
+        return fate.session.end + rules.gap_ms + rules.grace_ms
 
     def _closed(self, fate: Fate) -> str:
-        over, clock = self._over_at(fate), self.played[fate.batch - 1].rules.clock
+        over, clock = self._over_at(fate), self.played[fate.batch].rules.clock
         assert clock is not None
         return f"closed in batch {fate.batch}: end + gap + grace = {moment(over)}, and the clock is {duration(clock - over)} past that"
 
@@ -70,12 +71,13 @@ class Story:
     def _open(self, fate: Fate) -> Iterator[str]:
         over = self._over_at(fate)
         yield f"open after batch {fate.batch}: the first batch with a clock past {moment(over)} closes it"
-        later = play_key(self.pipeline, [*self.own, ([], over + 1)])
+        last = self.own[-1]
+        later = play([*self.own, KeyBatch(last.batch_id + 1, [], over + 1, over + 1, last.pipeline)])
         others = {each.source: each for each in fates(self.pipeline, later)}
         yield f"if nothing more comes until then: {self._met(others[fate.source], others)}"
 
     def _late(self, fate: Fate) -> Iterator[str]:
-        over, before = self._over_at(fate), self.played[fate.batch - 1].rules.previous_clock
+        over, before = self._over_at(fate), self.played[fate.batch].rules.previous_clock
         assert before is not None
         yield (
             f"rejected in batch {fate.batch} as late: end + gap + grace = {moment(over)}, and the clock of batch "
@@ -84,7 +86,7 @@ class Story:
         yield from self._kept(fate)
 
     def _future(self, fate: Fate) -> Iterator[str]:
-        wall_time = self.played[fate.batch - 1].wall_time
+        wall_time = self.played[fate.batch].wall_time
         assert fate.ts is not None
         yield (
             f"rejected in batch {fate.batch} as future: {duration(fate.ts - wall_time)} ahead of the batch's wall time, "
@@ -150,10 +152,8 @@ def _span(session: Session) -> str:
 
 def _away(event: Fate, other: Fate) -> str:
     """Where the other event lies, seen from this one."""
-    if event.ts == other.ts:
-        return "at the same time"
     assert event.ts is not None and other.ts is not None
-    return f"{duration(distance(event, other))} {'later' if other.ts > event.ts else 'earlier'}"
+    return away(other.ts - event.ts)
 
 
 def _written_settings(remedy: Remedy) -> str:

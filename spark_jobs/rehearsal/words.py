@@ -44,6 +44,15 @@ def duration(ms: int) -> str:
     return "".join(parts) or "0ms"
 
 
+def away(ms: int) -> str:
+    """Where something lies in time, seen from something else.
+
+    >>> away(50), away(-50), away(0)
+    ('50ms later', '50ms earlier', 'at the same time')
+    """
+    return f"{duration(abs(ms))} {'later' if ms > 0 else 'earlier'}" if ms else "at the same time"
+
+
 def setting(ms: int) -> str:
     """As a pipeline's file has it: a whole number and one unit, the largest that leaves nothing over.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -45,6 +46,14 @@ def point_in_time(text: str) -> int:
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     # Not by timestamp(), whose fractions of a second are inexact.
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+
+
+def time_argument(text: str) -> int:
+    """`type=` of an argument that is a point in time: epoch ms."""
+    try:
+        return point_in_time(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T13:00:00Z, or epoch ms") from None
 
 
 def window_of(planned: LedgerRow) -> Window:

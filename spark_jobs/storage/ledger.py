@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from include.pipeline_config import Pipeline
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.commit import commit_rows
-from spark_jobs.storage.tables import LEDGER, Warehouse
+from spark_jobs.storage.tables import LEDGER, Condition, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
 LIVE, REPLAY, REWIND = "live", "replay", "rewind"
@@ -81,6 +81,9 @@ class LedgerRow:
         return replace(self, step=step, started_at=started_at, **changes)
 
 
+_COLUMNS = tuple(each.name for each in fields(LedgerRow))
+
+
 class Ledger:
     """Reads and appends ledger rows of one pipeline."""
 
@@ -111,6 +114,11 @@ class Ledger:
         found = self._read(first, last)
         for row in found[:1]:
             self._check_identity(row)
+        return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
+
+    def where(self, condition: Condition) -> list[LedgerRow]:
+        """The rows that fit, by batch and step."""
+        found = [_from_row(row) for row in self.warehouse.found(LEDGER, list(_COLUMNS), condition)]
         return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
 
     def rewinds(self) -> list[Rewind]:

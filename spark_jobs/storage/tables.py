@@ -5,7 +5,7 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +39,10 @@ _OFFSETS = (
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
+
+
+# Makes a condition from what gives a column by its name, pyarrow's or Spark's, with what both have: comparisons, &, | and isin.
+Condition = Callable[[Callable[[str], Any]], Any]
 
 
 class TableProblem(JobProblem):
@@ -148,6 +152,13 @@ class Warehouse:
         number = F.col("batch_id")
         mine = number >= first if last is None else number.between(first, last)
         return [row.asDict(recursive=True) for row in self.read(table).where(mine).collect()]
+
+    def found(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
+        """Some columns of the rows that fit. Of a large table this reads what the condition and the columns need, and no more."""
+        if known := self._in_folder(table):
+            with self.at_work_on(table):
+                return list(known.to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
+        return [row.asDict(recursive=True) for row in self.read(table).where(where(F.col)).select(*columns).collect()]
 
     def create_missing(self) -> None:
         """Creates what is not there. The ledger comes last: where it exists, all the others were created.

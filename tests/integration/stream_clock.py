@@ -13,8 +13,9 @@ from confluent_kafka import Producer
 from include.local_broker import create_topics
 from spark_jobs import land_events, pair_events
 from spark_jobs.broker.settings import VARIABLE
+from spark_jobs.explaining.told import explain
 from tests.conftest import fresh_pipeline
-from tests.integration.reading import consume
+from tests.integration.reading import consume, table_rows
 
 
 class Killed(Exception):
@@ -86,3 +87,16 @@ def consumed(warehouse, broker):
         if message["op"] == "upsert":
             state[pair_id] = (message["kind"], json.dumps(message["value"]))
     return state
+
+
+def stories(warehouse):
+    """user1 -> the lines of explain_pair, for everybody who has an event. They must agree with the tables, and with the topic."""
+    raw = [row for side in warehouse.pipeline.sides for row in table_rows(warehouse, f"raw_{side.payload}")]
+    keys = sorted({(row["user1"], row["user2"]) for row in raw if row["user1"] and row["user2"]})
+    told = {key[0]: list(explain(warehouse, key)) for key in keys}
+    lines = [line for each in told.values() for line in each]
+    assert not [line for line in lines if "otherwise" in line or "not read" in line or "not on" in line]
+    # Every row of every compound, whether it holds now or not.
+    revisions = [line for line in lines if line.startswith("  revision ")]
+    assert len(revisions) == len([row for row in table_rows(warehouse, "compound_events") if row["user1"] in told])
+    return told

@@ -24,7 +24,7 @@ from spark_jobs.replaying.window import Window
 from spark_jobs.storage.ledger import PAIRED, PLANNED, Ledger
 from tests.integration import stream_clock
 from tests.integration.reading import consume, table_rows
-from tests.integration.stream_clock import consumed, killed_at, run
+from tests.integration.stream_clock import consumed, killed_at, run, stories
 from tests.timeline import ROOT
 
 pytestmark = pytest.mark.integration
@@ -134,6 +134,7 @@ def test_late_partners_are_told_as_corrections(warehouse, broker, send, replay, 
     send("a6000:tick m6000:tick")
     assert run(warehouse)["batch_id"] == 5
     told()
+    assert any("by batch 3, a replay of" in line for line in stories(warehouse)["z"])
     assert report_quality.main(warehouse)["batches"] == 5
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-3.html").read_text()
     assert re.search(r"batch 3, a replay of .*passed", page, re.S)

@@ -23,7 +23,7 @@ from spark_jobs.storage.writer_lock import writer_lock
 from tests.conftest import yaml_of
 from tests.integration import stream_clock
 from tests.integration.reading import consume, table_rows
-from tests.integration.stream_clock import consumed, killed_at, run
+from tests.integration.stream_clock import consumed, killed_at, run, stories
 from tests.integration.test_publishing import publish_only
 
 pytestmark = pytest.mark.integration
@@ -134,6 +134,13 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     assert [answer.counts[name] for name in ("published batches", "rewinds", "void batches")] == [3, 1, 3]
     kinds = Counter(m["op"] for m in consume(broker.bootstrap, warehouse.pipeline.output_topic))
     assert kinds["retract"] == 9
+    assert [line.partition(":")[0] for line in stories(warehouse)["e"] if "revision" in line] == [
+        "  revision 0, left_only, by batch 3",
+        "  revision 1, taken back, by batch 6, a rewind to batch 2",
+        "  revision 2, pair, by batch 7",
+        "  revision 0, right_only, by batch 3",
+        "  revision 1, taken back, by batch 6, a rewind to batch 2",
+    ]
 
 
 @pytest.mark.long
@@ -175,6 +182,7 @@ def test_rewinds_behind_a_rewind_and_to_one(warehouse, broker, send, tmp_path):
     assert answer.offenders == []
     # Batches 2, 3, 4 and 6 are void.
     assert [answer.counts[name] for name in ("published batches", "rewinds", "void batches")] == [2, 3, 4]
+    stories(warehouse)
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 A test is named after its page. Words in capitals, and the names of the shipped topics, are filled in; nothing else is changed. Commands
 run in a copy of the project, so that its files and its warehouse may be changed. Kafka's own scripts do not come with the
-jars of a broker: two small programs with the same options stand in for them, kafka-configs.sh is the real one.
+jars of a broker: small programs with the same options stand in for them, kafka-configs.sh is the real one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from spark_jobs.storage.ledger import PAIRED, Ledger
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of
+from tests.integration import secured_broker
 from tests.integration.reading import consume, table_rows
+from tests.integration.rights import documented, grant
+from tests.integration.secured_broker import SecuredBroker
 from tests.integration.test_storage_faults import SmallDisk
 from tests.timeline import CALLS, ROOT
 
@@ -73,6 +76,12 @@ given = parser.parse_args()
 admin = AdminClient({{"bootstrap.servers": given.bootstrap_server}})
 admin.delete_consumer_groups([given.group])[given.group].result(timeout=20)
 """
+ACLS = """#!{python}
+import sys
+sys.path.insert(0, "{root}")
+from tests.integration.rights import add
+add(sys.argv[1:])
+"""
 CONFIGS = """#!/bin/sh
 exec {java} -cp '{jars}/*' kafka.admin.ConfigCommand "$@"
 """
@@ -103,8 +112,8 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripts")
-    words = {"python": sys.executable, "java": java(), "jars": JARS / "broker"}
-    for name, text in (("topics", TOPICS), ("consumer-groups", GROUPS), ("configs", CONFIGS)):
+    words = {"python": sys.executable, "java": java(), "jars": JARS / "broker", "root": ROOT}
+    for name, text in (("topics", TOPICS), ("consumer-groups", GROUPS), ("configs", CONFIGS), ("acls", ACLS)):
         (folder / f"kafka-{name}.sh").write_text(text.format(**words))
         (folder / f"kafka-{name}.sh").chmod(0o755)
     return folder
@@ -363,6 +372,20 @@ def test_kafka_not_reachable(alarm, mend, warehouse, pipeline, project, monkeypa
         assert land(warehouse)["landed"] == 6
     finally:
         stop_programs(project / ".local" / "broker")
+
+
+@pytest.mark.long
+def test_kafka_rights_missing(alarm, mend, warehouse, pipeline, tmp_path_factory, monkeypatch):
+    certificates = secured_broker.make_certificates(tmp_path_factory.mktemp("certificates"))
+    with SecuredBroker(tmp_path_factory.mktemp("secured"), certificates) as guarded:
+        rights = documented(pipeline)
+        create_topics(guarded.bootstrap, dict.fromkeys((side.topic for side in pipeline.sides), 1))
+        grant(guarded.bootstrap, "User:pairing", rights[1:])
+        authority = {"ssl.ca.location": str(certificates / "authority.pem")}
+        monkeypatch.setenv(VARIABLE, json.dumps(secured_broker.login(guarded) | authority | {"sasl.mechanism": "PLAIN"}))
+        assert alarm(lambda: land(warehouse)).endswith(rights[0])
+        mend(ADDRESS=guarded.bootstrap)
+        assert land(warehouse)["batch_id"] == 1
 
 
 def test_kafka_settings_missing(alarm, mend, warehouse, monkeypatch):

@@ -1,141 +1,29 @@
-"""A broker with TLS and logins: every way in that the settings allow goes the whole way, and a wrong one is said in a line."""
+"""A broker with TLS, logins and rights: every way in that the settings allow goes the whole way with the rights that are documented
+and no others, and a wrong setting is said in a line.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from include.local_broker import LocalBroker
-from include.local_process import free_port
-from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.broker import offsets
 from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.replaying.window import Window
+from tests.integration import secured_broker
 from tests.integration.reading import consume, table_rows
+from tests.integration.rights import documented, grant
+from tests.integration.secured_broker import PASSWORD
 
 pytestmark = pytest.mark.integration
 
-USER, PASSWORD = "pairing", 'se"cret\\ word'
-LISTENERS = {"LOGIN": "SASL_SSL", "MUTUAL": "SSL"}
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def make_authority(folder: Path, name: str) -> None:
-    subject = ["-subj", f"/CN={name}", "-days", "2", "-nodes", "-newkey", "rsa:2048"]
-    openssl(folder, "req", "-x509", *subject, "-keyout", f"{name}.key", "-out", f"{name}.pem")
-
-
-def make_certificate(folder: Path, name: str) -> None:
-    """`name`.pem and `name`.key for 127.0.0.1, signed by the authority."""
-    openssl(
-        folder,
-        "req",
-        "-subj",
-        f"/CN={name}",
-        "-nodes",
-        "-newkey",
-        "rsa:2048",
-        "-keyout",
-        f"{name}.key",
-        "-out",
-        f"{name}.csr",
-    )
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    signed_by = ["-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed_by, "-out", f"{name}.pem")
-
-
-class SecuredBroker(LocalBroker):
-    """Listens without protection, too: the test itself goes there, the jobs do not know of it."""
-
-    def __init__(self, folder: Path, certificates: Path) -> None:
-        super().__init__(folder, free_port())
-        self.certificates = certificates
-        self.ports = {name: free_port() for name in LISTENERS}
-
-    def _configure(self) -> None:
-        super()._configure()
-        plain = f"listeners=PLAINTEXT://{self.bootstrap},"
-        secured = "".join(f"{name}://127.0.0.1:{port}," for name, port in self.ports.items())
-        protocols = {**LISTENERS, "PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
-        login = "org.apache.kafka.common.security"
-        quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-        more = {
-            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-            "listener.name.login.plain.sasl.jaas.config": f'{login}.plain.PlainLoginModule required user_{USER}="{quoted}";',
-            "listener.name.login.scram-sha-512.sasl.jaas.config": f"{login}.scram.ScramLoginModule required;",
-            "listener.name.mutual.ssl.client.auth": "required",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self.certificates / "both.pem",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": self.certificates / "authority.pem",
-        }
-        settings = self.folder / "server.properties"
-        # In such a file a backslash begins an escape.
-        lines = [f"{name}={value}\n".replace("\\", "\\\\") for name, value in more.items()]
-        settings.write_text(settings.read_text().replace(plain, plain + secured) + "".join(lines))
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("certificates")
-    for name in ("authority", "stranger"):
-        make_authority(folder, name)
-    for name in ("server", "client"):
-        make_certificate(folder, name)
-    (folder / "both.pem").write_text((folder / "server.key").read_text() + (folder / "server.pem").read_text())
-    return folder
-
-
-@pytest.fixture(scope="module")
-def broker(certificates, tmp_path_factory):
-    """Instead of the one of all other tests."""
-    with SecuredBroker(tmp_path_factory.mktemp("secured"), certificates) as running:
-        user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode())
-        admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.alter_user_scram_credentials([user])[USER].result(timeout=20)
-        # It is written then; whoever asks for logins may learn of it a moment later. Until then the client tries again.
-        AdminClient(scram_login(running, certificates) | {"log_level": 0}).list_topics(timeout=20)
-        yield running
-
-
-def login(broker: SecuredBroker) -> dict[str, str]:
-    return {
-        "bootstrap.servers": f"127.0.0.1:{broker.ports['LOGIN']}",
-        "security.protocol": "SASL_SSL",
-        "sasl.username": USER,
-        "sasl.password": PASSWORD,
-    }
-
-
-def scram_login(broker: SecuredBroker, certificates: Path) -> dict[str, str]:
-    return login(broker) | {"sasl.mechanism": "SCRAM-SHA-512", "ssl.ca.location": str(certificates / "authority.pem")}
-
-
-@pytest.fixture
-def ways_in(broker, certificates):
-    """Name -> the extra of kafka_default."""
-    return {
-        "scram": scram_login(broker, certificates),
-        "plain": login(broker) | {"sasl.mechanisms": "PLAIN", "ssl.ca.pem": (certificates / "authority.pem").read_text()},
-        "certificate": {
-            "bootstrap.servers": f"127.0.0.1:{broker.ports['MUTUAL']}",
-            "security.protocol": "ssl",
-            "ssl.ca.location": str(certificates / "authority.pem"),
-            "ssl.certificate.location": str(certificates / "client.pem"),
-            "ssl.key.location": str(certificates / "client.key"),
-        },
-    }
+certificates, broker, ways_in = secured_broker.certificates, secured_broker.broker, secured_broker.ways_in
+PRINCIPALS = {"scram": "User:pairing", "plain": "User:pairing", "certificate": "User:CN=client"}
 
 
 @pytest.fixture
@@ -156,13 +44,15 @@ def connect(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "way", ["scram", pytest.param("plain", marks=pytest.mark.long), pytest.param("certificate", marks=pytest.mark.long)]
 )
-def test_the_whole_way_over_a_secured_connection(way, ways_in, connect, warehouse, pipeline, send, broker):
+def test_the_whole_way_over_a_secured_connection(way, ways_in, connect, warehouse, pipeline, send, broker, capsys):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(5):
         send("a", f"u{number}", ago, number)
         send("m", f"u{number}", ago + 50, number)
     connect(ways_in[way])
     assert kafka_settings() == ways_in[way]
+    warehouse = replace(warehouse, pipeline=replace(pipeline, consumer_group=f"{pipeline.name}.lag"))
+    grant(broker.bootstrap, PRINCIPALS[way], documented(warehouse.pipeline))
     land_events.main(warehouse, 1_000, ())
     pair_events.main(warehouse)
     assert publish_compounds.main(warehouse)["sent"] == 5
@@ -171,6 +61,12 @@ def test_the_whole_way_over_a_secured_connection(way, ways_in, connect, warehous
         row["pair_id"] for row in table_rows(warehouse, "compound_events")
     )
     assert all(m["value"]["analytics"] == m["value"]["metrics"] for m in published)
+    assert report_quality.main(warehouse)["batches"] == 1
+    assert replay_interval.main(warehouse, Window(ago, ago + 1))["unchanged"] == 5
+    answer = reconcile.main(warehouse)
+    assert not answer.offenders and answer.counts["… on the output topic"] == 5
+    # What a right is missing for without which it goes on, too.
+    assert "warning" not in capsys.readouterr().err
 
 
 WRONG = {

@@ -1,0 +1,60 @@
+"""Explain one pair: what became of each of its messages, when, why, and where its compounds are, from the tables, in words.
+
+    explain_pair --pipeline include/pipelines/calls.yaml VALUE … [--around TIME] [--html FILE] [--warehouse URI]
+
+One VALUE for each key field, in order. With --around only what lies about TIME (ISO 8601, UTC if it names no zone, or epoch ms) is read
+and told: faster where a key has many events. Only reads, takes no lock; a local warehouse needs no Spark. The output topic is read
+if PAIRING_KAFKA is set and Kafka answers. Ends with status 1 if the key has no messages.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from include.warehouse_folder import local_folder
+from spark_jobs.cli import fail
+from spark_jobs.explaining.page import page
+from spark_jobs.explaining.told import explain
+from spark_jobs.job import end_well, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.rehearsal.explain import UnknownKey
+from spark_jobs.replaying.window import time_argument
+from spark_jobs.session import reading_session
+from spark_jobs.storage.faults import files_named
+from spark_jobs.storage.tables import Warehouse
+
+
+def main(warehouse: Warehouse, key: tuple[str, ...], around: int | None, file: Path | None) -> None:
+    """Prints the story, and writes it as a page to the file, if one is given. Raises UnknownKey."""
+    lines = []
+    for line in explain(warehouse, key, around):
+        lines.append(line)
+        print(line, flush=True)
+    if file is not None:
+        file.write_text(page(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = job_parser("explain_pair", __doc__)
+    parser.add_argument("key", nargs="+", metavar="VALUE", help="the key: one value for each key field, in order")
+    parser.add_argument("--around", type=time_argument, metavar="TIME", help="tell only what lies about this point in time")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the story as a page, too")
+    given = parser.parse_args()
+    pipeline = given.pipeline
+    if len(given.key) != len(pipeline.key):
+        fail(f"the key is one value for each of {', '.join(pipeline.key)}, in this order; {len(given.key)} given")
+    # Whoever reads may have had enough, as head has.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    root = warehouse_folder(given.warehouse)
+    with told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
+        # A folder is read by delta-rs: nobody waits for a JVM to be told of one pair.
+        spark = reading_session("explain_pair", pipeline.name) if local_folder(root) is None else None
+        try:
+            main(Warehouse(spark, root, pipeline), tuple(given.key), given.around, given.html)  # type: ignore[arg-type]
+        except UnknownKey as unknown:
+            sys.exit(str(unknown))
+        finally:
+            if spark is not None:
+                spark.stop()
+    end_well()
