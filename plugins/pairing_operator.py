@@ -14,6 +14,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.warehouse_folder import pages_folder, warehouse_root
+from plugins.quality_runs import note_batch
 from plugins.runbooks import runbook
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +81,9 @@ class PairingJobOperator(SparkSubmitOperator):
                 raise _readable(error, _read(outcome)) from None
             counts = dict(_read(outcome).get("counts", {}))
             self.batch_id = counts.get("batch_id")
+            if self.batch_id is not None:
+                task, pipeline = context["ti"], self.pipeline_file.stem
+                note_batch(pages_folder(warehouse_root(), pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
             for asset in self.outlets:
                 context["outlet_events"][asset].extra = counts
             return counts
