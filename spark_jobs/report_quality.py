@@ -7,7 +7,7 @@ Report first, then fail: metrics row, page and ledger row are there whatever the
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -34,12 +34,12 @@ class BrokenBatch(NeedsOperator):
 
 def main(warehouse: Warehouse) -> Counts:
     """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check."""
-    with ThreadPoolExecutor(max_workers=1) as beside:
+    with ThreadPoolExecutor(max_workers=2) as beside:
         beside.submit(warm_up)
-        return _report(warehouse)
+        return _report(warehouse, beside)
 
 
-def _report(warehouse: Warehouse) -> Counts:
+def _report(warehouse: Warehouse, beside: Executor) -> Counts:
     ledger, started = Ledger(warehouse), datetime.now(UTC)
     known = ledger.last_ids()
     done, last = known[REPORTED], known[PAIRED]
@@ -50,14 +50,14 @@ def _report(warehouse: Warehouse) -> Counts:
     batches = counting(ledger.rows(done + 1))
     if not batches:
         return {}
+    looked_up = beside.submit(find_offenders, warehouse, batches[0][PAIRED].batch_id, last)
     measured = measure(warehouse, batches)
     verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
     fault_point("before_pages")
     folder = pages_folder(warehouse.root, warehouse.pipeline.name)
-    offenders = find_offenders(warehouse, batches[0][PAIRED].batch_id, last)
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
-        page = write_pages(folder, rows[PAIRED], metrics, verdict, batch_details(rows, metrics, offenders))
+        page = write_pages(folder, rows[PAIRED], metrics, verdict, batch_details(rows, metrics, looked_up.result()))
     write_index(folder)
     reported = [
         Reported(_with_report(rows, started), metrics, state_of(verdict))

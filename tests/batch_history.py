@@ -11,6 +11,7 @@ from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.metrics import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported
+from spark_jobs.replaying.window import WINDOW_END, WINDOW_START
 from spark_jobs.storage.ledger import (
     LANDED,
     LIVE,
@@ -105,9 +106,11 @@ def _steps(number: int, at: datetime, back: int, kind: str, metrics: Metrics, di
     counts = {
         name: round(metrics[name]) for name in ("pair", "left_only", "right_only", "compounds", "rejected", "open_after")
     }
+    hour = wall - 7_200_000
+    corrected = {REWIND: {TO_BATCH: number - 12}, REPLAY: {WINDOW_START: hour, WINDOW_END: hour + 3_600_000}}
     planned = LedgerRow(
         number, kind, PLANNED, offsets, wall, wall - behind, settings.to_json(), settings.config_hash, at,
-        counts={TO_BATCH: number - 12} if kind == REWIND else {"open_before": 1_800}, finished_at=at + timedelta(seconds=0.4),
+        counts={"open_before": 1_800, **corrected.get(kind, {})}, finished_at=at + timedelta(seconds=0.4),
     )  # fmt: skip
     rows, start = {PLANNED: planned}, at + timedelta(seconds=1)
     steps = {LANDED: 3.0, PAIRED: 4.0, PUBLISHED: 2.0, REPORTED: 5.0}

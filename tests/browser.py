@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,7 +39,8 @@ class Page:
         port = self._port(folder / "DevToolsActivePort")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=20) as answer:
             page = next(each for each in json.load(answer) if each["type"] == "page")
-        self._socket = connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=20)
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=20))
         self._asked = 0
         self.errors: list[str] = []
         self.send("Page.enable")
@@ -111,6 +113,6 @@ class Page:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._socket.close()
+        self._stack.close()
         self._process.terminate()
         self._process.wait(timeout=20)

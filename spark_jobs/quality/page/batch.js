@@ -31,14 +31,20 @@ function showBatch() {
   });
   byId("facts").innerHTML = `<p class="${states[data.state[picked]]}">${escaped(summaryOf(picked))}</p>
 <p>${kinds[data.kind[picked]]}, settings ${data.hashes[data.settings[picked]]} ·
-<a href="batch-${batch}.html">its report</a> · <a href="batch-${batch}-expectations.html">its expectations</a></p>
-<details open><summary>All its numbers</summary><dl id="numbers">${numbers.join("")}</dl></details>`;
+<a href="batch-${batch}.html">its report</a> · <a href="batch-${batch}-expectations.html">its expectations</a></p>`;
+  byId("numbers").innerHTML = numbers.join("");
   byId("details").textContent = "…";
   const script = document.createElement("script");
   script.src = `batch-${batch}.js`;
   script.onerror = () => { if (data.batch[picked] === batch) byId("details").textContent = "Ledger rows and events of this batch were not kept here."; };
   script.onload = () => script.remove();
   document.head.append(script);
+}
+
+// The keyboard goes on from there, and the heading is not below the picker.
+function goToBatch() {
+  byId("batch").focus({ preventScroll: true });
+  byId("batch").scrollIntoView();
 }
 
 // Called by the batch's own script. Its HTML was escaped where it was made.

@@ -27,7 +27,7 @@ function bar(plot, from, to, style, alpha) {
 
 const position = (plot, seconds) => plot.valToPos(seconds, "x", true);
 
-function drawBelow(plot) {
+function drawMarks(plot) {
   for (const [from, to] of voids) bar(plot, position(plot, from), position(plot, to), colors.rewind, 0.12);
   const width = devicePixelRatio * 1.5;
   for (const { row, style } of marks) {
@@ -41,6 +41,8 @@ function drawBelow(plot) {
     plot.ctx.textBaseline = "bottom";
     plot.ctx.fillText(letters[style], at, plot.bbox.top - 1);
   }
+  const at = position(plot, times[picked]);
+  bar(plot, at - devicePixelRatio, at + devicePixelRatio, colors.ink, 0.9);
 }
 
 // Hours and minutes, the date where a day begins; from a day on the date alone.
@@ -52,11 +54,6 @@ function timeLabels(_, ticks, __, ___, step) {
     day = date;
     return label;
   });
-}
-
-function drawAbove(plot) {
-  const at = position(plot, times[picked]);
-  bar(plot, at - devicePixelRatio, at + devicePixelRatio, colors.ink, 0.9);
 }
 
 function drawChart(place, [title, unit, wanted]) {
@@ -72,7 +69,7 @@ function drawChart(place, [title, unit, wanted]) {
     width: figure.clientWidth - 20,
     height: 190,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    padding: [12, 12, 0, 0],
+    padding: [12, 22, 0, 0],
     cursor: { sync: { key: "batches" }, drag: { x: false, y: false }, points: { size: 6 } },
     scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0) * 1.05, (high > 0 ? high : low < 0 ? 0 : 1) * 1.05] } },
     axes: [{ ...axis, values: timeLabels, space: 60 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(short) }],
@@ -80,7 +77,7 @@ function drawChart(place, [title, unit, wanted]) {
       label, stroke: colors[`s${index % 6}`], width: 1.5, spanGaps: true, value: (_, value) => formatted(value, unit),
       points: { size: 4 },
     }))],
-    hooks: { drawClear: [drawBelow], draw: [drawAbove] },
+    hooks: { drawClear: [drawMarks] },
   }, [times, ...series.map(([name]) => column(name))], figure);
   plot.over.addEventListener("mouseleave", showPicked);
   plot.over.addEventListener("click", () => plot.cursor.idx != null && pick(plot.cursor.idx, true));

@@ -31,7 +31,7 @@ function fromAddress() {
   const row = rowOf.get(Number(location.hash.replace("#batch-", "")));
   if (row === undefined) return false;
   pick(row, true);
-  byId("batch").focus();
+  goToBatch();
   return true;
 }
 
@@ -44,7 +44,7 @@ function addControls() {
   byId("slider").addEventListener("change", () => pick(Number(byId("slider").value), true));
   byId("before").addEventListener("click", () => pick(markedRows.findLast((row) => row < picked), true));
   byId("after").addEventListener("click", () => pick(markedRows.find((row) => row > picked), true));
-  byId("to-batch").addEventListener("click", (event) => { event.preventDefault(); byId("batch").focus(); byId("batch").scrollIntoView(); });
+  byId("to-batch").addEventListener("click", (event) => { event.preventDefault(); goToBatch(); });
   byId("key").innerHTML = Object.entries(markKinds).map(([style, told]) => `<span class="${style}"><b>${letters[style]}</b> ${told}</span>`).join("")
     + `<span><i style="background:var(--rewind);opacity:.3"></i>void batches</span>`;
   const drawn = new Set(chartList.flatMap(([, , series]) => series.map(([name]) => name)));
