@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery
+.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery screenshots
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -50,6 +50,9 @@ stop: ## end Airflow, Spark and the broker; their data stay
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+screenshots: setup ## the pictures of the README, of a made-up history; needs chromium on the PATH
+	@$(VENV_PYTHON) -m tests.screenshots
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock

@@ -14,6 +14,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from include.warehouse_folder import pages_folder, warehouse_root
+from plugins.quality_runs import note_batch
 from plugins.run_notes import in_words
 from plugins.runbooks import runbook
 
@@ -107,6 +109,9 @@ class PairingJobOperator(SparkSubmitOperator):
             counts = dict(_read(outcome).get("counts", {}))
             self.batch_id = counts.get("batch_id")
             self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
+            if self.batch_id is not None:
+                task, pipeline = context["ti"], self.pipeline_file.stem
+                note_batch(pages_folder(warehouse_root(), pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
             for asset in self.outlets:
                 context["outlet_events"][asset].extra = counts
             return counts

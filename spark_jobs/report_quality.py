@@ -8,7 +8,7 @@ afresh, and its page written anew, if nothing else is to be reported.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -17,9 +17,13 @@ from include.warehouse_folder import pages_folder
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.metrics import Metrics, measure
+from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
+from spark_jobs.quality.trend import Reported
+from spark_jobs.quality.trend_files import reported_before, state_of, write_trend
 from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
 from spark_jobs.storage.tables import METRICS, Warehouse
@@ -34,12 +38,12 @@ def main(warehouse: Warehouse, again: bool = False) -> Counts:
 
     `again`: where there is none, the last one, whatever was found of it before.
     """
-    with ThreadPoolExecutor(max_workers=1) as beside:
+    with ThreadPoolExecutor(max_workers=2) as beside:
         beside.submit(warm_up)
-        return _report(warehouse, again)
+        return _report(warehouse, beside, again)
 
 
-def _report(warehouse: Warehouse, again: bool) -> Counts:
+def _report(warehouse: Warehouse, beside: Executor, again: bool) -> Counts:
     ledger, started = Ledger(warehouse), datetime.now(UTC)
     known = ledger.last_ids()
     done, last = known[REPORTED], known[PAIRED]
@@ -51,14 +55,20 @@ def _report(warehouse: Warehouse, again: bool) -> Counts:
     batches = counting(ledger.rows(min(done + 1, last)))
     if not batches:
         return {}
+    looked_up = beside.submit(find_offenders, warehouse, batches[0][PAIRED].batch_id, last)
     measured = measure(warehouse, batches)
     verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
     _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
     fault_point("before_pages")
     folder = pages_folder(warehouse.root, warehouse.pipeline.name)
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
-        page = write_pages(folder, rows[PAIRED], metrics, verdict)
+        page = write_pages(folder, rows[PAIRED], metrics, verdict, batch_details(rows, metrics, looked_up.result()))
     write_index(folder)
+    reported = [
+        Reported(_with_report(rows, started), metrics, state_of(verdict))
+        for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True)
+    ]
+    write_trend(folder, warehouse.pipeline.name, reported, lambda: reported_before(warehouse, ledger, done + 1))
     fault_point("after_pages")
     print(f"quality report: {page}")
     ledger.append(
@@ -76,6 +86,11 @@ def _report(warehouse: Warehouse, again: bool) -> Counts:
     )
     shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
     return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
+
+
+def _with_report(rows: dict[str, LedgerRow], started: datetime) -> dict[str, LedgerRow]:
+    """With the report's own row as it is by now; what is left to do takes a moment."""
+    return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, finished_at=datetime.now(UTC))}
 
 
 def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:

@@ -19,6 +19,7 @@ from spark_jobs.broker.records import Span, read_records
 from spark_jobs.landed import landed_counts
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.quality.metrics import measure
+from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.session import end_session, spark_session
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
@@ -46,6 +47,7 @@ def main(warehouse: Warehouse) -> None:
     messages = warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0).mapInArrow(to_messages(pipeline, 2), MESSAGE_COLUMNS)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     measure(warehouse, [{PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}])
+    find_offenders(warehouse, 1, 1)
 
 
 def _plan(pipeline: Pipeline, now: int, open_version: int) -> LedgerRow:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from spark_jobs.pairing.reasons import Reason
+from spark_jobs.quality.details import details_script
 from spark_jobs.quality.metrics import Metrics
 from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import Judged, Verdict
@@ -18,20 +19,23 @@ _EXTERNAL = re.compile(
 )
 
 
-def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict) -> Path:
-    """Writes `batch-<id>.html` and its Great Expectations page; gives the former."""
+def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> Path:
+    """Writes `batch-<id>.html`, with `details` (HTML) at its end, its Great Expectations page, and the details for the trend page; gives
+    the first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
-    _write(folder / f"{name}-expectations.html", _without_internet(verdict.page))
+    write_text(folder / f"{name}-expectations.html", _without_internet(verdict.page))
     # A batch that was given up may have no page.
     page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
-    _write(folder / f"{name}.html", page)
+    write_text(folder / f"{name}.js", details_script(row.batch_id, details))
+    write_text(folder / f"{name}.html", page.replace("</body>", f"{details}</body>"))
     return folder / f"{name}.html"
 
 
 def write_index(folder: Path) -> None:
     """Makes the newest batch's page the `index.html`: not that of the last report, which may have stood still while others went on."""
-    _write(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
+    write_text(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
 
 
 def _batch_of(page: Path) -> int:
@@ -40,9 +44,9 @@ def _batch_of(page: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _write(path: Path, text: str) -> None:
-    # Renamed into place: a reader sees the old page or the new one, never half of one.
-    draft = path.with_suffix(".draft")
+def write_text(path: Path, text: str) -> None:
+    """Writes a file that others may be reading: they see the old one or the new one, never half of one."""
+    draft = path.with_name(f"{path.name}.draft")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
@@ -62,7 +66,8 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{html.escape(title)} <span class="{"critical" if verdict.failed else "passed"}">{state}</span></h1>
-<p>{previous}<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
+<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
+<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
 <h2>Checks</h2><table><tr><th>Check</th><th>Observed</th><th>Allowed</th><th>Result</th></tr>
 {"".join(_check_line(judged) for judged in verdict.checks)}</table>
 <h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>

@@ -16,6 +16,10 @@ from spark_jobs.storage.tables import LEDGER, METRICS, schemas
 # What says when or for whom, or how many batches a job did in one go; all else has to be the same.
 _TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
 _OWN_COUNTS = {"topic_id_high", "topic_id_low", "position"}
+# When a step began, how long it took, W; the clock and the times of events stay.
+_OWN_TEXT = re.compile(
+    r"settings [0-9a-f]{16}|\bposition [0-9,]+|<td>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d</td>|[0-9.]+ s</td>|Wall time [^,]+"
+)
 _SHOWN = 5
 
 
@@ -38,12 +42,12 @@ def commits(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
 
 
 def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
-    """The quality pages of the batches, without the pipeline's name and settings."""
+    """The quality pages of the batches, without wall clocks and the pipeline's name, settings and position."""
     folder = warehouse / pipeline.name / "quality"
-    texts = {path.name: path.read_text() for path in folder.glob("*.html") if not path.name.endswith("expectations.html")}
-    return {
-        name: re.sub("settings [0-9a-f]{16}", "", text.replace(pipeline.name, "")) for name, text in sorted(texts.items())
-    }
+    own = [
+        path for path in folder.glob("*.html") if path.name != "trend.html" and not path.name.endswith("expectations.html")
+    ]
+    return {path.name: _OWN_TEXT.sub("", path.read_text().replace(pipeline.name, "")) for path in sorted(own)}
 
 
 def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[Any, ...]]]:

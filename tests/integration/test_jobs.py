@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 
@@ -13,6 +14,8 @@ from spark_jobs import land_events, pair_events, publish_compounds, report_quali
 from spark_jobs.batch_rules import batch_rules
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.quality.trend import PASSED
+from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.storage import delta_log
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
 from spark_jobs.storage.tables import TableProblem, Warehouse, schemas
@@ -83,6 +86,19 @@ def test_the_whole_way(warehouse, pipeline, broker, send, now):
     )
     steps = [row.step for row in Ledger(warehouse).rows(1, 1)]
     assert steps == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+    # Each event that somebody may want to look up is named on the batch's page, once, and no other.
+    alone = [row for row in table_rows(warehouse, "compound_events") if row["kind"] != "pair"]
+    sources = [f"{row['topic']}-{row['partition']}-{row['offset']}" for row in rejected]
+    for row, side in ((row, row["kind"].removesuffix("_only")) for row in alone):
+        sources.append(f"{row[f'{side}_topic']}-{row[f'{side}_partition']}-{row[f'{side}_offset']}")
+    page = (pages_folder(warehouse.root, pipeline.name) / "batch-1.html").read_text()
+    assert sorted(re.findall(r"<code>(.*?)</code>", page)) == sorted(sources) and len(sources) == 6
+
+
+def trend(warehouse):
+    """What the trend page is told, by its own means."""
+    text = (pages_folder(warehouse.root, warehouse.pipeline.name) / "trend-data.js").read_text()
+    return json.loads(text.removeprefix("trend=").removesuffix(";\n"))
 
 
 def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, send, now, tmp_path, monkeypatch):
@@ -93,6 +109,7 @@ def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, sen
         run_all(warehouse)
         ids, rows = Ledger(warehouse).last_ids(), Ledger(warehouse).rows(1, 1)
         told = [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)]
+        ((_, metrics, state),) = reported_before(warehouse, Ledger(warehouse), 2)
     assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
     # Without Spark the same is read, and the next batch goes on.
@@ -100,8 +117,15 @@ def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, sen
     read = Ledger(warehouse).rows(1, 1)
     assert [vars(row) | TIMES for row in read] == [vars(row) | TIMES for row in rows]
     assert [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)] == told
+    assert [each[1:] for each in reported_before(warehouse, Ledger(warehouse), 2)] == [(metrics, state)]
+    # What the trend page is told comes from the tables where its file is gone.
+    before = trend(warehouse)
+    (pages_folder(warehouse.root, pipeline.name) / "trend-data.js").unlink()
     run_all(warehouse)
     assert Ledger(warehouse).last_ids() == dict.fromkeys(ids, 2)
+    after = trend(warehouse)
+    assert (after["batch"], after["at"][0], after["values"]["left_only"]) == ([1, 2], before["at"][0], [1, 0])
+    assert (metrics["left_only"], state) == (1, PASSED)
 
 
 def test_the_other_half_comes_with_the_next_batch(warehouse, pipeline, broker, send, now):

@@ -1,0 +1,129 @@
+"""The trend page as a person has it: in a real browser, opened as a file, by keyboard and mouse. Skipped, and said so, without Chromium."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser import NEEDED, Page, chromium
+from tests.screenshots import write_history
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason=f"the trend page was not looked at: {NEEDED}"),
+]
+READY = "window.readyAfterMs > 0"
+PICKED = "document.getElementById('picked').textContent"
+DETAILS = "document.getElementById('details').innerText"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    return {count: write_history(folder / str(count), count, 160) for count in (0, 1, 300, 5_000)}
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """browser(address, …) opens a page; whatever fails in it, or is loaded from elsewhere, fails the test."""
+    opened = []
+
+    def show(address, ready=READY, **options):
+        page = Page(tmp_path / str(len(opened)), **options)
+        opened.append(page)
+        page.open(address, ready)
+        return page
+
+    yield show
+    for page in opened:
+        with page:
+            page.ask("1")
+            assert page.errors == []
+            assert [each for each in page.requests if not each.startswith("file:")] == []
+
+
+def test_by_keyboard(pages, browser):
+    page = browser(pages[300])
+    assert page.ask(PICKED) == "batch 300 · 2026-01-31 12:00 UTC · passed"
+    assert page.ask("document.querySelectorAll('#charts figure').length") == 9
+    assert page.ask("document.getElementById('summary').textContent") == (
+        "291 batches, 1 failed, 1 replay, 1 rewind, 1 loss accepted, 1 settings changed, up to 2026-01-31 12:00 UTC"
+    )
+    page.press("Tab", "Tab")
+    assert page.ask("document.activeElement.name") == "range"
+    page.press("ArrowLeft")
+    assert page.ask("document.querySelector('input[name=range]:checked').value") == "6"
+    assert "1 replay" in page.ask("document.getElementById('summary').textContent")
+    assert "failed" not in page.ask("document.getElementById('summary').textContent")
+    page.press("Tab")
+    assert page.ask("document.activeElement.id") == "slider"
+    page.press("ArrowLeft", "ArrowLeft")
+    assert page.ask(PICKED).startswith("batch 298 · ")
+    assert page.ask("document.getElementById('slider').getAttribute('aria-valuetext')") == page.ask(PICKED)
+    page.press("Tab", "Enter")
+    assert page.ask("document.activeElement.id") == "before"
+    assert page.ask(PICKED) == "batch 270 · 2026-01-31 09:30 UTC · passed · replay"
+    page.press("Enter")
+    assert page.ask(PICKED).endswith("passed · rewind to batch 228")
+    page.press("Enter", "Enter", "Enter")
+    assert page.ask(PICKED) == "batch 150 · 2026-01-30 23:30 UTC · failed"
+    page.wait_for(f"{DETAILS}.includes('Events to look up')")
+    assert page.ask("location.hash") == "#batch-150"
+    page.press("Tab", "Tab", "Enter")
+    assert page.ask("document.activeElement.id") == "batch"
+    page.press("Tab", "Tab", "Tab")
+    assert page.ask("document.activeElement.tagName") == "SUMMARY"
+    assert page.ask("document.activeElement.parentElement.open") is False
+    page.press("Enter")
+    assert "analyticsTopic-0-300000" in page.ask("document.activeElement.parentElement.innerText")
+
+
+def test_a_click_picks_the_batch_below_it(pages, browser):
+    page = browser(pages[300])
+    x, y, batch = page.ask(
+        "(() => { const [plot] = plots.keys(), at = plot.over.getBoundingClientRect();"
+        "return [at.left + plot.valToPos(times[259], 'x'), at.top + 40, data.batch[259]]; })()"
+    )
+    page.click(x, y)
+    assert (batch, page.ask(PICKED).split(" · ")[0]) == (260, "batch 260")
+    page.wait_for(f"{DETAILS}.includes('analyticsTopic-0')")
+    assert page.ask("[...document.querySelectorAll('#facts a')].map((link) => link.getAttribute('href'))") == [
+        "batch-260.html", "batch-260-expectations.html",
+    ]  # fmt: skip
+
+
+def test_a_void_batch_says_so(pages, browser):
+    assert browser(f"{pages[300]}#batch-230").ask(PICKED).endswith("passed · void")
+
+
+def test_five_thousand_batches_are_there_within_a_second(pages, browser):
+    page = browser(pages[5_000])
+    assert page.ask("data.batch.length") == 5_000
+    page.ask("document.querySelector('input[value=Infinity]').click()")
+    assert page.ask("document.getElementById('summary').textContent").startswith("5,000 batches")
+    took = page.ask("window.readyAfterMs")
+    print(f"5,000 batches are drawn {took:.0f} ms after the page was asked for")
+    # A machine that runs other tests beside is given thrice the time.
+    assert took < 3_000
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nothing_and_little(count, pages, browser):
+    page = browser(pages[count], "document.readyState == 'complete'")
+    assert page.ask("document.querySelectorAll('#charts figure').length") == 9 * count
+    assert page.ask("getComputedStyle(document.getElementById('empty')).display") == ("none" if count else "block")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_by_day_and_by_night(dark, pages, browser):
+    page = browser(pages[300], width=360, height=740, phone=True, dark=dark)
+    assert page.ask("document.documentElement.scrollWidth") == 360, "nothing has to be scrolled sideways"
+    red, green, blue = page.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (red + green + blue < 100) is dark
+
+
+def test_the_batch_s_own_page_has_the_same_details(pages, browser):
+    page = browser(pages[300].replace("trend.html", "batch-150.html"), "document.readyState == 'complete'")
+    text = page.ask("document.body.innerText")
+    assert "Events to look up" in text and "failed (critical)" in text
+    page.open(page.ask("document.querySelector('a[href^=\"trend.html\"]').href"), READY)
+    assert page.ask(PICKED).startswith("batch 150 · ")
