@@ -7,28 +7,18 @@ Airflow stops scheduling all DAGs of a module that raises, so a file that is ref
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
-from airflow.sdk.definitions.callback import AsyncCallback
-from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.pipeline_config import PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.pipeline_file import check_runnable, load_pipeline
-from plugins.alerts import run_is_late, task_failed
+from plugins.dag_settings import DEFAULT_ARGS, dag_settings
 from plugins.pairing_operator import PairingJobOperator
 from plugins.replay_timetable import OnlyBackfills
-
-DEFAULT_ARGS = {
-    "owner": "data-engineering",
-    "retries": 2,
-    "retry_delay": timedelta(seconds=30),
-    "retry_exponential_backoff": True,
-    "execution_timeout": timedelta(hours=2),
-}
 
 PARAMS = {
     "max_records": Param(
@@ -73,7 +63,7 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         params=PARAMS,
         tags=["event-pairing"],
         doc_md=doc(pipeline),
-        **_settings(pipeline),
+        **dag_settings(pipeline),
     ) as dag:
         land_events = PairingJobOperator(
             job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline)
@@ -96,7 +86,7 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
         params=REPLAY_PARAMS,
         tags=["event-pairing", "replay"],
         doc_md=replay_doc(pipeline),
-        **_settings(pipeline),
+        **dag_settings(pipeline),
     ) as dag:
         replay_interval = PairingJobOperator(
             job="replay_interval",
@@ -124,15 +114,6 @@ def compounds_asset(pipeline: Pipeline) -> Asset:
 def topic_asset(pipeline: Pipeline) -> Asset:
     """The output topic."""
     return Asset(f"{pipeline.name}/{pipeline.output_topic}", group="event-pairing")
-
-
-def _settings(pipeline: Pipeline) -> dict[str, Any]:
-    # The pool has one slot: the writers of a pipeline come one after the other, whichever of its DAGs they are of.
-    default_args = DEFAULT_ARGS | {"pool": pipeline.name, "on_failure_callback": task_failed}
-    within = timedelta(milliseconds=pipeline.run_deadline_ms)
-    late = AsyncCallback(run_is_late, {"deadline": str(within)})
-    deadline = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, within, late)
-    return {"start_date": datetime(2026, 1, 1), "catchup": False, "default_args": default_args, "deadline": deadline}
 
 
 def doc(pipeline: Pipeline) -> str:
