@@ -15,12 +15,17 @@ from typing import Any
 MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
 LONGEST_MS = 365 * MS_PER_UNIT["d"]
-# A pipeline's replay DAG is named after it, with this behind.
-REPLAY_SUFFIX = "_replay"
+# A pipeline's replay DAG and its maintenance DAG are named after it, with this behind.
+REPLAY_SUFFIX, MAINTENANCE_SUFFIX = "_replay", "_maintenance"
 # In the place of a cron expression: runs begin when there are records.
 ON_DATA = "on_data"
 # Each file here is a pipeline.
 PIPELINES = Path(__file__).resolve().parent / "pipelines"
+
+
+def pipeline_of(dag_id: str) -> str:
+    """The name of a pipeline, given that of one of its DAGs."""
+    return dag_id.removesuffix(REPLAY_SUFFIX).removesuffix(MAINTENANCE_SUFFIX)
 
 
 class PipelineError(ValueError):
@@ -40,6 +45,17 @@ class Quality:
     """Thresholds of the quality report. `max_orphan_ratio`: orphans / compounds of a batch, inclusive."""
 
     max_orphan_ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """The care of the tables. `schedule`: cron, None: only by hand. `raw_retention_ms`: age from which landed records go, None: never.
+    `time_travel_ms`: how long an old version of `open_events` can be read, and so be gone back to.
+    """
+
+    schedule: str | None = "30 3 * * *"
+    raw_retention_ms: int | None = None
+    time_travel_ms: int = 7 * MS_PER_UNIT["d"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,7 @@ class Pipeline:
     replay_schedule: str = "0 * * * *"
     run_deadline_ms: int = 1_800_000
     quality: Quality = field(default_factory=Quality)
+    maintenance: Maintenance = field(default_factory=Maintenance)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -86,6 +103,7 @@ class Pipeline:
         settings["left"], settings["right"] = Side(**settings["left"]), Side(**settings["right"])
         settings["key"] = tuple(settings["key"])
         settings["quality"] = Quality(**settings["quality"])
+        settings["maintenance"] = Maintenance(**settings.get("maintenance", {}))
         return Pipeline(**settings)
 
     @property

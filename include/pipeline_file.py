@@ -13,7 +13,18 @@ from typing import Any
 import yaml
 from croniter import CroniterError, croniter
 
-from include.pipeline_config import ON_DATA, REPLAY_SUFFIX, Pipeline, PipelineError, Quality, Side, parse_duration
+from include.pipeline_config import (
+    MAINTENANCE_SUFFIX,
+    MS_PER_UNIT,
+    ON_DATA,
+    REPLAY_SUFFIX,
+    Maintenance,
+    Pipeline,
+    PipelineError,
+    Quality,
+    Side,
+    parse_duration,
+)
 
 # Columns the tables need for themselves, so no key or payload field may take their names.
 RESERVED_COLUMNS = frozenset(
@@ -79,6 +90,10 @@ class _Reader:
             raise PipelineError(
                 f"{self.path}: file name: {self.path.stem} would be the name of another pipeline's replay DAG; name it otherwise"
             )
+        if self.path.stem.endswith(MAINTENANCE_SUFFIX):
+            raise PipelineError(
+                f"{self.path}: file name: {self.path.stem} would be the name of another pipeline's maintenance DAG; name it otherwise"
+            )
         pipeline = Pipeline(
             name=self.path.stem,
             left=self.side("left"),
@@ -102,6 +117,7 @@ class _Reader:
             run_deadline_ms=self.duration("run_deadline", default="30m"),
             replay_schedule=self.cron("replay_schedule", self.rest.pop("replay_schedule", "0 * * * *")),
             quality=self.quality(),
+            maintenance=self.maintenance(),
         )
         for unknown in self.rest:
             raise self.refuse(str(unknown), "unknown key; nothing reads it, so it would silently do nothing")
@@ -128,6 +144,12 @@ class _Reader:
         if p.schedule == ON_DATA and p.consumer_group is None:
             raise self.refuse(
                 "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
+            )
+        care = p.maintenance
+        if care.raw_retention_ms is not None and care.raw_retention_ms < care.time_travel_ms:
+            raise self.refuse(
+                "maintenance.raw_retention",
+                "must not be shorter than time_travel; batches to go back to would lack their records",
             )
 
     def mapping(self, key: str, missing: str) -> dict[Any, Any]:
@@ -177,13 +199,16 @@ class _Reader:
         value = self.rest.pop(key, default)
         if value is None:
             raise self.refuse(key, f"missing; {missing or f'leave the key out for the default, {default}'}")
-        try:
-            duration = parse_duration(value)
-        except ValueError as error:
-            raise self.refuse(key, str(error)) from None
+        duration = self.milliseconds(key, value)
         if duration < at_least:
             raise self.refuse(key, f"must be at least {at_least} ms, or every event would be a session of its own")
         return duration
+
+    def milliseconds(self, key: str, value: object) -> int:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise self.refuse(key, str(error)) from None
 
     def choice(self, key: str, *allowed: str) -> str:
         value = self.rest.pop(key, allowed[0])
@@ -205,11 +230,10 @@ class _Reader:
 
     def schedule(self) -> str | None:
         value = self.rest.pop("schedule", "*/5 * * * *")
-        return (
-            value
-            if value in (None, ON_DATA)
-            else self.cron("schedule", value, f" (null: only by hand; {ON_DATA}: when there is data)")
-        )
+        return ON_DATA if value == ON_DATA else self.cron_or_null("schedule", value, f"; {ON_DATA}: when there is data")
+
+    def cron_or_null(self, key: str, value: object, more: str = "") -> str | None:
+        return None if value is None else self.cron(key, value, f" (null: only by hand{more})")
 
     def cron(self, key: str, value: object, otherwise: str = "") -> str:
         if isinstance(value, str) and _comes_round(value):
@@ -237,3 +261,19 @@ class _Reader:
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
             raise self.refuse("quality.max_orphan_ratio", f"{ratio!r} is not a number from 0 to 1")
         return Quality(float(ratio))
+
+    def maintenance(self) -> Maintenance:
+        value = self.rest.pop("maintenance", {})
+        if not isinstance(value, dict):
+            raise self.refuse("maintenance", "must be a mapping of schedule, raw_retention and time_travel")
+        value, default = dict(value), Maintenance()
+        schedule = self.cron_or_null("maintenance.schedule", value.pop("schedule", default.schedule))
+        kept, back = value.pop("raw_retention", None), value.pop("time_travel", None)
+        self.nothing_left("maintenance", value)
+        raw_retention_ms = None if kept is None else self.milliseconds("maintenance.raw_retention", kept)
+        time_travel_ms = default.time_travel_ms if back is None else self.milliseconds("maintenance.time_travel", back)
+        if time_travel_ms < MS_PER_UNIT["d"]:
+            raise self.refuse(
+                "maintenance.time_travel", "must be at least 1d; files would be deleted that somebody is reading"
+            )
+        return Maintenance(schedule, raw_retention_ms, time_travel_ms)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.pipeline_config import PIPELINES, REPLAY_SUFFIX
+from include.pipeline_config import PIPELINES, pipeline_of
 
 _log = logging.getLogger(__name__)
 # The pipelines whose pools this process knows to be there.
@@ -29,7 +29,7 @@ def on_starting(component: Any) -> None:
 @hookimpl
 def on_dag_run_running(dag_run: Any, msg: str) -> None:
     """Called in the scheduler when a run begins: its pipeline's file may have come after the scheduler's start."""
-    name = dag_run.dag_id.removesuffix(REPLAY_SUFFIX)
+    name = pipeline_of(dag_run.dag_id)
     if name not in _known and (PIPELINES / f"{name}.yaml").is_file():
         # Not here, where the scheduler is in the midst of a transaction: SQLite has one writer at a time.
         Thread(target=make_pools, name="pools", daemon=True).start()
@@ -46,7 +46,7 @@ def make_pools() -> list[str]:
         try:
             with create_session() as session:
                 if missing := Pool.get_pool(name, session=session) is None:
-                    description = f"The writers of pipeline {name}, live and replay, one after the other"
+                    description = f"The writers of pipeline {name}, live, replay and maintenance, one after the other"
                     session.add(Pool(pool=name, slots=1, description=description, include_deferred=False))
         except IntegrityError:
             _log.info("pool %s was made by another part of Airflow at the same moment", name)

@@ -18,7 +18,7 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from include.pipeline_config import REPLAY_SUFFIX
+from include.pipeline_config import pipeline_of
 from include.warehouse_folder import pages_folder, warehouse_root
 from plugins.quality_runs import batch_of
 
@@ -54,7 +54,7 @@ app = FastAPI(
 @app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}")
 def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: str | None = None) -> Response:
     """Sends from Airflow's page of a DAG, run or task to the report of its batch: of a DAG the newest one."""
-    name = _pipeline(dag_id.removesuffix(REPLAY_SUFFIX))
+    name = _pipeline(pipeline_of(dag_id))
     batch_id = batch_of(_folder(name), dag_id, run_id, task_id) if run_id else None
     if run_id and batch_id is None:
         return _not_yet(f"This run has not worked on a batch of {name} yet.", f"{_up(request)}{name}")

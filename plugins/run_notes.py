@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.pipeline_config import PIPELINES, REPLAY_SUFFIX
+from include.pipeline_config import PIPELINES, pipeline_of
 
 # Airflow takes no longer ones.
 _LONGEST = 1000
@@ -70,17 +70,23 @@ def _late(counts: Counts) -> str:
     return "; ".join(f"{what}: {number}" for what, number in told.items() if number)
 
 
+def _maintained(counts: Counts) -> str:
+    told = {"files put together": counts.get("files_put_together"), "raw rows removed": counts.get("removed")}
+    return "; ".join(f"{what}: {number:,}" for what, number in told.items() if number) or "nothing to do"
+
+
 _TELL = {
     "land_events": _landed,
     "pair_events": _paired,
     "replay_interval": _replayed,
     "publish_compounds": _published,
     "replay_late": _late,
+    "maintain_tables": _maintained,
 }
 
 
 def _add_note(dag_run: Any) -> None:
-    name = dag_run.dag_id.removesuffix(REPLAY_SUFFIX)
+    name = pipeline_of(dag_run.dag_id)
     if not (PIPELINES / f"{name}.yaml").is_file():
         return
     # Only where there is a database are listeners of runs called.

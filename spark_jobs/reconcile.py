@@ -26,10 +26,14 @@ from spark_jobs.reconciling import inputs, outputs, planned
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.session import expect_rows, reading_session
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, Rewind
+from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, REMOVED, Ledger, LedgerRow, Rewind
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
 
 Counts = dict[str, int]
+_REMOVED, _REMOVED_SEEN = (
+    "records removed from the raw tables for their age",
+    "… that have an outcome or are on the input topics",
+)
 
 
 class Answer(NamedTuple):
@@ -42,7 +46,8 @@ class Answer(NamedTuple):
 
 class _Started(NamedTuple):
     """Everything that is fixed at the start. `horizon`: the last published batch; `ledger`: the rows up to it. `paired`: the row of
-    the last batch up to it that no rewind gave up, the last of those (`counting`) that answer for the input.
+    the last batch up to it that no rewind gave up, the last of those (`counting`) that answer for the input. `removed`: the last batch
+    whose raw rows were given up for their age, 0 for none.
     """
 
     horizon: int
@@ -50,6 +55,7 @@ class _Started(NamedTuple):
     ledger: DataFrame
     counting: DataFrame
     rewinds: list[Rewind]
+    removed: int
     topics: TopicsNow
     output: OutputTopic
 
@@ -66,21 +72,25 @@ def _compare(warehouse: Warehouse, started: _Started, read: Reader) -> Answer:
     ranges = planned.planned_ranges(started.counting)
     # While a rewind is not published, the tables are behind the horizon already.
     landed_until = started.paired.batch_id
-    raw = inputs.raw_rows(warehouse, landed_until)
+    kept = F.col("batch_id") > started.removed
+    # Rows that are about to be removed may still be there.
+    raw = inputs.raw_rows(warehouse, landed_until).where(kept)
     offsets, lost = _offsets(ranges)
     expect_rows(warehouse.spark, offsets)
     open_version = started.paired.versions[OPEN]
     void = planned.is_void(started.rewinds)
     claims = inputs.outcomes(warehouse, started.ledger, void, landed_until, open_version)
     records = read(warehouse.spark, _input_spans(ranges, started), False)
-    places = inputs.by_place(raw, claims, records).persist(StorageLevel.DISK_ONLY)
+    places = inputs.by_place(raw, claims, records).withColumn("removed", inputs.was_removed(ranges, started.removed))
+    places = places.persist(StorageLevel.DISK_ONLY)
     compounds, absent = _compounds(warehouse, started, read)
     try:
         offenders = offenders_of(
             [
                 planned.check_contiguous(ranges),
                 planned.check_steps(started.ledger, started.rewinds),
-                *planned.check_landed(started.counting, ranges, raw),
+                *planned.check_landed(started.counting, ranges.where(kept), raw),
+                planned.check_removed(started.counting, started.removed),
                 inputs.check_places(places),
                 outputs.check_compounds(absent, warehouse.pipeline),
             ]
@@ -90,9 +100,19 @@ def _compare(warehouse: Warehouse, started: _Started, read: Reader) -> Answer:
     finally:
         places.unpersist()
         compounds.unpersist()
-    # Collapsed events are in no table but the raw ones, so only their number can be compared.
-    collapsed = [found for found in offenders if found.finding is Finding.NO_OUTCOME and found.number == counts["collapsed"]]
-    return Answer(started.horizon, counts, [found for found in offenders if found not in collapsed])
+    return Answer(started.horizon, counts, _without_collapsed(offenders, counts))
+
+
+def _without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offenders]:
+    """Collapsed events are in no table but the raw ones, and nowhere once these are removed, so only their number can be compared."""
+    seen = {found.finding: found.number for found in offenders}
+    unseen = counts[_REMOVED] - counts[_REMOVED_SEEN]
+    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts["collapsed"]:
+        return [found for found in offenders if found.finding is not Finding.NO_OUTCOME]
+    if unseen:
+        told = f"{unseen} raw rows were removed whose records are on no topic and in no table; {counts['collapsed']} events are collapsed"
+        offenders = [*offenders, Offenders(Finding.REMOVED_WITHOUT_OUTCOME, unseen, [told])]
+    return offenders
 
 
 def _start(warehouse: Warehouse) -> _Started | None:
@@ -109,6 +129,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
         # All that is published was given up, and the rewind is about to be published.
         return None
     steps = {row.step: row for row in ledger.rows(last, last)}
+    removal = ledger.removal()
     columns = ["batch_id", "kind", "step", "offsets", "counts"]
     rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon).select(columns)
     # Read once: many questions are asked of it, and each would plan a scan of the table anew.
@@ -119,7 +140,8 @@ def _start(warehouse: Warehouse) -> _Started | None:
     wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
     checked_ids(pipeline, steps[PLANNED].counts, topics)
-    return _Started(horizon, steps[PAIRED], rows, counting, rewinds, topics, output)
+    removed = removal.batch_id if removal else 0
+    return _Started(horizon, steps[PAIRED], rows, counting, rewinds, removed, topics, output)
 
 
 def _batches(started: _Started) -> Counts:
@@ -184,6 +206,11 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         return {name: found[name] if found else 0 for name in conditions}
 
     paired = started.counting.where(F.col("step") == PAIRED)
+    removed = (
+        started.counting.where(F.col("step") == REMOVED)
+        .agg(F.sum(F.try_element_at("counts", F.lit(REMOVED))).alias("rows"))
+        .first()
+    )
     collapsed = paired.agg(F.sum(F.try_element_at("counts", F.lit("collapsed"))).alias("collapsed")).first()
     landed = how_many(
         places,
@@ -192,6 +219,7 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         rejected="rejected_events > 0",
         open="open_events > 0",
         topic_gone="raw > 0 and records = 0",
+        removed="removed and (outcomes > 0 or records > 0)",
     )
     sent = how_many(
         compounds.withColumn("ours", outputs.is_ours(warehouse.pipeline)),
@@ -208,6 +236,8 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         "… in open_events": landed["open"],
         "collapsed": (collapsed and collapsed["collapsed"]) or 0,
         "… no longer on the input topics": landed["topic_gone"],
+        _REMOVED: (removed and removed["rows"]) or 0,
+        _REMOVED_SEEN: landed["removed"],
         "compounds to be published": sent["due"],
         "… on the output topic": sent["on_topic"],
         "… no longer on it (retention, or another topic)": sent["removed"],

@@ -23,7 +23,7 @@ from include.pipeline_config import Pipeline
 
 JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
 _IMPORTED = [
-    *(f"spark_jobs.{job}" for job in (*JOBS, "replay_interval")),
+    *(f"spark_jobs.{job}" for job in (*JOBS, "replay_interval", "maintain_tables")),
     "pyspark.sql.connect.session",
     "great_expectations",
     "great_expectations.render.renderer",

@@ -22,6 +22,8 @@ class Finding(StrEnum):
     ROWS_NOT_PLANNED = "raw rows outside the offsets that their batch planned"
     ROWS_NOT_COUNTED = "batches with other raw rows than the ledger counts"
     NOT_LANDED = "records on an input topic that are not in its raw table"
+    REMOVED_NOT_COUNTED = "batches with other raw rows removed for their age than the ledger counts landed"
+    REMOVED_WITHOUT_OUTCOME = "raw rows removed for their age whose record has no outcome"
     LANDED_TWICE = "records that are in a raw table twice"
     LANDED_OTHERWISE = "raw rows that differ from the record on the topic"
     NEVER_LANDED = "outcomes of records that no raw table has"

@@ -73,10 +73,20 @@ def by_place(raw: DataFrame, claims: DataFrame, records: DataFrame) -> DataFrame
     )
 
 
+def was_removed(ranges: DataFrame, removed: int) -> Column:
+    """Whether the raw row of a place was given up for its age, as those of all batches up to `removed` (0: none) were."""
+    old = ranges.where(F.col("batch_id") <= removed).groupBy("topic", "partition").agg(F.max("until_offset").alias("until"))
+    found = F.lit(False)
+    for row in old.collect() if removed else ():
+        of_partition = (F.col("topic") == row["topic"]) & (F.col("partition") == row["partition"])
+        found = found | (of_partition & (F.col("offset") < row["until"]))
+    return found
+
+
 def check_places(places: DataFrame) -> DataFrame:
     """What is wrong with which record. Records that the topic no longer has are not among it."""
     landed, claimed = F.col("raw") > 0, F.col("outcomes") > 0
-    rejected = F.col("problem").isNotNull()
+    rejected, removed = F.col("problem").isNotNull(), F.col("removed")
     tables = F.concat_ws(
         ", ", *(F.when(F.col(name) > 0, F.format_string(f"%d x {name}", name)) for name in (COMPOUNDS, REJECTED, OPEN))
     )
@@ -85,12 +95,12 @@ def check_places(places: DataFrame) -> DataFrame:
         places,
         F.when(F.col("outcomes") > 1, F.concat(where, F.lit(" in "), tables)).otherwise(where),
         {
-            Finding.NOT_LANDED: ~landed & (F.col("records") > 0),
+            Finding.NOT_LANDED: ~landed & (F.col("records") > 0) & ~removed,
             Finding.LANDED_TWICE: F.col("raw") > 1,
             Finding.LANDED_OTHERWISE: F.col("differs"),
-            Finding.NEVER_LANDED: ~landed & claimed,
+            Finding.NEVER_LANDED: ~landed & claimed & ~removed,
             Finding.NOT_REJECTED: landed & rejected & ~claimed,
-            Finding.NO_OUTCOME: landed & ~rejected & ~claimed,
+            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~claimed,
             Finding.TWO_OUTCOMES: F.col("outcomes") > 1,
         },
     )

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, Rewind
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REMOVED, Rewind
 
 
 def is_void(rewinds: list[Rewind]) -> Column:
@@ -70,6 +70,20 @@ def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
             )
             for which, finding in (("missing", Finding.STEP_MISSING), ("twice", Finding.STEP_TWICE))
         ),
+    )
+
+
+def check_removed(counting: DataFrame, removed: int) -> DataFrame:
+    """As many raw rows were removed for their age as the batches up to `removed` had landed."""
+
+    def counted(step: str, name: str) -> Column:
+        return _sum(F.when(F.col("step") == step, F.try_element_at("counts", F.lit(name)))).alias(name)
+
+    both = counting.where(F.col("batch_id") <= removed).agg(counted(LANDED, "landed"), counted(REMOVED, REMOVED))
+    return flagged(
+        both,
+        F.format_string(f"batches 1 to {removed}: %d raw rows landed, %d removed", "landed", REMOVED),
+        {Finding.REMOVED_NOT_COUNTED: F.col("landed") != F.col(REMOVED)},
     )
 
 

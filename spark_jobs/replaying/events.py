@@ -13,8 +13,10 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from spark_jobs.pair_events import accepted_events
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.rehearsal.words import moment
 from spark_jobs.replaying.window import REACH, Window, window_of
-from spark_jobs.storage.ledger import LedgerRow
+from spark_jobs.storage.ledger import REMOVED_UNTIL, LedgerRow
 from spark_jobs.storage.tables import Warehouse
 
 
@@ -56,7 +58,14 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
             first -= span
             all_of_them = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
             further = _cut_off(all_of_them, pipeline, window, first)
-        yield reduce(DataFrame.unionAll, pieces)
+        events = reduce(DataFrame.unionAll, pieces)
+        removed = planned.counts.get(REMOVED_UNTIL)
+        if removed is not None and _cut_off(events, pipeline, window, removed + 1):
+            raise NeedsOperator(
+                f"the interval {window} cannot be replayed: sessions reach into it from before {moment(removed + 1)}, where raw rows were removed "
+                "for their age; begin later"
+            )
+        yield events
 
 
 def _cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: int) -> list[Row]:

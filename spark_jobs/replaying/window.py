@@ -12,7 +12,7 @@ from spark_jobs.broker.topic_ids import known_ids
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rehearsal.words import moment
 from spark_jobs.rewinding.revisions import carried
-from spark_jobs.storage.ledger import PLANNED, REPLAY, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PLANNED, REMOVED_UNTIL, REPLAY, Ledger, LedgerRow
 from spark_jobs.storage.tables import Warehouse
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -80,9 +80,17 @@ def check_window(window: Window, last: LedgerRow, warehouse: Warehouse) -> None:
 
 
 def plan_of(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
-    """The plan of a replay, a batch of its own after `last` (as `finish_batch` gives it). It reads nothing from the topics."""
+    """The plan of a replay, a batch of its own after `last` (as `finish_batch` gives it). It reads nothing from the topics.
+
+    Raises NeedsOperator if raw rows of the interval were removed for their age.
+    """
     pipeline, now = warehouse.pipeline, datetime.now(UTC)
-    counts = {WINDOW_START: window.start, WINDOW_END: window.end, REACH: _reach(ledger, warehouse)}
+    counts = {
+        WINDOW_START: window.start,
+        WINDOW_END: window.end,
+        REACH: _reach(ledger, warehouse),
+        **_removed(ledger, window),
+    }
     return LedgerRow(
         batch_id=last.batch_id + 1,
         kind=REPLAY,
@@ -96,6 +104,20 @@ def plan_of(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Windo
         config_hash=pipeline.config_hash,
         started_at=now,
     )
+
+
+def _removed(ledger: Ledger, window: Window) -> dict[str, int]:
+    """Up to which event time, inclusive, raw rows may be gone; empty if none are."""
+    removal = ledger.removal()
+    if removal is None or REMOVED_UNTIL not in removal.counts:
+        return {}
+    until = removal.counts[REMOVED_UNTIL]
+    if window.start <= until:
+        raise NeedsOperator(
+            f"the interval {window} cannot be replayed: raw rows with events up to {moment(until)} were removed for their age; begin at "
+            f"{moment(until + 1)} or later"
+        )
+    return {REMOVED_UNTIL: until}
 
 
 def _reach(ledger: Ledger, warehouse: Warehouse) -> int:

@@ -38,6 +38,8 @@ class Preview(NamedTuple):
 def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
     """Only reads. Raises NeedsOperator if open_events cannot be brought back."""
     check_open_events(warehouse, target.to_batch, target.open_version, target.open_after)
+    if target.removed:
+        _check_still_landed(warehouse, target)
     landed, rows = _landed(warehouse, target), _rows(warehouse, target)
     again, lost = dict[OffsetRange, str | None](), []
     for at in starting_ranges(target):
@@ -56,6 +58,16 @@ def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
         again,
         lost,
     )
+
+
+def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
+    """An event that is open again may be rejected, with its bytes, which only the raw tables have."""
+    waiting = warehouse.read(OPEN, target.open_version)
+    if gone := waiting.where(F.col("batch_id") <= target.removed).count():
+        raise NeedsOperator(
+            f"{gone} events that batch {target.to_batch} left open are no longer in the raw tables, whose rows were removed for their age up "
+            f"to batch {target.removed}: go back to a later batch"
+        )
 
 
 def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:

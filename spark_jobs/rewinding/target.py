@@ -19,7 +19,8 @@ class Target(NamedTuple):
     """Where a rewind goes back to. `base`: the `paired` row of batch `to_batch`, None for 0, the time before the first batch.
 
     `given_up`: the `planned` rows of all later batches. `last_paired` and `published`: the largest batch_ids with these steps.
-    `before`: the `planned` rows of the batches from `corrected_from` on that an earlier rewind is still correcting.
+    `before`: the `planned` rows of the batches from `corrected_from` on that an earlier rewind is still correcting. `removed`: the
+    last batch whose raw rows were given up for their age, 0 for none.
     """
 
     to_batch: int
@@ -28,6 +29,7 @@ class Target(NamedTuple):
     last_paired: int
     published: int
     before: list[LedgerRow]
+    removed: int = 0
 
     @property
     def newest(self) -> int:
@@ -65,6 +67,13 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
                 f"batch {to_batch} is void, rewind {rewind.batch_id} went back to batch {rewind.to_batch}: name batch "
                 f"{rewind.to_batch} or one from {rewind.batch_id} on"
             )
+    removal = ledger.removal()
+    removed = removal.batch_id if removal else 0
+    if to_batch < removed:
+        raise NeedsOperator(
+            f"the raw rows of batch {removed} and of all before it were removed for their age, so nothing can go on from batch {to_batch}: "
+            f"name batch {removed} or a later one"
+        )
     rows = ledger.rows(to_batch)
     base = next((row for row in rows if (row.batch_id, row.step) == (to_batch, PAIRED)), None)
     if to_batch and base is None:
@@ -79,7 +88,7 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
     first = base.counts.get(CORRECTED_FROM, to_batch) if base else to_batch
     before = [row for row in (ledger.rows(first, to_batch) if first < to_batch else []) if row.step == PLANNED]
     given_up = [row for row in rows if row.step == PLANNED and row.batch_id > to_batch]
-    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before)
+    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before, removed)
 
 
 def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:

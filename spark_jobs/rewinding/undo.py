@@ -18,7 +18,7 @@ from spark_jobs.storage.ledger import PAIRED, TO_BATCH, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
 
 # How Spark and Delta say that a version's log or files were deleted.
-_GONE = ("DELTA_VERSION_NOT_FOUND", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND")
+_GONE = ("DELTA_VERSION_NOT_FOUND", "DELTA_NO_RECREATABLE_HISTORY_FOUND", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND")
 
 
 def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:

@@ -91,4 +91,12 @@ def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
 
 def _of_any_pipeline(pipeline: Pipeline, step: str) -> str:
     """The step as fault points call it: raw tables by their side, for their names are the pipeline's own."""
-    return {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}.get(step, step)
+    sides = {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}
+    return next(
+        (step.removesuffix(table) + name for table, name in sides.items() if step in (table, removal_step(table))), step
+    )
+
+
+def removal_step(table: str) -> str:
+    """The step under which rows of a raw table are removed for their age; landing has used up its own for these batches."""
+    return f"removed_{table}"

@@ -6,9 +6,11 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
@@ -75,6 +77,29 @@ def largest(table: DeltaTable, column: str) -> int | None:
     """The largest number of a column, by the statistics of the files; None if there are no rows."""
     files = pa.table(table.get_add_actions(flatten=True))
     return pc.max(files.column(f"max.{column}")).as_py() if files.num_rows else None
+
+
+def rows_between(
+    table: DeltaTable, column: str, first: int, last: int | None, columns: list[str] | None
+) -> list[dict[str, Any]]:
+    """The rows whose number `column` is in first..last, both inclusive; `last` None: from first on. `columns` None: all of them.
+
+    Only the files are opened that can have such rows, by their statistics: of a table that grows, the newest ones.
+    """
+    files = pa.table(table.get_add_actions(flatten=True))
+    if not files.num_rows:
+        return []
+    least, most = (files.column(f"{end}.{column}").to_pylist() for end in ("min", "max"))
+    folder = Path(unquote(urlsplit(table.table_uri).path))
+    wanted = [
+        str(folder / unquote(path))
+        for path, low, high in zip(files.column("path").to_pylist(), least, most, strict=True)
+        if (high is None or high >= first) and (last is None or low is None or low <= last)
+    ]
+    number = ds.field(column)
+    fits = number >= first if last is None else (number >= first) & (number <= last)
+    rows = ds.dataset(wanted, schema=pa.schema(table.schema().to_arrow()), format="parquet")
+    return list(rows.to_table(columns=columns, filter=fits).to_pylist()) if wanted else []
 
 
 def create(path: str, schema: StructType, properties: dict[str, str]) -> bool:

@@ -13,9 +13,15 @@ from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.tables import LEDGER, Condition, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
+# Not every batch comes to this one: its raw rows, and those of all batches before it, are given up for their age.
+REMOVED = "removed"
+_IN_ORDER = (*STEPS, REMOVED)
 LIVE, REPLAY, REWIND = "live", "replay", "rewind"
 TO_BATCH = "to_batch"
-_RECENT = 20
+# Carried by `removed` rows and by plans of replays after them: the largest timestamp of an event that was ever removed.
+REMOVED_UNTIL = "removed_until"
+# Seldom does a step lag further behind than the first of these, and hardly ever further than the second.
+_RECENT = (1, 20)
 
 
 class OffsetRange(NamedTuple):
@@ -92,29 +98,28 @@ class Ledger:
 
     def last_batch(self) -> dict[str, LedgerRow]:
         """Step -> row of the batch with the largest id; empty before the first plan."""
-        newest = self.warehouse.newest_batch(LEDGER)
-        return {} if newest is None else {row.step: row for row in self.rows(newest, newest)}
+        return {row.step: row for row in self._checked(self.warehouse.newest_rows(LEDGER, 0))}
 
     def last_ids(self) -> dict[str, int]:
         """Step -> the largest batch_id for which it is recorded; 0 for a step that never was."""
-        newest = self.warehouse.newest_batch(LEDGER)
         found = dict.fromkeys(STEPS, 0)
-        if newest is None:
-            return found
-        # Seldom does a step lag further behind.
-        for first in (max(newest - _RECENT, 1), 1):
-            for row in self._read(first):
-                found[row.step] = max(found[row.step], row.batch_id)
-            if all(found.values()) or first == 1:
+        for before in (*_RECENT, None):
+            wanted = ["batch_id", "step"]
+            recent = (
+                self.warehouse.newest_rows(LEDGER, before, wanted)
+                if before
+                else self.warehouse.small_rows(LEDGER, 1, columns=wanted)
+            )
+            for row in recent:
+                if row["step"] in found:
+                    found[row["step"]] = max(found[row["step"]], row["batch_id"])
+            if all(found.values()) or min((row["batch_id"] for row in recent), default=1) == 1:
                 break
         return found
 
     def rows(self, first: int, last: int | None = None) -> list[LedgerRow]:
         """All rows of the batches first..last, both inclusive, by batch and step; `last` None: up to the newest."""
-        found = self._read(first, last)
-        for row in found[:1]:
-            self._check_identity(row)
-        return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
+        return self._checked(self.warehouse.small_rows(LEDGER, first, last))
 
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
@@ -123,14 +128,26 @@ class Ledger:
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
-        return rewinds_among(self._read(1))
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind", "step"])
+        ids = [row["batch_id"] for row in known if (row["kind"], row["step"]) == (REWIND, PLANNED)]
+        return rewinds_among(row for batch_id in ids for row in self.rows(batch_id, batch_id))
 
     def settings(self) -> list[Pipeline]:
         """All settings that batches were planned with, each once."""
-        return [Pipeline.from_json(text) for text in sorted({row.config for row in self._read(1)})]
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["config"])
+        return [Pipeline.from_json(text) for text in sorted({row["config"] for row in known})]
 
-    def _read(self, first: int, last: int | None = None) -> list[LedgerRow]:
-        return [_from_row(row) for row in self.warehouse.small_rows(LEDGER, first, last)]
+    def removal(self) -> LedgerRow | None:
+        """The last `removed` row: of its batch, and of all before it, the raw rows are given up; None if none ever were."""
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])
+        last = max((row["batch_id"] for row in known if row["step"] == REMOVED), default=None)
+        return None if last is None else next(row for row in self.rows(last, last) if row.step == REMOVED)
+
+    def _checked(self, found: list[dict[str, Any]]) -> list[LedgerRow]:
+        rows = [_from_row(row) for row in found]
+        for row in rows[:1]:
+            self._check_identity(row)
+        return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
     def _check_identity(self, row: LedgerRow) -> None:
         ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity

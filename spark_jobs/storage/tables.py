@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.delta_log import create, in_folder, largest
+from spark_jobs.storage.delta_log import create, in_folder, largest, rows_between
 from spark_jobs.storage.faults import files_named
 
 LEDGER = "batch_ledger"
@@ -39,6 +39,9 @@ _OFFSETS = (
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
+
+# Many small commits: a checkpoint every 100 keeps the cost of a commit flat (10, the default, shows as spikes).
+CHECKPOINT_EVERY = "100"
 
 
 # Makes a condition from what gives a column by its name, pyarrow's or Spark's, with what both have: comparisons, &, | and isin.
@@ -140,18 +143,29 @@ class Warehouse:
         newest = self.read(table).agg(F.max("batch_id")).first()
         return None if newest is None or newest[0] is None else int(newest[0])
 
-    def small_rows(self, table: str, first: int, last: int | None = None) -> list[dict[str, Any]]:
+    def small_rows(
+        self, table: str, first: int, last: int | None = None, columns: list[str] | None = None
+    ) -> list[dict[str, Any]]:
         """The rows of the batches first..last, both inclusive, of a table with few rows a batch; `last` None: to the newest.
 
-        Maps are dicts or lists of pairs.
+        `columns`: only these. Maps are dicts or lists of pairs.
         """
         if known := self._in_folder(table):
-            batch_id = pc.field("batch_id")
-            wanted = batch_id >= first if last is None else (batch_id >= first) & (batch_id <= last)
-            return list(known.to_pyarrow_dataset().to_table(filter=wanted).to_pylist())
+            with self.at_work_on(table):
+                return rows_between(known, "batch_id", first, last, columns)
         number = F.col("batch_id")
         mine = number >= first if last is None else number.between(first, last)
-        return [row.asDict(recursive=True) for row in self.read(table).where(mine).collect()]
+        rows = self.read(table).where(mine)
+        return [row.asDict(recursive=True) for row in (rows.select(*columns) if columns else rows).collect()]
+
+    def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
+        if known := self._in_folder(table):
+            with self.at_work_on(table):
+                newest = largest(known, "batch_id")
+                return [] if newest is None else rows_between(known, "batch_id", newest - before, None, columns)
+        newest = self.newest_batch(table)
+        return [] if newest is None else self.small_rows(table, newest - before, columns=columns)
 
     def found(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table this reads what the condition and the columns need, and no more."""
@@ -182,8 +196,7 @@ class Warehouse:
             return
         declared = declared_schema(self.pipeline, table)
         searched = ",".join(name for name in SEARCHED if name in declared.fieldNames())
-        # Many small commits: a checkpoint every 100 keeps the cost of a commit flat (10, the default, shows as spikes).
-        properties = {"delta.checkpointInterval": "100", "delta.dataSkippingStatsColumns": searched}
+        properties = {"delta.checkpointInterval": CHECKPOINT_EVERY, "delta.dataSkippingStatsColumns": searched}
         if not create(self.path(table), declared, properties):
             told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
             columns = schemas(self.pipeline)[table]

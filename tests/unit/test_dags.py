@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pendulum
 import pytest
-from airflow.sdk import CronDataIntervalTimetable
+from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.timetables.base import TimeRestriction
 
@@ -38,7 +38,7 @@ def dag_bag(tmp_path_factory):
 def test_exactly_the_dags_of_the_pipelines(dag_bag):
     bag = dag_bag(ROOT / "dags")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"calls", "calls_replay"}
+    assert set(bag.dags) == {"calls", "calls_replay", "calls_maintenance"}
 
 
 def test_the_live_dag(dag_bag):
@@ -132,7 +132,7 @@ def test_what_an_operator_accepts_reaches_the_job(dag_bag):
 
 def test_every_task_has_the_default_arguments_and_connections(dag_bag):
     tasks = [task for dag in dag_bag(ROOT / "dags").dags.values() for task in dag.tasks]
-    assert len(tasks) == 7
+    assert len(tasks) == 8
     for task in tasks:
         assert (task.owner, task.retries, task.execution_timeout) == ("data-engineering", 2, timedelta(hours=2))
         assert task._conn_id == "spark_default"
@@ -152,6 +152,18 @@ def test_assets_are_what_the_tasks_change(dag_bag):
         ("calls_replay", "replay_interval"): ["calls/compound_events"],
         ("calls_replay", "publish_compounds"): ["calls/outputTopic"],
     }
+
+
+def test_the_maintenance_dag(dag_bag, project):
+    dag = dag_bag(ROOT / "dags").dags["calls_maintenance"]
+    assert [task.task_id for task in dag.tasks] == ["maintain_tables"]
+    assert not dag.is_paused_upon_creation and "maintain_tables" in dag.doc_md
+    # A DAG that is new at noon first runs in the night: a run at once would keep the first batch waiting.
+    assert isinstance(dag.timetable, CronTriggerTimetable) and not dag.timetable.run_immediately
+    assert dag.timetable.expression == "30 3 * * *"
+    file = project / "include/pipelines/calls.yaml"
+    file.write_text(file.read_text() + "\nmaintenance: {schedule: null}\n")
+    assert dag_bag(project / "dags").dags["calls_maintenance"].schedule is None
 
 
 def test_the_replay_dag(dag_bag):
@@ -232,7 +244,7 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
         file.write_text(right.replace("grace: 3m", "grace: -3m"))
     bag = dag_bag(project / "dags")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"calls", "calls_replay", "orders", "my_orders_"}
+    assert set(bag.dags) == {"calls", "calls_replay", "calls_maintenance", "orders", "my_orders_"}
     assert [task.task_id for task in bag.dags["calls"].topological_sort()] == TASKS
 
     refused = bag.dags["orders"]
@@ -245,5 +257,5 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
     broken["orders"].write_text(right.replace("Topic", "Orders"))
     broken["my orders!"].unlink()
     assert {name: len(dag.tasks) for name, dag in dag_bag(project / "dags").dags.items()} == {
-        "calls": 4, "calls_replay": 3, "orders": 4, "orders_replay": 3,
+        "calls": 4, "calls_replay": 3, "calls_maintenance": 1, "orders": 4, "orders_replay": 3, "orders_maintenance": 1,
     }  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.delta_log import append, create, in_folder, largest
+from spark_jobs.storage.delta_log import append, create, in_folder, largest, rows_between
 
 SCHEMA = (
     StructType()
@@ -108,3 +110,26 @@ def test_a_missing_table_and_a_broken_log_are_told(path, tmp_path):
 
 def test_a_file_uri_is_a_folder(path):
     assert in_folder("file://" + path.replace(" ", "%20")).version() == 0
+
+
+def test_only_the_files_that_can_have_the_rows_are_opened(path):
+    for batch_id in range(1, 6):
+        append(path, [row(batch_id), row(batch_id, "landed")], "p.planned", batch_id, f"planned of batch {batch_id}")
+
+    def found(first, last=None, columns=None):
+        return rows_between(in_folder(path), "batch_id", first, last, columns)
+
+    assert sorted(each["batch_id"] for each in found(2, 3)) == [2, 2, 3, 3]
+    assert found(5, columns=["step"]) == [{"step": "planned"}, {"step": "landed"}]
+    assert found(6) == found(3, 2) == []
+    # The others might as well not be there.
+    for file in map(unquote, DeltaTable(path).file_uris()):
+        if not any(each["batch_id"] > 3 for each in pq.read_table(file).to_pylist()):
+            Path(file).unlink()
+    assert sorted(each["batch_id"] for each in found(4)) == [4, 4, 5, 5]
+    with pytest.raises(FileNotFoundError):
+        found(1)
+
+
+def test_a_table_without_rows_has_none(path):
+    assert rows_between(in_folder(path), "batch_id", 1, None, None) == []

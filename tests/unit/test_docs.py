@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from include.pipeline_config import Pipeline, PipelineError, Quality, Side
+from include.pipeline_config import Maintenance, Pipeline, PipelineError, Quality, Side
 from include.pipeline_file import load_pipeline
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_LANDING, Reason
@@ -52,6 +52,7 @@ def accepted_keys() -> set[str]:
     """What a pipeline file may hold, from the classes that hold it."""
     nested: dict[str, list[str]] = {side: [f"{side}.{f.name}" for f in fields(Side)] for side in ("left", "right")}
     nested |= {"quality": [f"quality.{f.name}" for f in fields(Quality)], "output_topic": ["output.topic"], "name": []}
+    nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
     return {key for f in fields(Pipeline) for key in nested.get(f.name, [f.name.removesuffix("_ms")])}
 
 

@@ -1,11 +1,12 @@
 """Broken pipeline files: one line that names file, key and consequence."""
 
+import json
 from dataclasses import asdict
 
 import pytest
 import yaml
 
-from include.pipeline_config import Pipeline, PipelineError, parse_duration
+from include.pipeline_config import Maintenance, Pipeline, PipelineError, parse_duration
 from include.pipeline_file import load_pipeline
 from tests.timeline import CALLS, ROOT
 
@@ -56,6 +57,15 @@ BROKEN = {
     "schedule by name": ({"schedule": "@daily"}, "schedule: '@daily' is no cron expression"),
     "session shorter than gap": ({"max_session": "1s"}, "max_session: must not be shorter than gap"),
     "ratio": ({"quality": {"max_orphan_ratio": 2}}, "quality.max_orphan_ratio: 2 is not a number from 0 to 1"),
+    "raw rows younger than what can be gone back to": (
+        {"maintenance": {"raw_retention": "2d", "time_travel": "3d"}},
+        "maintenance.raw_retention: must not be shorter than time_travel",
+    ),
+    "time travel": ({"maintenance": {"time_travel": "23h"}}, "maintenance.time_travel: must be at least 1d"),
+    "no age": ({"maintenance": {"raw_retention": "a month"}}, "maintenance.raw_retention: 'a month' is not a duration"),
+    "maintenance often": ({"maintenance": {"schedule": "often"}}, "maintenance.schedule: 'often' is no cron expression"),
+    "maintenance of nothing": ({"maintenance": None}, "maintenance: must be a mapping"),
+    "unknown in maintenance": ({"maintenance": {"vacuum": "1d"}}, "maintenance.vacuum: unknown key"),
     "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
 }
 
@@ -148,6 +158,23 @@ def test_names_with_anything_but_letters_are_refused(where, name, tmp_path):
 def test_a_file_whose_name_is_none_for_a_pipeline_is_refused(name, tmp_path):
     with pytest.raises(PipelineError, match="file name: a pipeline is named after its file"):
         load(tmp_path, {}, name)
+
+
+def test_the_settings_of_maintenance(tmp_path):
+    assert load(tmp_path, {}).maintenance == Maintenance("30 3 * * *", None, 604_800_000)
+    given = {"schedule": None, "raw_retention": "30d", "time_travel": "2d"}
+    assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(None, 2_592_000_000, 172_800_000)
+
+
+def test_a_plan_from_before_there_was_maintenance_has_the_defaults():
+    old = {name: value for name, value in json.loads(CALLS.to_json()).items() if name != "maintenance"}
+    assert Pipeline.from_json(json.dumps(old)) == CALLS
+
+
+@pytest.mark.parametrize("suffix", ["replay", "maintenance"])
+def test_a_file_named_like_another_dag_of_a_pipeline_is_refused(suffix, tmp_path):
+    with pytest.raises(PipelineError, match=f"calls_{suffix} would be the name of another pipeline's {suffix} DAG"):
+        load(tmp_path, {}, f"calls_{suffix}.yaml")
 
 
 def test_yaml_is_read_and_never_executed(tmp_path):

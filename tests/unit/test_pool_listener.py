@@ -32,7 +32,9 @@ def test_when_a_part_of_airflow_starts_but_not_when_a_task_does(made):
     assert made == [1]
 
 
-@pytest.mark.parametrize(("dag_id", "times"), [("calls", 1), ("calls_replay", 1), ("somebody_elses", 0)])
+@pytest.mark.parametrize(
+    ("dag_id", "times"), [("calls", 1), ("calls_replay", 1), ("calls_maintenance", 1), ("somebody_elses", 0)]
+)
 def test_when_a_pipeline_runs_for_the_first_time(dag_id, times, made, monkeypatch):
     run = SimpleNamespace(dag_id=dag_id)
     pool_listener.on_dag_run_running(run, "")

@@ -72,7 +72,9 @@ def test_before_the_first_clock_nothing_is_closed():
 
 def test_a_plan_goes_on_where_the_last_batch_ended():
     # Sessions were longer once, and a rewind's corrections are under way.
-    ledger = SimpleNamespace(settings=lambda: [replace(SMALL, max_session_ms=9_000), replace(SMALL, tolerance_ms=8_000)])
+    ledger = SimpleNamespace(
+        settings=lambda: [replace(SMALL, max_session_ms=9_000), replace(SMALL, tolerance_ms=8_000)], removal=lambda: None
+    )
     plan = plan_of(WAREHOUSE, ledger, paired(9_999, corrected_from=2, corrected_to=5, pair=1), Window(10, 20))
     assert (plan.batch_id, plan.kind, plan.clock, plan.versions) == (8, REPLAY, 9_999, {"open_events": 4})
     assert plan.offsets == (OffsetRange("t", 0, 8, 8, 20, 1_000, lost=0),)
@@ -82,3 +84,16 @@ def test_a_plan_goes_on_where_the_last_batch_ended():
     }  # fmt: skip
     assert window_of(plan) == Window(10, 20)
     assert re.fullmatch(r"1970-.*\(10\) to 1970-.*\(20\)", str(window_of(plan)))
+
+
+def test_an_interval_whose_raw_rows_were_removed_is_refused():
+    removal = SimpleNamespace(counts={"removed": 7, "removed_until": 9})
+    ledger = SimpleNamespace(settings=list, removal=lambda: removal)
+    assert plan_of(WAREHOUSE, ledger, paired(9_999), Window(10, 20)).counts["removed_until"] == 9
+    with pytest.raises(
+        NeedsOperator, match=r"cannot be replayed: raw rows with events up to .*\(9\) .* begin at .*\(10\) or later"
+    ):
+        plan_of(WAREHOUSE, ledger, paired(9_999), Window(9, 20))
+    # Rows without an event leave every interval as it is.
+    removal.counts.pop("removed_until")
+    plan_of(WAREHOUSE, ledger, paired(9_999), Window(9, 20))

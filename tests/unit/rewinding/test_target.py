@@ -18,6 +18,7 @@ from spark_jobs.storage.ledger import (
     PAIRED,
     PLANNED,
     PUBLISHED,
+    REMOVED,
     REWIND,
     STEPS,
     LedgerRow,
@@ -43,6 +44,9 @@ class FakeLedger:
 
     def rewinds(self):
         return rewinds_among(self.all)
+
+    def removal(self):
+        return max((row for row in self.all if row.step == REMOVED), key=lambda row: row.batch_id, default=None)
 
 
 def at(partition, first, until, end=None, max_ts=None):
@@ -81,6 +85,15 @@ LEDGER = FakeLedger(
 def test_a_batch_that_nothing_can_go_on_from_is_refused(to_batch, refusal):
     with pytest.raises(NeedsOperator, match=refusal):
         find_target(WAREHOUSE, LEDGER, to_batch)
+
+
+def test_a_batch_from_before_raw_rows_were_removed_is_refused():
+    done = (PLANNED, LANDED, PAIRED, PUBLISHED)
+    ledger = FakeLedger(batch(1), batch(2, steps=(*done, REMOVED)), batch(3), batch(4))
+    for to_batch in (0, 1):
+        with pytest.raises(NeedsOperator, match=f"nothing can go on from batch {to_batch}: name batch 2 or a later one"):
+            find_target(WAREHOUSE, ledger, to_batch)
+    assert find_target(WAREHOUSE, ledger, 2).removed == 2
 
 
 def test_the_last_batch_is_refused_and_so_is_the_beginning_of_nothing():

@@ -1,0 +1,48 @@
+"""One DAG a pipeline file: its tables are compacted, and what nobody needs any more is deleted.
+
+A file that is refused has a DAG that says so from event_pairing.py, and none here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from include.pipeline_config import MAINTENANCE_SUFFIX, PIPELINES, Pipeline, PipelineError
+from include.pipeline_file import load_pipeline
+from plugins.dag_settings import dag_settings
+from plugins.pairing_operator import PairingJobOperator
+
+
+def maintenance_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """`<pipeline>_maintenance`: runs by its schedule, in the same pool as the other writers."""
+    schedule = pipeline.maintenance.schedule
+    with DAG(
+        dag_id=f"{pipeline.name}{MAINTENANCE_SUFFIX}",
+        # No interval, and no run at once for a time that is past.
+        schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
+        max_active_runs=1,
+        # Whoever unpauses the live DAG should not have to think of this one; without tables it does nothing.
+        is_paused_upon_creation=False,
+        tags=["event-pairing", "maintenance"],
+        doc_md=doc(pipeline),
+        **dag_settings(pipeline),
+    ) as dag:
+        PairingJobOperator(job="maintain_tables", pipeline_file=file)
+    return dag
+
+
+def doc(pipeline: Pipeline) -> str:
+    """What the DAG's page in Airflow says."""
+    return f"""### The tables of {pipeline.name}
+
+1. **maintain_tables** takes records out of the raw tables that are older than `raw_retention`, if that is set; puts small files
+   together; deletes files and log entries that no reader, retry or rewind can need any more.
+"""
+
+
+for _file in sorted(PIPELINES.glob("*.yaml")):
+    with suppress(PipelineError):
+        maintenance_dag(load_pipeline(_file), _file)

@@ -1,0 +1,54 @@
+"""Maintain: give up raw rows for their age, put small files together, delete files and log entries that nobody can need any more.
+
+    maintain_tables --pipeline include/pipelines/calls.yaml [--warehouse URI]
+
+Reads and writes nothing but tables. It may be killed anywhere and run at any time: the next batch finds the same rows, and versions
+of open_events that a retry, the report or a rewind within `maintenance.time_travel` reads stay.
+"""
+
+from __future__ import annotations
+
+import time
+
+from include.pipeline_config import MS_PER_UNIT
+from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.maintaining.files import compact, keep, maintenance_settings
+from spark_jobs.maintaining.needed import needed_since
+from spark_jobs.maintaining.raw_retention import remove_old
+from spark_jobs.storage.agreement import check_tables, newest_row
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
+
+# Of other tables than open_events nobody but a reader at work needs an old version.
+_KEPT_MS = MS_PER_UNIT["d"]
+# Clocks of machines differ, and so do those of a file system and of this process.
+_MARGIN_MS = MS_PER_UNIT["m"]
+
+
+def main(warehouse: Warehouse) -> Counts:
+    """Takes care of all tables; gives how many raw rows were removed and how many files put together."""
+    if not warehouse.exists(LEDGER):
+        return {}
+    ledger = Ledger(warehouse)
+    # Not to be tidied up: what is damaged may be mended from what lies about.
+    check_tables(warehouse, newest_row(ledger.last_batch()))
+    counts = remove_old(warehouse, ledger, _now()) | {"files_put_together": 0}
+    since = needed_since(ledger)
+    with maintenance_settings(warehouse):
+        for table in schemas(warehouse.pipeline):
+            if table == OPEN:
+                # Every batch writes it anew, so there is nothing to put together.
+                needed = 0 if since is None else _now() - since + _MARGIN_MS
+                keep(warehouse, table, warehouse.pipeline.maintenance.time_travel_ms, needed)
+            else:
+                counts["files_put_together"] += compact(warehouse, table)
+                keep(warehouse, table, _KEPT_MS)
+    return counts
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    run_job("maintain_tables", job_parser("maintain_tables", __doc__).parse_args(), main)

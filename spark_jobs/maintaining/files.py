@@ -1,0 +1,76 @@
+"""The files of one table: small ones put together, old ones deleted, the log cut. Only SQL, so on any Spark and file system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_jobs.fault_points import fault_point
+from spark_jobs.storage.tables import CHECKPOINT_EVERY, Warehouse
+
+_MB = 1024 * 1024
+# Files that are smaller are put together, up to so much: what was put together once is seldom rewritten.
+_SETTINGS = {
+    "spark.databricks.delta.optimize.minFileSize": str(32 * _MB),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 * _MB),
+    # How long files are kept is this job's to know.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # By default VACUUM starts 10,000 tasks to list a folder.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
+
+
+@contextmanager
+def maintenance_settings(warehouse: Warehouse) -> Iterator[None]:
+    """Holds while the block runs: on a server that stays up the session is the next job's, too."""
+    conf = warehouse.spark.conf
+    before: dict[str, str | None] = {name: conf.get(name, None) for name in _SETTINGS}
+    try:
+        for name, value in _SETTINGS.items():
+            conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                conf.unset(name)
+            else:
+                conf.set(name, old)
+
+
+def compact(warehouse: Warehouse, table: str) -> int:
+    """Puts the small files together; gives how many there were. The rows stay the same, and so does what stands in the ledger."""
+    fault_point("before_compacted")
+    with warehouse.at_work_on(table):
+        done = warehouse.spark.sql(f"OPTIMIZE {warehouse.sql_name(table)}").select("metrics.numFilesRemoved").collect()
+    fault_point("after_compacted")
+    return sum(row[0] for row in done)
+
+
+def keep(warehouse: Warehouse, table: str, kept_ms: int, needed_ms: int = 0) -> None:
+    """Deletes what the table has no use for any more, `kept_ms` after that, or `needed_ms` if that is longer: files, and what its log
+    says of then. Makes a checkpoint.
+
+    For the log Delta has no command: it makes a checkpoint after a commit whose number the interval divides, and then deletes the log up to the
+    last checkpoint before which all is too old, by the midnight before. Other writers never delete any of it.
+    """
+    longest = max(kept_ms, needed_ms)
+    fault_point("before_vacuumed")
+    kept = {"delta.logRetentionDuration": _interval(longest), "delta.deletedFileRetentionDuration": _interval(kept_ms)}
+    _set(warehouse, table, {**kept, "delta.enableExpiredLogCleanup": "true"})
+    with warehouse.at_work_on(table):
+        warehouse.spark.sql(f"VACUUM {warehouse.sql_name(table)} RETAIN {longest / 3_600_000:.6f} HOURS").collect()
+    fault_point("after_vacuumed")
+    fault_point("before_log_cut")
+    _set(warehouse, table, {"delta.checkpointInterval": "1"})
+    _set(warehouse, table, {"delta.checkpointInterval": CHECKPOINT_EVERY, "delta.enableExpiredLogCleanup": "false"})
+    fault_point("after_log_cut")
+
+
+def _set(warehouse: Warehouse, table: str, properties: dict[str, str]) -> None:
+    told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    with warehouse.at_work_on(table):
+        warehouse.spark.sql(f"ALTER TABLE {warehouse.sql_name(table)} SET TBLPROPERTIES ({told})").collect()
+
+
+def _interval(milliseconds: int) -> str:
+    return f"interval {-(-milliseconds // 1000)} seconds"
