@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery screenshots
+.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery screenshots bench-history
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -77,3 +77,6 @@ bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of eac
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery
+
+bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (20 minutes)
+	@$(VENV_PYTHON) -m tests.benches.history

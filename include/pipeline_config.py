@@ -55,7 +55,7 @@ class Maintenance:
 
     schedule: str | None = "30 3 * * *"
     raw_retention_ms: int | None = None
-    time_travel_ms: int = 7 * MS_PER_UNIT["d"]
+    time_travel_ms: int = 3 * MS_PER_UNIT["d"]
 
 
 @dataclass(frozen=True)

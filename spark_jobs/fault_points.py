@@ -28,7 +28,7 @@ FAULT_POINTS: dict[str, tuple[str, ...]] = {
         *_around("published"),
     ),
     "report_quality": _around("quality_metrics", "pages", "reported"),
-    "maintain_tables": _around("removed", "removed_raw_left", "removed_raw_right", "compacted", "vacuumed", "log_cut"),
+    "maintain_tables": _around("removed", "removed_raw_left", "removed_raw_right", "compacted", "vacuumed", "checkpoint"),
 }
 _KNOWN = frozenset(point for points in FAULT_POINTS.values() for point in points)
 

@@ -9,16 +9,19 @@ of open_events that a retry, the report or a rewind within `maintenance.time_tra
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from include.pipeline_config import MS_PER_UNIT
 from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.maintaining.files import compact, keep, maintenance_settings
-from spark_jobs.maintaining.needed import needed_since
+from spark_jobs.maintaining.files import checkpoint, compact, keep, maintenance_settings
+from spark_jobs.maintaining.needed import all_done, needed_since
 from spark_jobs.maintaining.raw_retention import remove_old
 from spark_jobs.storage.agreement import check_tables, newest_row
 from spark_jobs.storage.ledger import Ledger
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
 
+# Most of the time goes into waiting for small commits.
+_AT_ONCE = 3
 # Of other tables than open_events nobody but a reader at work needs an old version.
 _KEPT_MS = MS_PER_UNIT["d"]
 # Clocks of machines differ, and so do those of a file system and of this process.
@@ -32,18 +35,24 @@ def main(warehouse: Warehouse) -> Counts:
     ledger = Ledger(warehouse)
     # Not to be tidied up: what is damaged may be mended from what lies about.
     check_tables(warehouse, newest_row(ledger.last_batch()))
-    counts = remove_old(warehouse, ledger, _now()) | {"files_put_together": 0}
-    since = needed_since(ledger)
-    with maintenance_settings(warehouse):
-        for table in schemas(warehouse.pipeline):
-            if table == OPEN:
-                # Every batch writes it anew, so there is nothing to put together.
-                needed = 0 if since is None else _now() - since + _MARGIN_MS
-                keep(warehouse, table, warehouse.pipeline.maintenance.time_travel_ms, needed)
-            else:
-                counts["files_put_together"] += compact(warehouse, table)
-                keep(warehouse, table, _KEPT_MS)
-    return counts
+    counts = remove_old(warehouse, ledger, _now())
+    since, cut_log = needed_since(ledger), all_done(ledger)
+
+    def care_for(table: str) -> int:
+        if table != OPEN:
+            small = compact(warehouse, table)
+            keep(warehouse, table, _KEPT_MS)
+            checkpoint(warehouse, table, cut_log=True)
+            return small
+        # Every batch writes it anew, so there is nothing to put together.
+        needed = 0 if since is None else _now() - since + _MARGIN_MS
+        keep(warehouse, table, warehouse.pipeline.maintenance.time_travel_ms, needed)
+        # A version that has been the newest for long may still be somebody's.
+        checkpoint(warehouse, table, cut_log)
+        return 0
+
+    with maintenance_settings(warehouse), ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
+        return counts | {"files_put_together": sum(beside.map(care_for, schemas(warehouse.pipeline)))}
 
 
 def _now() -> int:

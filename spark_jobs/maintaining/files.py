@@ -9,6 +9,7 @@ from spark_jobs.fault_points import fault_point
 from spark_jobs.storage.tables import CHECKPOINT_EVERY, Warehouse
 
 _MB = 1024 * 1024
+_NEVER = "1000000000"
 # Files that are smaller are put together, up to so much: what was put together once is seldom rewritten.
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 * _MB),
@@ -47,23 +48,26 @@ def compact(warehouse: Warehouse, table: str) -> int:
 
 
 def keep(warehouse: Warehouse, table: str, kept_ms: int, needed_ms: int = 0) -> None:
-    """Deletes what the table has no use for any more, `kept_ms` after that, or `needed_ms` if that is longer: files, and what its log
-    says of then. Makes a checkpoint.
-
-    For the log Delta has no command: it makes a checkpoint after a commit whose number the interval divides, and then deletes the log up to the
-    last checkpoint before which all is too old, by the midnight before. Other writers never delete any of it.
-    """
+    """Deletes the files that left the table longer ago than `kept_ms`, or `needed_ms` if that is longer, and sets how long its log is kept."""
     longest = max(kept_ms, needed_ms)
     fault_point("before_vacuumed")
     kept = {"delta.logRetentionDuration": _interval(longest), "delta.deletedFileRetentionDuration": _interval(kept_ms)}
-    _set(warehouse, table, {**kept, "delta.enableExpiredLogCleanup": "true"})
+    _set(warehouse, table, {**kept, "delta.checkpointInterval": _NEVER})
     with warehouse.at_work_on(table):
         warehouse.spark.sql(f"VACUUM {warehouse.sql_name(table)} RETAIN {longest / 3_600_000:.6f} HOURS").collect()
     fault_point("after_vacuumed")
-    fault_point("before_log_cut")
-    _set(warehouse, table, {"delta.checkpointInterval": "1"})
+
+
+def checkpoint(warehouse: Warehouse, table: str, cut_log: bool) -> None:
+    """Makes a checkpoint; `cut_log`: and deletes what is too old of the log, as `keep` has set. Other writers never delete any of it.
+
+    Delta has no command for either: it makes a checkpoint after a commit whose number the interval divides, and then deletes the log up to
+    the last checkpoint before which all is too old. That must not be the one that follows the version in use: hence the commit of `keep` makes none.
+    """
+    fault_point("before_checkpoint")
+    _set(warehouse, table, {"delta.checkpointInterval": "1", "delta.enableExpiredLogCleanup": str(cut_log).lower()})
     _set(warehouse, table, {"delta.checkpointInterval": CHECKPOINT_EVERY, "delta.enableExpiredLogCleanup": "false"})
-    fault_point("after_log_cut")
+    fault_point("after_checkpoint")
 
 
 def _set(warehouse: Warehouse, table: str, properties: dict[str, str]) -> None:

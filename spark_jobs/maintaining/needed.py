@@ -21,6 +21,11 @@ def needed_since(ledger: Ledger) -> int | None:
     return min(moments, default=None)
 
 
+def all_done(ledger: Ledger) -> bool:
+    """Whether everything that was planned is reported, so that only the version of the last batch is in use."""
+    return len(set(ledger.last_ids()[step] for step in (PLANNED, PAIRED, PUBLISHED, REPORTED))) == 1
+
+
 def begun(row: LedgerRow) -> int:
     """Epoch ms at which the step began; the versions that it read were the newest then, those that it left came after."""
     return int(row.started_at.timestamp() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,18 @@ def in_folder(path: str) -> DeltaTable | None:
 
 
 def _check_log(path: str, log: Path) -> None:
-    commits: set[int] = set()
-    checkpoints, known = {-1}, {-1}
-    for file in log.iterdir() if log.is_dir() else ():
-        if found := _VERSION.fullmatch(file.name):
-            # Delta takes an empty file for a version that changed nothing.
-            if not file.stat().st_size:
-                raise damaged(str(file), "is empty")
-            version, kind = int(found[1]), found[2]
-            # A checksum is written after its commit.
-            known.add(version)
-            if kind == "json":
-                commits.add(version)
-            elif kind != "crc":
-                checkpoints.add(version)
-    # A checkpoint holds all that came before it.
-    for version in range(max(checkpoints) + 1, max(known) + 1):
+    entries = os.scandir(log) if log.is_dir() else ()
+    found = [(int(name[1]), name[2], file) for file in entries if (name := _VERSION.fullmatch(file.name))]
+    # A checkpoint holds all that came before it, which may be much.
+    last = max((version for version, kind, _ in found if kind not in ("json", "crc")), default=-1)
+    read = [each for each in found if each[0] >= last]
+    for _, _, file in read:
+        # Delta takes an empty file for a version that changed nothing.
+        if not file.stat().st_size:
+            raise damaged(file.path, "is empty")
+    commits = {version for version, kind, _ in read if kind == "json"}
+    # A checksum is written after its commit.
+    for version in range(last + 1, max((version for version, _, _ in read), default=-1) + 1):
         if version not in commits:
             raise damaged(log_file(path, version), "is missing")
 

@@ -161,7 +161,7 @@ def test_a_file_whose_name_is_none_for_a_pipeline_is_refused(name, tmp_path):
 
 
 def test_the_settings_of_maintenance(tmp_path):
-    assert load(tmp_path, {}).maintenance == Maintenance("30 3 * * *", None, 604_800_000)
+    assert load(tmp_path, {}).maintenance == Maintenance("30 3 * * *", None, 259_200_000)
     given = {"schedule": None, "raw_retention": "30d", "time_travel": "2d"}
     assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(None, 2_592_000_000, 172_800_000)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark_jobs.maintaining.needed import needed_since
+from spark_jobs.maintaining.needed import all_done, needed_since
 from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPORTED, REWIND, STEPS, LedgerRow
 
 DONE = STEPS
@@ -54,3 +54,10 @@ LAST_DONE = {
 @pytest.mark.parametrize(("batches", "since"), LAST_DONE.values(), ids=LAST_DONE)
 def test_since_when(batches, since):
     assert needed_since(FakeLedger(*batches)) == since
+
+
+@pytest.mark.parametrize(("batches", "since"), LAST_DONE.values(), ids=LAST_DONE)
+def test_all_is_done_when_only_the_last_batch_is_needed(batches, since):
+    assert all_done(FakeLedger(*batches)) == (
+        not batches or (since == batches[-1][0].batch_id * 1_000 and len(batches[-1]) == len(DONE))
+    )

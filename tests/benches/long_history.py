@@ -1,0 +1,190 @@
+"""A pipeline with thousands of batches behind it, made in minutes.
+
+The first batch is real. All further ones are copies of what it left: rows of every table, with their own ids, offsets and times, each
+in a Delta commit of its own with its transaction version, and the ledger's five rows in five, by delta-rs with the table kept open (a real batch
+takes a second or more, such a copy some 50 ms). Beside each commit lie three empty files in the place of the checksums that Spark and Hadoop leave
+there, for a folder of many files takes longer to list.
+
+`maintain_tables` is run after every 288 batches, a day of a batch every five minutes, from the fifth day before the end on; the days before that
+are taken care of at once, which leaves the same but for fewer and larger files. A day passes in seconds here, so what is to be kept for a day or three
+is told to the job as the seconds since then, and log files that are older get a date of last week.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Producer
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from spark_jobs import maintain_tables
+from spark_jobs.storage.ledger import PLANNED, STEPS, Ledger, LedgerRow
+from spark_jobs.storage.tables import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
+
+A_DAY = 288
+_EVERY_MS = 300_000
+_DAYS_ONE_BY_ONE, _TIME_TRAVEL = 5, 3
+_TIMES = ("ts", "left_ts", "right_ts", "record_timestamp")
+
+
+class _Kept:
+    """A table that is kept open; `rows`: what the first batch left in it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.rows = self.opened().to_pyarrow_table()
+
+    def opened(self) -> DeltaTable:
+        """Opened again, because somebody else has written to it."""
+        self.table = DeltaTable(self.path)
+        return self.table
+
+    def write(self, rows: pa.Table, app_id: str, batch_id: int, mode: str = "append") -> int:
+        """The version it has then."""
+        once = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
+        write_deltalake(self.table, rows, mode=mode, commit_properties=once)
+        version = self.table.version()
+        if Path(self.path).name not in (LEDGER, METRICS):
+            for name in _beside(version):
+                (Path(self.path) / "_delta_log" / name).touch()
+        return version
+
+
+class LongHistory:
+    """Grows a warehouse whose pipeline has had one real batch. `records`: (topic, partition, value) of that batch, in order."""
+
+    def __init__(self, warehouse: Warehouse, records: list[tuple[str, int, bytes]], bootstrap: str) -> None:
+        self.warehouse, self.records, self.bootstrap = warehouse, records, bootstrap
+        self.tables = {table: _Kept(warehouse.path(table)) for table in (*_data_tables(warehouse), LEDGER)}
+        self.steps = Ledger(warehouse).last_batch()
+        self.landed = {(at.topic, at.partition): at.until_offset for at in self.steps[PLANNED].offsets}
+        self.days: list[float] = []
+
+    def grow(self, batches: int, told: Callable[[str], None]) -> None:
+        """Up to so many batches, the last of them five minutes ago."""
+        self._send(batches - 1)
+        now = time.time_ns() // 1_000_000
+        for batch_id in range(2, batches + 1):
+            self._append(batch_id, now - (batches - batch_id + 1) * _EVERY_MS - self.steps[PLANNED].wall_time)
+            if batch_id % A_DAY == 0:
+                self.days.append(time.time())
+                if batches - batch_id < _DAYS_ONE_BY_ONE * A_DAY:
+                    told(f"{batch_id:,} of {batches:,} batches; maintenance took {self._maintain():.1f} s")
+
+    def _send(self, times: int) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for _ in range(times):
+            for topic, partition, value in self.records:
+                producer.produce(topic, value, partition=partition)
+            producer.poll(0)
+        if producer.flush(120):
+            raise RuntimeError("the broker did not take the records of the history")
+
+    def _append(self, batch_id: int, later_ms: int) -> None:
+        versions = {}
+        for table in _data_tables(self.warehouse):
+            kept = self.tables[table]
+            mode = "overwrite" if table == OPEN else "append"
+            if kept.rows.num_rows:
+                versions[table] = kept.write(self._moved(kept.rows, batch_id, later_ms), self._app(table), batch_id, mode)
+        for step in STEPS:
+            row = self._step(self.steps[step], batch_id, later_ms, versions)
+            schema = self.tables[LEDGER].rows.schema
+            self.tables[LEDGER].write(pa.Table.from_pylist([row], schema), self._app(step), batch_id)
+
+    def _app(self, step: str) -> str:
+        return f"{self.warehouse.pipeline.name}.{step}"
+
+    def _step(self, row: LedgerRow, batch_id: int, later_ms: int, versions: dict[str, int]) -> dict[str, Any]:
+        offsets = []
+        for at in row.offsets:
+            first = (batch_id - 1) * self.landed[at.topic, at.partition]
+            ends = [first + each for each in (at.from_offset, at.until_offset, at.end_offset)]
+            offsets.append(at._replace(from_offset=ends[0], until_offset=ends[1], end_offset=ends[2])._asdict())
+        later = timedelta(milliseconds=later_ms)
+        clock = None if row.clock is None else row.clock + later_ms
+        moments = {"started_at": row.started_at + later, "finished_at": row.finished_at + later}
+        counts = row.counts | ({"open_before": row.counts["open_after"]} if "open_after" in row.counts else {})
+        moved = {"batch_id": batch_id, "wall_time": row.wall_time + later_ms, "clock": clock, **moments, "offsets": offsets}
+        return {**vars(row), **moved, "counts": counts, "versions": row.versions | versions}
+
+    def _moved(self, rows: pa.Table, batch_id: int, later_ms: int) -> pa.Table:
+        for name in rows.schema.names:
+            if name == "batch_id":
+                moved = pa.array([batch_id] * rows.num_rows, pa.int64())
+            elif name in _TIMES:
+                moved = pc.add(rows[name], pa.scalar(later_ms, pa.int64()))
+            elif name.endswith("offset"):
+                side = name.removesuffix("offset")
+                places = zip(rows[f"{side}topic"].to_pylist(), rows[f"{side}partition"].to_pylist(), strict=True)
+                further = pa.array([(batch_id - 1) * self.landed.get(place, 0) for place in places], pa.int64())
+                moved = pc.add(rows[name], further)
+            elif name == "pair_id":
+                moved = pa.array([f"{each}-{batch_id}" for each in rows[name].to_pylist()])
+            else:
+                continue
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), moved)
+        return rows
+
+    def _maintain(self) -> float:
+        """As the schedule would have had it at the end of the last day; gives its seconds."""
+        back = self._since(_TIME_TRAVEL)
+        for table in self.tables:
+            # Delta keeps a log up to the midnight before, so up to a day longer.
+            self._age_log(
+                Path(self.warehouse.path(table)) / "_delta_log", self._since(1 + (_TIME_TRAVEL if table == OPEN else 1))
+            )
+        care = replace(self.warehouse.pipeline.maintenance, time_travel_ms=int((time.time() - back) * 1000))
+        warehouse = replace(self.warehouse, pipeline=replace(self.warehouse.pipeline, maintenance=care))
+        begin = time.perf_counter()
+        # The ledger's times are those of the history, so all of open_events would be needed.
+        with (
+            patch.object(maintain_tables, "_KEPT_MS", int((time.time() - self._since(1)) * 1000)),
+            patch.object(maintain_tables, "needed_since", lambda _: None),
+        ):
+            maintain_tables.main(warehouse)
+        seconds = time.perf_counter() - begin
+        for kept in self.tables.values():
+            _tidy_up(Path(kept.path) / "_delta_log")
+            kept.opened()
+        return seconds
+
+    def _since(self, days: int) -> float:
+        """When it was so many days before the last day's end."""
+        return self.days[-1 - days] if len(self.days) > days else 0.0
+
+    def _age_log(self, log: Path, before: float) -> None:
+        now, longer = time.time(), 9 * 86_400
+        for file in log.iterdir():
+            # Each older than the next, as they were made: Delta looks at that, too.
+            if file.is_file() and now - longer < (made := file.stat().st_mtime) < before:
+                os.utime(file, (made - longer, made - longer))
+
+
+def _beside(version: int) -> tuple[str, ...]:
+    """Not the names of the checksums, which would be read."""
+    return tuple(name.format(version) for name in (".{:020d}.json.crc~", "{:020d}.crc~", ".{:020d}.crc.crc~"))
+
+
+def _tidy_up(log: Path) -> None:
+    """What lies beside a commit goes with it."""
+    names = {file.name for file in log.iterdir()}
+    first = min(int(name[:20]) for name in names if name.endswith(".json") and name[0] != ".")
+    for version in range(first):
+        for name in _beside(version):
+            if name in names:
+                (log / name).unlink()
+
+
+def _data_tables(warehouse: Warehouse) -> list[str]:
+    return [*(raw_table(side) for side in warehouse.pipeline.sides), OPEN, COMPOUNDS, REJECTED, METRICS]
