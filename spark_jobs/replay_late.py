@@ -22,6 +22,9 @@ def main(warehouse: Warehouse, after: int = 0) -> dict[str, Any]:
     `after` may be at the next call, once these are started.
     """
     ledger = Ledger(warehouse)
+    if after > ledger.last_ids()[PAIRED]:
+        # Of other tables: these were made anew, or put back.
+        after = 0
     rows = ledger.rows(after + 1)
     if rewinds_among(rows):
         # It may have taken replays back that were started long ago.
