@@ -10,6 +10,7 @@ STORY = [
     "",
     "a-0-0 (analytics), now, read in batch 1",
     "  alone (left_only): no event of the other side was read",
+    "  <script>",
     "  with `gap: 2m` it would be paired with b-0-0, 50ms later",
     "",
     "outputTopic was not read, so offsets are not told: no broker",
@@ -25,6 +26,7 @@ def test_a_page_says_what_the_story_says():
     assert re.findall(r"<li(.*?)>(.*)</li>", text) == [
         ("", "batch 1: 1 message read, clock none yet"),
         (' class="warning"', "alone (left_only): no event of the other side was read"),
+        ("", "&lt;script&gt;"),
         ("", "with <code>gap: 2m</code> it would be paired with b-0-0, 50ms later"),
     ]
     assert text.count("outputTopic was not read") == 1
