@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery screenshots bench-history
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery bench-history
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002

@@ -20,8 +20,7 @@ from spark_jobs.quality.metrics import Metrics, measure
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
-from spark_jobs.quality.trend import Reported
-from spark_jobs.quality.trend_files import reported_before, state_of, write_trend
+from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
 from spark_jobs.storage.tables import METRICS, Warehouse
@@ -64,11 +63,7 @@ def _report(warehouse: Warehouse, beside: Executor, again: bool) -> Counts:
     for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
         page = write_pages(folder, rows[PAIRED], metrics, verdict, batch_details(rows, metrics, looked_up.result()))
     write_index(folder)
-    reported = [
-        Reported(_with_report(rows, started), metrics, state_of(verdict))
-        for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True)
-    ]
-    write_trend(folder, warehouse.pipeline.name, reported, lambda: reported_before(warehouse, ledger, done + 1))
+    add_to_trend(warehouse, ledger, started, list(zip(batches, measured, verdicts, strict=True)))
     fault_point("after_pages")
     print(f"quality report: {page}")
     ledger.append(
@@ -86,11 +81,6 @@ def _report(warehouse: Warehouse, beside: Executor, again: bool) -> Counts:
     )
     shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
     return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
-
-
-def _with_report(rows: dict[str, LedgerRow], started: datetime) -> dict[str, LedgerRow]:
-    """With the report's own row as it is by now; what is left to do takes a moment."""
-    return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, finished_at=datetime.now(UTC))}
 
 
 def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:

@@ -57,6 +57,9 @@ MEANINGS: dict[str, Meaning] = {
     **{f"rejected_{reason}": Meaning(f"Events rejected because {reason.sentence}") for reason in Reason},
     "orphan_ratio": Meaning("One-sided compounds among all compounds", RATIO),
     "orphan_ratio_median": Meaning("Median of the orphan ratio over comparable batches before", RATIO),
+    "orphan_ratio_spread": Meaning("Spread of the orphan ratio over comparable batches before", RATIO),
+    "orphan_ratio_deviation": Meaning("How many spreads the orphan ratio is from that median"),
+    "comparable_batches": Meaning("Batches before that the orphan ratio is compared with"),
     **{
         f"orphan_ratio_{side}": Meaning(f"Orphans among the events in compounds {told}", RATIO)
         for side, told in _SIDES.items()
@@ -66,7 +69,10 @@ MEANINGS: dict[str, Meaning] = {
     "skew_median": _ms("Median of right minus left timestamp over the pairs"),
     "skew_q1": _ms("Lower quartile of right minus left timestamp over the pairs"),
     "skew_q3": _ms("Upper quartile of right minus left timestamp over the pairs"),
+    "skew_before": _ms("Median skew of comparable batches before"),
     "skew_drift": _ms("Median skew less that of comparable batches before"),
+    "top_user_share": Meaning("Share of the orphans that the key with most of them has", RATIO),
+    **{f"healed_{side}": Meaning(f"Orphans {told} that a replay made part of a pair") for side, told in _SIDES.items()},
     "late_healable": Meaning("Late events that a replay would pair"),
     "landing_difference": Meaning("Planned offsets less gaps and raw rows, 0 unless records are lost"),
     "pairing_difference": Meaning("Events in less events out, 0 unless events are lost"),
@@ -74,6 +80,17 @@ MEANINGS: dict[str, Meaning] = {
     "publishing_difference": Meaning("Compounds less acknowledged records, 0 unless compounds are not published"),
     "delivery_difference": Meaning("Compounds published less messages on the output topic, 0 unless messages are missing"),
     "continuity_difference": Meaning("Offsets skipped or read twice since the batch before, 0 unless there are some"),
+    **{
+        f"identity_difference_{side}": Meaning(f"1 if other events came out than went in, {told}")
+        for side, told in _SIDES.items()
+    },
+    **{
+        f"cumulative_difference_{side}": Meaning(f"Events in less events out over all batches, {told}")
+        for side, told in _SIDES.items()
+    },
+    "wall_time": _ms("Wall time of the batch since 1970"),
+    "live": Meaning("1 for a live batch, 0 for a replay or rewind"),
+    "published_through": Meaning("Number of the last published batch when the report was made"),
 }
 
 

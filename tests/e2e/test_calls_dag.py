@@ -120,6 +120,22 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
     token = client._token
     assert status(page, token)[0] == 200
     assert "passed" in status(page, token)[1]
+    pages = f"{airflow.url}/quality/{CALLS.name}"
+    for name, content in (
+        ("trend.html", "all batches"),
+        ("trend-data.js", "trend="),
+        ("metrics", "# EOF"),
+        ("batch-1.js", "batchDetails(1,"),
+    ):
+        assert status(f"{pages}/{name}")[0] in (401, 403)
+        assert status(f"{pages}/{name}", token)[0] == 200 and content in status(f"{pages}/{name}", token)[1]
+    of_run = f"{airflow.url}/quality/-/dag/{CALLS.name}/run/{quote(run_id, safe='')}"
+    batch_id = client.call(
+        "GET", f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}/taskInstances/land_events/xcomEntries/return_value"
+    )["value"]["batch_id"]
+    for place in (of_run, f"{of_run}/task/land_events"):
+        assert status(place)[0] in (401, 403)
+        assert status(place, token)[1] == status(f"{pages}/batch-{batch_id}.html", token)[1] != ""
     # A scheduled run may have been quicker than the one by hand: the calls are in the events of either.
     told = Counter()
     for event in client.call("GET", f"/assets/events?source_dag_id={CALLS.name}")["asset_events"]:

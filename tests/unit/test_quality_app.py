@@ -33,6 +33,9 @@ def pages(tmp_path, monkeypatch):
     for name in ("index", "batch-17", "batch-17-expectations"):
         (folder / f"{name}.html").write_text(f"<p>{name}</p>")
     (folder / "batch-17.js").write_text(details_script(17, "<p>"))
+    # Neither half-written files nor what somebody has put there.
+    for name in ("index.html.draft", "notes.txt", "abatch-17.html"):
+        (folder / name).write_text("secret")
     return folder
 
 
@@ -106,7 +109,8 @@ def test_a_viewer_gets_the_files(page, media_type, client, pages):
 @pytest.mark.parametrize(
     "path",
     ["calls/..%2Fwriter.lock", "calls/..%2f..%2fcalls%2fwriter.lock", "calls/%2e%2e/writer.lock", "..%2fcalls/index.html", "calls/index.html%00",
-     "calls//etc/passwd", "calls/runs", "calls/runs/x.json", "calls/trend-data.js.draft", "calls/batch-17.html%0a", "Calls/index.html",
+     "calls//etc/passwd", "calls/runs", "calls/runs/x.json", "calls/index.html.draft", "calls/notes.txt", "calls/abatch-17.html",
+     "calls/batch-17.html%0a", "Calls/index.html",
      "calls/batch-\u0661\u0667.html", "./index.html", "-/dag/..%2fcalls", "-/dag/calls%2f..", "-/dag/_replay", "-/dag/calls/run/x/../../../calls/writer.lock"],
 )  # fmt: skip
 def test_no_path_leads_out_of_the_pages(path, client):

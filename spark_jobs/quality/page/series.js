@@ -11,8 +11,9 @@ const chartList = [
   ["Steps", "seconds", ["planned", "landed", "paired", "published", "reported"].map((step) => [`${step}_seconds`, step])],
   ["Orphan age", "seconds", [...sides("orphan_age_median", "median"), ...sides("orphan_age_max", "oldest")]],
   ["Skew of pairs, right − left", "seconds", [["skew_median", "median"], ["skew_q1", "quartile 1"], ["skew_q3", "quartile 3"]]],
-  ["Laws (0, or something is lost)", "", ["landing", "pairing", "rejection", "publishing", "delivery", "continuity"].map(
-    (law) => [`${law}_difference`, law])],
+  ["Laws (0, or something is lost)", "", [
+    ...["landing", "pairing", "rejection", "publishing", "delivery", "continuity"].map((law) => [`${law}_difference`, law]),
+    ...sides("identity_difference", "identity"), ...sides("cumulative_difference", "all batches")]],
 ];
 // Of batches that land nothing these say nothing: not drawn there.
 const liveOnly = new Set(["landed", "accepted", "pair", "left_only", "right_only", "orphan_ratio", "rejected_late", "open_after",

@@ -91,6 +91,13 @@ def test_a_click_picks_the_batch_below_it(pages, browser):
     ]  # fmt: skip
 
 
+def test_the_batch_is_told_while_the_slider_is_dragged(pages, browser):
+    page = browser(pages[300])
+    page.ask("(() => { const slider = byId('slider'); slider.value = 99; slider.dispatchEvent(new Event('input')); })()")
+    assert page.ask(PICKED).startswith("batch 100 · ")
+    assert page.ask("times[99] >= shown.from && times[99] <= shown.to"), "what was out of sight comes into it"
+
+
 def test_a_void_batch_says_so(pages, browser):
     assert browser(f"{pages[300]}#batch-230").ask(PICKED).endswith("passed · void")
 

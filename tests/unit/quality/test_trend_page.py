@@ -63,7 +63,7 @@ def test_exactly_as_many_as_are_shown_and_one_more():
     found = [Offender(batch_id, "late", "t", 0, offset, 0) for offset in range(SHOWN + 1)]
     for many, more in ((SHOWN, False), (SHOWN + 1, True)):
         text = details.batch_details(batch.steps, {"rejected_late": many}, found[:many])
-        assert (text.count("<code>"), "And 1 more." in text) == (SHOWN, more)
+        assert (text.count("<code>"), "And 1 more." in text, "more" in text) == (SHOWN, more, more)
 
 
 def test_names_are_no_markup():
