@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, TriggerRule, task
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.pipeline_config import PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
+from include.pipeline_config import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.pipeline_file import check_runnable, load_pipeline
 from plugins.alerts import run_is_late, task_failed
 from plugins.pairing_operator import PairingJobOperator
@@ -41,12 +41,21 @@ PARAMS = {
         title="Accept lost ranges",
         description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
     ),
+    "release_batch": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Release batch",
+        description="With quality.gate: before_publish, publish up to this batch although it failed its checks.",
+    ),
 }
 
 LAND_ARGUMENTS = [
     "{% if params.max_records %}--max-records={{ params.max_records }}{% endif %}",
     "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
 ]
+
+PUBLISH_ARGUMENTS = ["{% if params.release_batch %}--release-batch={{ params.release_batch }}{% endif %}"]
 
 _TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 REPLAY_PARAMS = {
@@ -79,10 +88,10 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
             job="land_events", pipeline_file=file, job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline)
         )
         pair_events = PairingJobOperator(job="pair_events", pipeline_file=file, outlets=[compounds_asset(pipeline)])
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
-        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+        then, last = published_and_reported(pipeline, file, PUBLISH_ARGUMENTS)
 
-        land_events >> pair_events >> publish_compounds >> report_quality
+        land_events >> pair_events >> then >> last
+        pair_events >> last
     return dag
 
 
@@ -104,11 +113,30 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
             job_arguments=REPLAY_ARGUMENTS,
             outlets=[compounds_asset(pipeline)],
         )
-        publish_compounds = PairingJobOperator(job="publish_compounds", pipeline_file=file, outlets=[topic_asset(pipeline)])
-        report_quality = PairingJobOperator(job="report_quality", pipeline_file=file)
+        then, last = published_and_reported(pipeline, file)
 
-        replay_interval >> publish_compounds >> report_quality
+        replay_interval >> then >> last
+        replay_interval >> last
     return dag
+
+
+def published_and_reported(
+    pipeline: Pipeline, file: Path, publish_arguments: list[str] | None = None
+) -> tuple[PairingJobOperator, PairingJobOperator]:
+    """publish_compounds and report_quality, or the other way round with `quality.gate: before_publish`.
+
+    The second one also runs if the first one failed: a batch that could not be published has its page, and the batches before one that
+    is held back go out.
+    """
+    jobs: dict[str, dict[str, Any]] = {
+        "publish_compounds": {"outlets": [topic_asset(pipeline)], "job_arguments": publish_arguments},
+        "report_quality": {},
+    }
+    then, last = reversed(jobs) if pipeline.quality.gate == BEFORE_PUBLISH else jobs
+    return (
+        PairingJobOperator(job=then, pipeline_file=file, **jobs[then]),
+        PairingJobOperator(job=last, pipeline_file=file, trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS, **jobs[last]),
+    )
 
 
 def raw_assets(pipeline: Pipeline) -> list[Asset]:
@@ -142,9 +170,7 @@ def doc(pipeline: Pipeline) -> str:
 
 1. **land_events** plans a batch and lands `{left.topic}` and `{right.topic}` into Delta tables.
 2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
-3. **publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`.
-4. **report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if
-   an event was lost.
+{in_order(pipeline, 3)}
 """
 
 
@@ -160,9 +186,20 @@ next revision of a compound, a retraction, a new one. The interval must be close
 - **Trigger** with `window_start` and `window_end`, for any interval.
 
 1. **replay_interval** finishes what a live batch left unfinished, then pairs the interval and writes the difference.
-2. **publish_compounds** sends it exactly once to `{pipeline.output_topic}`.
-3. **report_quality** counts everything afresh and writes [the quality page](/quality/{pipeline.name}/index.html).
+{in_order(pipeline, 2)}
 """
+
+
+def in_order(pipeline: Pipeline, first: int) -> str:
+    """The last two tasks for the DAG's page, numbered from `first`."""
+    gate = pipeline.quality.gate == BEFORE_PUBLISH
+    held = ", holding back what failed" if gate else ""
+    told = [
+        f"**publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`{held}.",
+        f"**report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if\n"
+        "   an event was lost.",
+    ]
+    return "\n".join(f"{first + n}. {text}" for n, text in enumerate(reversed(told) if gate else told))
 
 
 def refused_dag(file: Path, refusal: PipelineError) -> DAG:

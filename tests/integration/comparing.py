@@ -15,7 +15,9 @@ from spark_jobs.storage.tables import LEDGER, METRICS, schemas
 
 # What says when or for whom, or how many batches a job did in one go; all else has to be the same.
 _TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
-_OWN_COUNTS = {"topic_id_high", "topic_id_low", "position"}
+_OWN_COUNTS = re.compile(
+    "topic_id_(high|low)|position|end_\\d+|first_of_report|wall_time|published_through|(due_)?on_topic|delivery_difference|miss_.*"
+)
 _SHOWN = 5
 
 
@@ -28,7 +30,7 @@ def rows(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
 def _comparable(value: Any) -> Any:
     # A map comes as a list of pairs, in no order.
     if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
-        return sorted((name, number) for name, number in value if name not in _OWN_COUNTS)
+        return sorted((name, number) for name, number in value if not _OWN_COUNTS.fullmatch(name))
     return value
 
 
@@ -38,12 +40,16 @@ def commits(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
 
 
 def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
-    """The quality pages of the batches, without the pipeline's name and settings."""
+    """The quality pages of the batches, without the pipeline's name and settings, and without what depends on which batches had a
+    report of their own.
+    """
     folder = warehouse / pipeline.name / "quality"
     texts = {path.name: path.read_text() for path in folder.glob("*.html") if not path.name.endswith("expectations.html")}
-    return {
-        name: re.sub("settings [0-9a-f]{16}", "", text.replace(pipeline.name, "")) for name, text in sorted(texts.items())
-    }
+    own = re.compile(
+        "settings [0-9a-f]{16}|<tr><th scope=.row.>[^<]*read back from the output topic.*?</tr>|<section id=.orphans.>.*?</section>",
+        re.S,
+    )
+    return {name: own.sub("", text.replace(pipeline.name, "")) for name, text in sorted(texts.items())}
 
 
 def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[Any, ...]]]:

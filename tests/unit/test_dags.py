@@ -44,14 +44,53 @@ def test_exactly_the_dags_of_the_pipelines(dag_bag):
 def test_the_live_dag(dag_bag):
     dag = dag_bag(ROOT / "dags").dags["calls"]
     assert [task.task_id for task in dag.topological_sort()] == TASKS
-    for before, after in pairwise(TASKS):
-        assert dag.get_task(before).downstream_task_ids == {after}
+    assert downstream(dag) == {
+        "land_events": {"pair_events"},
+        "pair_events": {"publish_compounds", "report_quality"},
+        "publish_compounds": {"report_quality"},
+        "report_quality": set(),
+    }
+    # Also where the batch could not be published there is a report of it; but none where nothing was paired.
+    assert rules(dag) == dict.fromkeys(TASKS, "all_success") | {"report_quality": "all_done_min_one_success"}
     assert dag.max_active_runs == 1
     assert dag.catchup is False
     assert all(task in dag.doc_md for task in TASKS)
     # A plain cron string would give zero-width data intervals.
     assert isinstance(dag.timetable, CronDataIntervalTimetable)
     assert dag.timetable.expression == "*/5 * * * *"
+
+
+def downstream(dag):
+    return {task.task_id: task.downstream_task_ids for task in dag.tasks}
+
+
+def rules(dag):
+    return {task.task_id: task.trigger_rule.value for task in dag.tasks}
+
+
+def test_judged_before_it_is_published(dag_bag, project):
+    file = project / "include/pipelines/calls.yaml"
+    file.write_text(file.read_text().replace("quality:", "quality:\n  gate: before_publish"))
+    dags = dag_bag(project / "dags").dags
+    for dag, paired in ((dags["calls"], "pair_events"), (dags["calls_replay"], "replay_interval")):
+        assert {task: downstream(dag)[task] for task in (paired, *TASKS[2:])} == {
+            paired: {"publish_compounds", "report_quality"},
+            "report_quality": {"publish_compounds"},
+            "publish_compounds": set(),
+        }
+        # What was judged good before goes out, whatever the report said of this batch: the job holds that one back itself.
+        assert rules(dag)["publish_compounds"] == "all_done_min_one_success"
+        assert rules(dag)["report_quality"] == "all_success"
+        order = [dag.doc_md.index(f"**{task}**") for task in ("report_quality", "publish_compounds")]
+        assert order == sorted(order)
+
+
+def test_a_released_batch_reaches_the_job(dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls"]
+    (template,) = dag.get_task("publish_compounds").job_arguments
+    told = dag.get_template_env().from_string(template)
+    assert told.render(params={"release_batch": 7}) == "--release-batch=7"
+    assert told.render(params={"release_batch": None}) == ""
 
 
 RANGES = "a-0:5-8 b.c_d-1:0-3"
