@@ -7,18 +7,28 @@ Airflow stops scheduling all DAGs of a module that raises, so a file that is ref
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.pipeline_config import PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
+from include.pipeline_config import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
 from plugins.assets import compounds_asset, raw_assets, topic_asset
 from plugins.dag_docs import live_doc, replay_doc
-from plugins.dag_params import LAND_ARGUMENTS, LIVE_PARAMS, REPLAY_ARGUMENTS, REPLAY_PARAMS, REPORT_ARGUMENTS, REPORT_ONLY
+from plugins.dag_params import (
+    LAND_ARGUMENTS,
+    LIVE_PARAMS,
+    PUBLISH_ARGUMENTS,
+    REPLAY_ARGUMENTS,
+    REPLAY_PARAMS,
+    REPORT_ARGUMENTS,
+    REPORT_ONLY,
+)
 from plugins.dag_settings import DEFAULT_ARGS, dag_settings
 from plugins.late_replays import LateReplayOperator
 from plugins.live_schedule import live_schedule
@@ -38,20 +48,20 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         doc_md=live_doc(pipeline),
         **dag_settings(pipeline),
     ) as dag:
-        submit = partial(PairingJobOperator, pipeline_file=file)
-        land_events = submit(
-            job="land_events", job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline), skipped_by=REPORT_ONLY
-        )
+        submit = partial(PairingJobOperator, pipeline_file=file, idle_with=REPORT_ONLY)
+        land_events = submit(job="land_events", job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline))
         pair_events = submit(job="pair_events", outlets=[compounds])
-        publish_compounds = submit(job="publish_compounds", outlets=[topic_asset(pipeline)])
-        # Skipped tasks before it are what report_only asks for.
-        report_quality = submit(job="report_quality", job_arguments=REPORT_ARGUMENTS, trigger_rule="none_failed")
+        publish = {"job_arguments": PUBLISH_ARGUMENTS, "outlets": [topic_asset(pipeline)]}
+        then, last = published_and_reported(
+            pipeline, submit, publish, {"job_arguments": REPORT_ARGUMENTS, "idle_with": None}
+        )
 
-        land_events >> pair_events >> publish_compounds >> report_quality
+        land_events >> pair_events >> then >> last
+        pair_events >> last
 
         if pipeline.late == "replay":
-            report_quality >> LateReplayOperator(
-                pipeline_file=file, replay_dag_id=f"{pipeline.name}{REPLAY_SUFFIX}", asset=compounds, skipped_by=REPORT_ONLY
+            last >> LateReplayOperator(
+                pipeline_file=file, replay_dag_id=f"{pipeline.name}{REPLAY_SUFFIX}", asset=compounds, idle_with=REPORT_ONLY
             )
     return dag
 
@@ -70,11 +80,24 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
     ) as dag:
         submit = partial(PairingJobOperator, pipeline_file=file)
         replay_interval = submit(job="replay_interval", job_arguments=REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)])
-        publish_compounds = submit(job="publish_compounds", outlets=[topic_asset(pipeline)])
-        report_quality = submit(job="report_quality")
+        then, last = published_and_reported(pipeline, submit, {"outlets": [topic_asset(pipeline)]}, {})
 
-        replay_interval >> publish_compounds >> report_quality
+        replay_interval >> then >> last
+        replay_interval >> last
     return dag
+
+
+def published_and_reported(
+    pipeline: Pipeline, submit: Callable[..., PairingJobOperator], publish: dict[str, Any], report: dict[str, Any]
+) -> tuple[PairingJobOperator, PairingJobOperator]:
+    """publish_compounds and report_quality, or the other way round with `quality.gate: before_publish`, with these arguments.
+
+    The second one also runs if the first one failed: a batch that could not be published has its page, and the batches before one that
+    is held back go out.
+    """
+    both = [partial(submit, job="publish_compounds", **publish), partial(submit, job="report_quality", **report)]
+    then, last = reversed(both) if pipeline.quality.gate == BEFORE_PUBLISH else both
+    return then(), last(trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS)
 
 
 def refused_dag(file: Path, refusal: PipelineError) -> DAG:

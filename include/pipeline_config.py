@@ -40,11 +40,26 @@ class Side:
     payload: str
 
 
+# With fewer batches before it, a batch is not compared.
+FEWEST_BATCHES = 8
+BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
+
+
 @dataclass(frozen=True)
 class Quality:
-    """Thresholds of the quality report. `max_orphan_ratio`: orphans / compounds of a batch, inclusive."""
+    """Thresholds of the quality report, all inclusive. `max_orphan_ratio`: orphans / compounds of a batch.
+
+    `orphan_ratio_mads`: how many median absolute deviations the ratio may be off the median of the comparable ones among the last
+    `history_batches`. `max_skew_drift_ms`: how far the sides' clocks may move against each other in that time. `keep_pages`: of so many
+    batches, the newest, the pages are kept. `gate`: whether a batch is judged before it is published, or after.
+    """
 
     max_orphan_ratio: float = 1.0
+    orphan_ratio_mads: float = 6.0
+    history_batches: int = 50
+    max_skew_drift_ms: int = 30_000
+    keep_pages: int = 2_000
+    gate: str = AFTER_PUBLISH
 
 
 @dataclass(frozen=True)

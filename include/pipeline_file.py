@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from croniter import CroniterError, croniter
 
 from include.pipeline_config import (
+    AFTER_PUBLISH,
+    BEFORE_PUBLISH,
+    FEWEST_BATCHES,
     MAINTENANCE_SUFFIX,
     MS_PER_UNIT,
     ON_DATA,
@@ -35,6 +38,7 @@ RESERVED_COLUMNS = frozenset(
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MOST_MADS = 1_000
 
 
 class _EachKeyOnce(yaml.SafeLoader):
@@ -255,12 +259,25 @@ class _Reader:
         value = self.rest.pop("quality", {})
         if not isinstance(value, dict):
             raise self.refuse("quality", "must be a mapping of thresholds")
-        value = dict(value)
-        ratio = value.pop("max_orphan_ratio", 1.0)
-        self.nothing_left("quality", value)
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        within = _Within(self.path, value, "quality")
+        ratio, mads = within.rest.pop("max_orphan_ratio", 1.0), within.rest.pop("orphan_ratio_mads", 6.0)
+        if not _is_number(ratio) or not 0 <= ratio <= 1:
             raise self.refuse("quality.max_orphan_ratio", f"{ratio!r} is not a number from 0 to 1")
-        return Quality(float(ratio))
+        if not _is_number(mads) or not 1 <= mads <= _MOST_MADS:
+            raise self.refuse(
+                "quality.orphan_ratio_mads",
+                f"{mads!r} is not a number from 1 to {_MOST_MADS}; below, every other batch would warn",
+            )
+        quality = Quality(
+            max_orphan_ratio=float(ratio),
+            orphan_ratio_mads=float(mads),
+            history_batches=within.number_between("history_batches", 50, FEWEST_BATCHES, 5_000, "that few say nothing"),
+            max_skew_drift_ms=within.duration("max_skew_drift", default="30s"),
+            keep_pages=within.number_between("keep_pages", 2_000, 100, 1_000_000, "pages of recent runs would be gone"),
+            gate=within.choice("gate", AFTER_PUBLISH, BEFORE_PUBLISH),
+        )
+        self.nothing_left("quality", within.rest)
+        return quality
 
     def maintenance(self) -> Maintenance:
         value = self.rest.pop("maintenance", {})
@@ -277,3 +294,24 @@ class _Reader:
                 "maintenance.time_travel", "must be at least 1d; files would be deleted that somebody is reading"
             )
         return Maintenance(schedule, raw_retention_ms, time_travel_ms)
+
+
+class _Within(_Reader):
+    """Reads the keys of a mapping inside the document."""
+
+    def __init__(self, path: Path, document: dict[Any, Any], name: str) -> None:
+        super().__init__(path, document)
+        self.name = name
+
+    def refuse(self, key: str, problem: str) -> PipelineError:
+        return super().refuse(f"{self.name}.{key}", problem)
+
+    def number_between(self, key: str, default: int, least: int, most: int, otherwise: str) -> int:
+        value = self.rest.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.refuse(key, f"{value!r} is not a whole number from {least} to {most}; {otherwise}")
+        return value
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.pipeline_config import REPLAY_SUFFIX, Pipeline
+from include.pipeline_config import BEFORE_PUBLISH, REPLAY_SUFFIX, Pipeline
 
 
 def live_doc(pipeline: Pipeline) -> str:
@@ -14,9 +14,7 @@ def live_doc(pipeline: Pipeline) -> str:
 
 1. **land_events** plans a batch and lands `{left.topic}` and `{right.topic}` into Delta tables.
 2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
-3. **publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`.
-4. **report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if
-   an event was lost.{asks if pipeline.late == "replay" else ""}
+{_last_two(pipeline, 3)}{asks if pipeline.late == "replay" else ""}
 """
 
 
@@ -34,6 +32,17 @@ next revision of a compound, a retraction, a new one. The interval must be close
 With `late: replay` in the pipeline's file the live DAG starts the runs that late events need; their ids begin with `late__`.
 
 1. **replay_interval** finishes what a live batch left unfinished, then pairs the interval and writes the difference.
-2. **publish_compounds** sends it exactly once to `{pipeline.output_topic}`.
-3. **report_quality** counts everything afresh and writes [the quality page](/quality/{pipeline.name}/index.html).
+{_last_two(pipeline, 2)}
 """
+
+
+def _last_two(pipeline: Pipeline, first: int) -> str:
+    """The tasks at the end in their order, numbered from `first`."""
+    gate = pipeline.quality.gate == BEFORE_PUBLISH
+    held = ", holding back what failed" if gate else ""
+    told = [
+        f"**publish_compounds** sends each compound exactly once to `{pipeline.output_topic}`{held}.",
+        f"**report_quality** counts everything afresh, writes [the quality page](/quality/{pipeline.name}/index.html), and fails if\n"
+        "   an event was lost.",
+    ]
+    return "\n".join(f"{first + n}. {text}" for n, text in enumerate(reversed(told) if gate else told))

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-# With this one only report_quality runs.
+# With this one only report_quality has something to do.
 REPORT_ONLY = "report_only"
 
 LIVE_PARAMS = {
@@ -20,6 +20,13 @@ LIVE_PARAMS = {
         title="Accept lost ranges",
         description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
     ),
+    "release_batch": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Release batch",
+        description="With quality.gate: before_publish, publish up to this batch although it failed its checks.",
+    ),
     REPORT_ONLY: Param(
         False,
         type="boolean",
@@ -32,6 +39,7 @@ LAND_ARGUMENTS = [
     "{% if params.max_records %}--max-records={{ params.max_records }}{% endif %}",
     "{% if params.accept_lost_range %}--accept-lost-range={{ params.accept_lost_range }}{% endif %}",
 ]
+PUBLISH_ARGUMENTS = ["{% if params.release_batch %}--release-batch={{ params.release_batch }}{% endif %}"]
 REPORT_ARGUMENTS = ["{% if params.report_only %}--again{% endif %}"]
 
 _TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}

@@ -31,6 +31,8 @@ class LateReplayOperator(PairingJobOperator):
         state = context["asset_state_store"][self.asset]
         self.job_arguments = [f"--after-batch={state.get(_SETTLED, 0)}"]
         found = super().execute(context)
+        if not found:
+            return found
         found["started"] = [replay["run_id"] for replay in found["replays"] if self._start(replay)]
         state.set(_SETTLED, found["settled"])
         return found

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.warehouse_folder import pages_folder, warehouse_root
 from plugins.quality_runs import note_batch
@@ -63,7 +63,7 @@ class PairingJobOperator(SparkSubmitOperator):
         job: str,
         pipeline_file: Path,
         job_arguments: list[str] | None = None,
-        skipped_by: str | None = None,
+        idle_with: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -74,15 +74,17 @@ class PairingJobOperator(SparkSubmitOperator):
         )
         self.pipeline_file = pipeline_file
         self.job_arguments = job_arguments or []
-        self.skipped_by = skipped_by
+        # The parameter of the DAG with which there is nothing to do. No skipped task: the report runs if something succeeded.
+        self.idle_with = idle_with
         # Of the batch that the job worked on, once it is known.
         self.batch_id: int | None = None
         self.spark_application: str | None = None
 
     def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
         """Called by Airflow in the task's process; gives the job's counts."""
-        if self.skipped_by and context["params"][self.skipped_by]:
-            raise AirflowSkipException(f"{self.skipped_by} was asked for")
+        if self.idle_with and context["params"][self.idle_with]:
+            self.log.info("%s: nothing is done, %s was asked for", self.task_id, self.idle_with)
+            return {}
         # An argument whose template came out empty was not wanted.
         arguments = [argument for argument in self.job_arguments if argument]
         self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]

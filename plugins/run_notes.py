@@ -97,8 +97,9 @@ def _add_note(dag_run: Any) -> None:
         return
     values: Any = session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=XCOM_RETURN_KEY))
     counts = {found.task_id: XComModel.deserialize_value(found) or {} for found in values}
-    only_reported = "report only: what is there was counted afresh" if set(counts) == {"report_quality"} else ""
-    told, before = in_words(counts) or only_reported, dag_run.note or ""
+    # A batch is planned by every run that lands.
+    only_reported = "land_events" in counts and not counts["land_events"]
+    told, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
     # What a person or the starter of the run has written stays; a run that was cleared ends again.
     if told and told not in before:
         dag_run.note = f"{before}\n{told}".strip()[:_LONGEST]

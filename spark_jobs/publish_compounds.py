@@ -1,6 +1,7 @@
 """Publish: send the compounds of every paired batch beyond the position to the output topic, exactly once.
 
     publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI] [--accept-recreated-topic TOPIC-ID]
+                      [--release-batch BATCH]
 
 Records and position go out in one Kafka transaction an output partition; see spark_jobs/broker/publisher.py.
 """
@@ -16,15 +17,17 @@ from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
+from include.pipeline_config import BEFORE_PUBLISH
 from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, Stage, own_messages, to_messages
-from spark_jobs.broker.offsets import OutputTopic, output_topic, topic_id
+from spark_jobs.broker.offsets import OutputTopic, ends_written, output_topic, topic_id
 from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
 from spark_jobs.broker.publisher import SlotReport, publish_slot
 from spark_jobs.broker.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.quality.gate import held_back, tell_held
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_tables
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
@@ -41,10 +44,11 @@ _SHOWN = 20
 _BATCHES_A_LEG = 100
 
 
-def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
+def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0) -> Counts:
     """Sends what is paired but not published; gives the number of records sent.
 
-    `accepted_topic`: the id of an output topic that was created again, known to the operator.
+    `accepted_topic`: the id of an output topic that was created again, known to the operator. `released`: up to this batch those that
+    failed their checks are published, too, where batches are judged before.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
@@ -53,8 +57,20 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
     rows = ledger.rows(last[PUBLISHED], last[PAIRED])
     check_tables(warehouse, rows[-1])
     paired = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
+    held = held_back(paired, rows, released) if warehouse.pipeline.quality.gate == BEFORE_PUBLISH else None
+    paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = next((row for row in rows if row.step == PUBLISHED), None)
-    todo, counts = paired, Counter({"batch_id": last[PAIRED], "batches": len(paired), "compounds": 0, "sent": 0})
+    todo, counts = (
+        paired,
+        Counter(
+            {
+                "batch_id": paired[-1].batch_id if paired else last[PUBLISHED],
+                "batches": len(paired),
+                "compounds": 0,
+                "sent": 0,
+            }
+        ),
+    )
     too_large: list[str] = []
     while todo:
         published, reports = _publish(warehouse, ledger, todo, before, accepted_topic)
@@ -69,6 +85,8 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None) -> Counts:
             f"{counts['refused']} compounds are larger than {warehouse.pipeline.output_topic} takes and were left out for good, all "
             f"others are published: {', '.join(sorted(too_large)[:_SHOWN])}; raise the topic's max.message.bytes before more come"
         )
+    if held:
+        tell_held(warehouse.pipeline.name, held, rows)
     return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
 
 
@@ -84,7 +102,10 @@ def _publish(
     reports = _send(warehouse, settings, leg)
     mine = [row for row in paired if row.batch_id <= leg.target]
     check_acknowledged(leg.topic, mine, reports)
-    rows = [row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports)) for row in mine]
+    ends = ends_written(settings, leg.topic)
+    rows = [
+        row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports, ends)) for row in mine
+    ]
     ledger.append(*rows)
     return rows, reports
 
@@ -171,5 +192,12 @@ if __name__ == "__main__":
         metavar="TOPIC-ID",
         help="go on with the output topic of this id, although it is not the one that earlier batches were published to",
     )
+    parser.add_argument(
+        "--release-batch",
+        type=int,
+        default=0,
+        metavar="BATCH",
+        help="with quality.gate: before_publish, let batches up to this one go although they failed their checks",
+    )
     given = parser.parse_args()
-    run_job("publish_compounds", given, lambda warehouse: main(warehouse, given.accept_recreated_topic))
+    run_job("publish_compounds", given, lambda warehouse: main(warehouse, given.accept_recreated_topic, given.release_batch))

@@ -2,139 +2,173 @@
 
     report_quality --pipeline include/pipelines/calls.yaml [--again] [--warehouse URI]
 
-Report first, then fail: metrics row, page and ledger row are there whatever the verdict. With --again the last batch is counted and judged
-afresh, and its page written anew, if nothing else is to be reported.
+Report first, then fail: metrics row, page and ledger row are there whatever the verdict. A batch that should be published by now and is
+not has its page and fails, but is reported for good only when it is. If the report itself fails, there is a page that says so. With
+--again the last batch is counted and judged afresh, and its page written anew, if nothing else is to be reported.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, ThreadPoolExecutor
-from datetime import UTC, datetime
+from contextlib import ExitStack
 
+from spark_jobs.quality.judging import Judge, judge_beside
+
+_at_the_end = ExitStack()
+# What is imported below takes seconds, and so does what this process imports: side by side.
+_judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main__" else None
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from include.pipeline_config import AFTER_PUBLISH
 from include.warehouse_folder import pages_folder
+from spark_jobs.broker.records import with_either_reader
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.details import batch_details
-from spark_jobs.quality.metrics import Metrics, measure
+from spark_jobs.quality.known import Known, look_around
+from spark_jobs.quality.laws import Steps
+from spark_jobs.quality.metrics import measure
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.pages import write_index, write_pages
-from spark_jobs.quality.suite import Judged, Verdict, judge, warm_up
+from spark_jobs.quality.pages import prune_pages, write_index, write_pages, write_unjudged
+from spark_jobs.quality.suite import Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.storage.commit import commit_rows
-from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow, rewinds_among
+from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
 from spark_jobs.storage.tables import METRICS, Warehouse
 
-_RECENT = 20
+# In the `reported` rows: the first batch of the same report.
+_FIRST = "first_of_report"
 
 
 class BrokenBatch(NeedsOperator):
     """A critical check failed; the text says which, with both numbers."""
 
 
-def main(warehouse: Warehouse, again: bool = False) -> Counts:
+class Report(NamedTuple):
+    """A batch, by step, with its numbers and what is thought of them."""
+
+    steps: Steps
+    metrics: Metrics
+    verdict: Verdict
+
+    @property
+    def paired(self) -> LedgerRow:
+        """Its `paired` row."""
+        return self.steps[PAIRED]
+
+
+def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> Counts:
     """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check.
 
-    `again`: where there is none, the last one, whatever was found of it before.
+    `again`: where there is none, the last one, whatever was found of it before. Its row and its metrics stay those of the first time.
     """
-    with ThreadPoolExecutor(max_workers=2) as beside:
-        beside.submit(warm_up)
-        return _report(warehouse, beside, again)
-
-
-def _report(warehouse: Warehouse, beside: Executor, again: bool) -> Counts:
-    ledger, started = Ledger(warehouse), datetime.now(UTC)
-    known = ledger.last_ids()
-    done, last = known[REPORTED], known[PAIRED]
-    if last <= done and not again:
+    ledger = Ledger(warehouse)
+    last = ledger.last_ids()
+    if again and last[PAIRED] == last[REPORTED] > 0:
+        last = {**last, REPORTED: last[PAIRED] - 1}
+    if last[PAIRED] <= last[REPORTED]:
         # A second try must not turn a broken batch green.
-        _fail_again(warehouse)
+        _fail_if_broken(_failed_before(warehouse, ledger, last[REPORTED], judge))
         return {}
-    # What a batch has in the tables already is not written a second time.
-    batches = counting(ledger.rows(min(done + 1, last)))
-    if not batches:
-        return {}
-    looked_up = beside.submit(find_offenders, warehouse, batches[0][PAIRED].batch_id, last)
-    measured = measure(warehouse, batches)
-    verdicts = [judge(metrics, warehouse.pipeline.quality) for metrics in measured]
-    _append_metrics(warehouse, last, [rows[PAIRED].batch_id for rows in batches], measured, verdicts)
+    try:
+        known = look_around(warehouse, ledger, last)
+        reports = _report(warehouse, ledger, known, judge) if known else []
+    except Exception as error:
+        _tell_unjudged(warehouse, last[PAIRED], error)
+        raise
+    _fail_if_broken([(report.paired.batch_id, report.verdict) for report in reports])
+    shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
+    counts = {name: int(reports[-1].metrics[name]) for name in shown} if reports else {}
+    return {"batch_id": last[PAIRED], "batches": len(reports), **counts} if reports else {}
+
+
+def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) -> list[Report]:
+    started, quality = datetime.now(UTC), warehouse.pipeline.quality
+    first, last = known.batches[0][PAIRED].batch_id, known.batches[-1][PAIRED].batch_id
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        looked_up = beside.submit(find_offenders, warehouse, first, last)
+        measured = with_either_reader(lambda read: measure(warehouse, known, read))
+    reports = [Report(rows, metrics, judge(metrics, quality)) for rows, metrics in zip(known.batches, measured, strict=True)]
+    # The last word on a batch is spoken when it is published, or before that, if that is the order.
+    final = [report for report in reports if quality.gate != AFTER_PUBLISH or report.paired.batch_id <= known.published]
+    _append_metrics(warehouse, final)
     fault_point("before_pages")
     folder = pages_folder(warehouse.root, warehouse.pipeline.name)
-    for rows, metrics, verdict in zip(batches, measured, verdicts, strict=True):
-        page = write_pages(folder, rows[PAIRED], metrics, verdict, batch_details(rows, metrics, looked_up.result()))
+    for report in reports:
+        details = batch_details(report.steps, report.metrics, looked_up.result())
+        page = write_pages(folder, report.paired, report.metrics, report.verdict, details)
     write_index(folder)
-    add_to_trend(warehouse, ledger, started, list(zip(batches, measured, verdicts, strict=True)))
+    add_to_trend(warehouse, ledger, started, reports)
+    prune_pages(folder, quality.keep_pages)
     fault_point("after_pages")
     print(f"quality report: {page}")
-    ledger.append(
-        *(
-            rows[PAIRED].next_step(REPORTED, started, counts={"failed_checks": len(verdict.failed)})
-            for rows, verdict in zip(batches, verdicts, strict=True)
-        )
-    )
-    _fail_if_broken(
-        [
-            (rows[PAIRED].batch_id, judged)
-            for rows, verdict in zip(batches, verdicts, strict=True)
-            for judged in verdict.failed
-        ]
-    )
-    shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
-    return {"batch_id": last, "batches": len(batches)} | {name: int(measured[-1][name]) for name in shown}
+    if final:
+        first = final[0].paired.batch_id
+        counts = [{"failed_checks": len(report.verdict.failed), _FIRST: first} for report in final]
+        rows = [report.paired.next_step(REPORTED, started, counts=each) for report, each in zip(final, counts, strict=True)]
+        ledger.append(*rows)
+    return reports
 
 
-def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:
-    """The paired batches, as rows by step, without those that a rewind gave up: their rows are gone from the tables."""
-    rewinds = rewinds_among(rows)
-    steps: dict[int, dict[str, LedgerRow]] = {}
-    for row in rows:
-        if not any(rewind.voids(row.batch_id) for rewind in rewinds):
-            steps.setdefault(row.batch_id, {})[row.step] = row
-    return [rows for _, rows in sorted(steps.items()) if PAIRED in rows]
-
-
-def _append_metrics(
-    warehouse: Warehouse, last: int, batch_ids: list[int], measured: list[Metrics], verdicts: list[Verdict]
-) -> None:
-    now = datetime.now(UTC)
+def _append_metrics(warehouse: Warehouse, reports: list[Report]) -> None:
     # A report that died after this commit has left its rows; the batches that came since are added to them.
-    there = {row["batch_id"] for row in warehouse.small_rows(METRICS, batch_ids[0])}
+    there = {row["batch_id"] for row in warehouse.small_rows(METRICS, reports[0].paired.batch_id)} if reports else set()
+    now = datetime.now(UTC)
     rows = [
-        {"batch_id": batch_id, "judged_at": now, "success": not verdict.failed, "metrics": metrics}
-        for batch_id, metrics, verdict in zip(batch_ids, measured, verdicts, strict=True)
-        if batch_id not in there
+        {
+            "batch_id": report.paired.batch_id,
+            "judged_at": now,
+            "success": not report.verdict.failed,
+            "metrics": report.metrics,
+        }
+        for report in reports
+        if report.paired.batch_id not in there
     ]
     if rows:
-        commit_rows(warehouse, METRICS, rows, METRICS, last)
+        commit_rows(warehouse, METRICS, rows, METRICS, reports[-1].paired.batch_id)
 
 
-def _fail_again(warehouse: Warehouse) -> None:
-    """Judges the batches of the last report again; they were written together and share their time."""
-    rows = warehouse.newest_rows(METRICS, _RECENT)
-    newest = max((row["judged_at"] for row in rows), default=None)
-    if rows and all(row["judged_at"] == newest for row in rows):
-        # There may be more of them.
-        rows = warehouse.small_rows(METRICS, 1)
-    broken = [row for row in rows if row["judged_at"] == newest and not row["success"]]
+def _failed_before(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judge) -> list[tuple[int, Verdict]]:
+    """The batches of the last report that failed, judged again; none if none did."""
+    if not last:
+        return []
+    reported = next(row for row in ledger.rows(last, last) if row.step == REPORTED)
+    rows = warehouse.small_rows(METRICS, reported.counts.get(_FIRST, last), last)
+    failed = [row for row in rows if not row["success"]]
+    return [(row["batch_id"], judge(dict(row["metrics"]), warehouse.pipeline.quality)) for row in failed]
+
+
+def _fail_if_broken(verdicts: list[tuple[int, Verdict]]) -> None:
     failed = [
-        (row["batch_id"], judged)
-        for row in sorted(broken, key=lambda row: row["batch_id"])
-        for judged in judge(dict(row["metrics"]), warehouse.pipeline.quality).failed
+        f"batch {batch_id}: {judged.check.sentence}: {judged.check.metric} is {judged.observed}, allowed {judged.check.least:g} "
+        f"to {judged.check.most:g}"
+        for batch_id, verdict in verdicts
+        for judged in verdict.failed
     ]
-    _fail_if_broken(failed)
-
-
-def _fail_if_broken(failed: list[tuple[int, Judged]]) -> None:
     if failed:
-        told = "; ".join(
-            f"batch {batch_id}: {judged.check.sentence}: {judged.check.metric} is {judged.observed}, allowed {judged.check.least:g} to {judged.check.most:g}"
-            for batch_id, judged in failed
-        )
-        raise BrokenBatch(f"the counts do not add up: {told}")
+        raise BrokenBatch(f"the counts do not add up: {'; '.join(failed)}")
+
+
+def _tell_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> None:
+    """A page in the place of a report that could not be made, if even that can be written."""
+    try:
+        folder = pages_folder(warehouse.root, warehouse.pipeline.name)
+        write_unjudged(folder, warehouse.pipeline.name, batch_id, error)
+        write_index(folder)
+    except OSError as full:
+        print(f"the page of batch {batch_id} could not be written either: {full}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    parser = job_parser("report_quality", __doc__)
-    parser.add_argument("--again", action="store_true", help="where nothing is to be reported, count the last batch afresh")
-    given = parser.parse_args()
-    run_job("report_quality", given, lambda warehouse: main(warehouse, given.again))
+    with _at_the_end:
+        parser = job_parser("report_quality", __doc__)
+        parser.add_argument(
+            "--again", action="store_true", help="where nothing is to be reported, count the last batch afresh"
+        )
+        given = parser.parse_args()
+        run_job("report_quality", given, lambda warehouse: main(warehouse, _judge_there or judge, given.again))

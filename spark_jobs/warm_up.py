@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 from include.pipeline_config import Pipeline
 from include.pipeline_file import load_pipeline
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
+from spark_jobs.broker.offsets import TopicsNow
 from spark_jobs.broker.records import Span, read_records
 from spark_jobs.landed import landed_counts
 from spark_jobs.pair_events import pair_batch
+from spark_jobs.quality.known import Known
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.session import end_session, spark_session
@@ -46,7 +48,9 @@ def main(warehouse: Warehouse) -> None:
     warehouse.table_id(COMPOUNDS)
     messages = warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0).mapInArrow(to_messages(pipeline, 2), MESSAGE_COLUMNS)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
-    measure(warehouse, [{PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}])
+    batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
+    known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
+    measure(warehouse, known, read_records)
     find_offenders(warehouse, 1, 1)
 
 

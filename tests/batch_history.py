@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.pairing.reasons import Reason
-from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported
 from spark_jobs.replaying.window import WINDOW_END, WINDOW_START

@@ -28,8 +28,13 @@ def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[SlotRe
             )
 
 
-def published_counts(batch_id: int, leg: Leg, topic: OutputTopic, reports: list[SlotReport]) -> dict[str, int]:
-    """What the ledger keeps of a published batch: acknowledged records, in all and by partition, and the topic they are on."""
+def published_counts(
+    batch_id: int, leg: Leg, topic: OutputTopic, reports: list[SlotReport], ends: dict[int, int]
+) -> dict[str, int]:
+    """What the ledger keeps of a published batch: acknowledged records, in all and by partition, and the topic they are on.
+
+    `ends`: of the output partitions, behind all batches of the leg; the report reads up to there.
+    """
     by_partition = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
     refused = sum(report.refused.get(batch_id, 0) for report in reports)
     return {
@@ -39,5 +44,6 @@ def published_counts(batch_id: int, leg: Leg, topic: OutputTopic, reports: list[
         "topic_id_high": topic.high,
         "topic_id_low": topic.low,
         **({"refused": refused} if refused else {}),
+        **{f"end_{number}": end for number, end in sorted(ends.items())},
         **{f"partition_{number}": records for number, records in sorted(by_partition.items()) if records},
     }

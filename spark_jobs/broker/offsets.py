@@ -88,6 +88,17 @@ def wait_for_markers(settings: Settings, topic: str) -> None:
         raise _no_answer(settings, error, admin) from None
 
 
+def ends_written(settings: Settings, topic: str) -> dict[int, int]:
+    """Partition -> offset behind everything that was written to it, open transactions included."""
+    admin = _Admin(settings)
+    try:
+        partitions = [(topic, number) for number in range(partition_count(admin, topic, settings))]
+        ends = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+    except KafkaException as error:
+        raise _no_answer(settings, error, admin) from None
+    return {number: end for (_, number), end in ends.items()}
+
+
 class OutputTopic(NamedTuple):
     """The output topic as it is now. Its id has 128 bits, `high` and `low` the two halves of them as the ledger keeps them.
 

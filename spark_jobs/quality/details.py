@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from spark_jobs.pairing.reasons import Reason
-from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import took
 from spark_jobs.rehearsal.words import utc

@@ -1,102 +1,148 @@
-"""The numbers of a batch, counted afresh from the tables rather than taken from the jobs that wrote them."""
+"""The numbers of a batch, counted afresh from the tables and the topics rather than taken from the jobs that wrote them.
+
+Numbers that belong together, such as a histogram's, are named `family:bucket`.
+"""
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Iterator, Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
+from include.pipeline_config import AFTER_PUBLISH
+from spark_jobs.broker.records import Reader
 from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.reasons import AT_LANDING, AT_PAIRING, Reason
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
-
-Metrics = dict[str, float]
-_Counted = dict[tuple[str, int, str], int]
-
-
-def measure(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> list[Metrics]:
-    """The metrics of successive batches, given their ledger rows by step. One Spark job for all of them."""
-    counted = _count_tables(warehouse, steps)
-    return [_metrics(rows, counted) for rows in steps]
-
-
-def _count_tables(warehouse: Warehouse, steps: list[dict[str, LedgerRow]]) -> _Counted:
-    first, last = min(_counted_ids(rows[PAIRED])[0] for rows in steps), steps[-1][PAIRED].batch_id
-    tables = [
-        *(
-            _labelled(warehouse.read(raw_table(side)), "raw", F.coalesce("problem", F.lit("accepted")), first, last)
-            for side in warehouse.pipeline.sides
-        ),
-        _labelled(warehouse.read(COMPOUNDS), COMPOUNDS, F.col("kind"), first, last),
-        _labelled(warehouse.read(REJECTED), REJECTED, F.col("reason"), first, last),
-        *(_open_after(warehouse, rows[PAIRED]) for rows in steps),
-    ]
-    grouped = reduce(DataFrame.unionAll, tables).groupBy("table", "batch_id", "label")
-    counted = grouped.agg(F.count("*").alias("records")).collect()
-    return {(row["table"], row["batch_id"], row["label"]): row["records"] for row in counted}
+from spark_jobs.pairing.reasons import AT_PAIRING, Reason
+from spark_jobs.quality.delivery import delivered, message_facts
+from spark_jobs.quality.facts import Facts, count, open_facts, table_facts
+from spark_jobs.quality.gaps import Ranges, record_facts, with_gaps
+from spark_jobs.quality.history import Past, comparable, drift_against, ratio_against
+from spark_jobs.quality.known import Known
+from spark_jobs.quality.laws import Steps, continuity, counted_ids, side_laws, totals
+from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.orphan_metrics import orphan_metrics
+from spark_jobs.quality.orphans import look, orphan_facts
+from spark_jobs.session import expect_rows
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.storage.tables import OPEN, Warehouse
 
 
-def _labelled(rows: DataFrame, table: str, label: Column, first: int, last: int) -> DataFrame:
-    mine = rows.where(F.col("batch_id").between(first, last))
-    return mine.select(F.lit(table).alias("table"), "batch_id", label.alias("label"))
+def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
+    """The metrics of the batches. One Spark job for all of them."""
+    batches, gaps = known.batches, with_gaps(known.batches, known.topics)
+    counted = count([*_tables(warehouse, known), *_topics(warehouse, gaps, known, read)])
+    found: list[Metrics] = []
+    history, previous = list(known.history), next(iter(reversed(known.earlier)), None)
+    published = [rows for rows in batches if rows[PAIRED].batch_id <= known.published]
+    tells_of_delivery = (published or batches)[-1]
+    for rows in batches:
+        metrics = _counts(rows, counted, known, warehouse.pipeline.quality.gate) | side_laws(
+            rows, counted, rows[PAIRED].batch_id in gaps
+        )
+        metrics |= continuity(rows, previous)
+        metrics |= totals(metrics, _goes_on_from(rows, previous, history), rows[PAIRED].batch_id)
+        if rows[PAIRED].kind == LIVE:
+            window = history[-warehouse.pipeline.quality.history_batches :]
+            metrics |= orphan_metrics(rows, counted) | _against(metrics, rows, counted, window)
+        if known.due and rows is tells_of_delivery:
+            metrics |= delivered(known.due, counted)
+        metrics = {name: float(value) for name, value in metrics.items()}
+        found.append(metrics)
+        history.append(Past(rows[PAIRED].batch_id, rows[PAIRED].wall_time, metrics))
+        previous = rows
+    return found
 
 
-def _open_after(warehouse: Warehouse, paired: LedgerRow) -> DataFrame:
-    """open_events holds the sessions of one moment: after this batch, that is the version its ledger row names."""
-    batch_id = F.lit(paired.batch_id).cast("bigint").alias("batch_id")
-    return warehouse.read(OPEN, paired.versions[OPEN]).select(
-        F.lit(OPEN).alias("table"), batch_id, F.lit("open").alias("label")
-    )
+def _tables(warehouse: Warehouse, known: Known) -> Iterator[DataFrame]:
+    batches = known.batches
+    first, last = min(counted_ids(rows[PAIRED])[0] for rows in batches), batches[-1][PAIRED].batch_id
+    expect_rows(warehouse.spark, sum(rows[PAIRED].counts["accepted"] for rows in batches))
+    sent_from = min(first, known.due.after + 1) if known.due else first
+    yield from table_facts(warehouse, first, last, sent_from, batches[-1][PLANNED].wall_time)
+    yield from open_facts(warehouse, [rows[step].versions[OPEN] for rows in batches for step in (PLANNED, PAIRED)])
+    if looked := look(batches, list(known.earlier)):
+        yield from orphan_facts(warehouse, looked)
 
 
-def _counted_ids(paired: LedgerRow) -> range:
-    """The batches whose rows are counted: the batch itself; a rewind answers for those that it gave up, which must have none."""
-    return range(paired.counts[TO_BATCH] + 1 if paired.kind == REWIND else paired.batch_id, paired.batch_id + 1)
+def _topics(warehouse: Warehouse, gaps: Ranges, known: Known, read: Reader) -> Iterator[DataFrame]:
+    if gaps:
+        yield record_facts(warehouse, gaps, read)
+    if known.due:
+        yield message_facts(warehouse, known.due, read)
 
 
-def _metrics(rows: dict[str, LedgerRow], counted: _Counted) -> Metrics:
-    """All numbers of one batch; the `…_difference` ones are conservation laws and must be 0."""
+def _goes_on_from(rows: Steps, previous: Steps | None, history: Sequence[Past]) -> Metrics:
+    """The metrics of the batch that this one goes on from: the one before it; after a rewind, its target."""
+    paired = rows[PAIRED]
+    number = paired.counts[TO_BATCH] if paired.kind == REWIND else previous[PAIRED].batch_id if previous else 0
+    return next((past.metrics for past in reversed(history) if past.batch_id == number), {})
+
+
+def _counts(rows: Steps, counted: Facts, known: Known, gate: str) -> Metrics:
     planned, paired = rows[PLANNED], rows[PAIRED]
-    landed, corrects = rows.get(LANDED, paired), paired.kind != LIVE
+    landed, corrects, ids = rows.get(LANDED, paired), paired.kind != LIVE, (paired.batch_id,)
+    kinds = {kind: counted.number("hour", ids, kind) for kind in ("pair", "left_only", "right_only")}
+    compounds, rejected = sum(kinds.values()), counted_ids(paired)
 
-    def count(table: str, *labels: str) -> int:
-        ids = (paired.batch_id,) if table in (COMPOUNDS, OPEN) else _counted_ids(paired)
-        return sum(counted.get((table, batch_id, str(label)), 0) for label in labels for batch_id in ids)
+    def refused(*reasons: str) -> int:
+        return sum(counted.number(f"rejected_{side}", rejected, *reasons) for side in ("left", "right"))
 
-    kinds = [count(COMPOUNDS, kind) for kind in ("pair", "left_only", "right_only")]
-    compounds = sum(kinds)
-    # Corrections are no outcomes of events.
-    pairs, left_only, right_only = [0, 0, 0] if corrects else kinds
-    accepted, broken = count("raw", "accepted"), count("raw", *AT_LANDING)
-    refused = 0 if corrects else count(REJECTED, *AT_PAIRING)
-    open_before, open_after = planned.counts["open_before"], count(OPEN, "open")
-    collapsed = paired.counts[Outcome.COLLAPSED]
-    published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
-    metrics: dict[str, float] = {
+    raw = [counted.number(f"raw_{side}", rejected) for side in ("left", "right")]
+    accepted = [counted.number(f"raw_{side}", rejected, "accepted") for side in ("left", "right")]
+    open_counts = {
+        name: sum(counted.number(f"open_{side}", (row.versions[OPEN],)) for side in ("left", "right"))
+        for name, row in (("open_before", planned), ("open_after", paired))
+    }
+    orphans = 0 if corrects else kinds["left_only"] + kinds["right_only"]
+    metrics: Metrics = {
+        "wall_time": planned.wall_time,
+        "live": not corrects,
         # Less than was planned where the broker lost some of it before it was landed, which `lost` counts.
-        "planned": sum(known.planned for known in landed.offsets),
+        "planned": sum(at.planned for at in landed.offsets),
         "offset_gaps": landed.counts["offset_gaps"],
         "lost": landed.counts["lost"],
         "backlog": landed.counts["backlog"],
-        "landed": accepted + broken,
-        "accepted": accepted,
-        "open_before": open_before,
-        "pair": pairs,
-        "left_only": left_only,
-        "right_only": right_only,
-        "collapsed": collapsed,
-        "open_after": open_after,
+        "landed": sum(raw),
+        "accepted": sum(accepted),
+        **open_counts,
+        # Corrections are no outcomes of events.
+        **{kind: 0 if corrects else number for kind, number in kinds.items()},
+        "collapsed": paired.counts[Outcome.COLLAPSED],
         "compounds": compounds,
         "corrections": compounds if corrects else 0,
-        "rejected": count(REJECTED, *Reason),
-        **{f"rejected_{reason}": count(REJECTED, reason) for reason in Reason},
-        "orphan_ratio": (left_only + right_only) / compounds if compounds else 0.0,
+        "rejected": refused(*Reason),
+        **{f"rejected_{reason}": refused(reason) for reason in Reason},
+        **{
+            f"{reason}_{side}": counted.number(f"rejected_{side}", ids, reason)
+            for reason in AT_PAIRING
+            for side in ("left", "right")
+        },
+        "orphan_ratio": orphans / compounds if compounds else 0.0,
     }
-    events_out = 2 * pairs + left_only + right_only + collapsed + refused + open_after
-    metrics["landing_difference"] = metrics["planned"] - metrics["offset_gaps"] - metrics["landed"]
-    metrics["pairing_difference"] = open_before + accepted - events_out
-    metrics["rejection_difference"] = broken + refused - metrics["rejected"]
-    metrics["publishing_difference"] = compounds - published
-    return {name: float(value) for name, value in metrics.items()}
+    metrics |= {
+        f"healed_{side}": counted.number("compound", ids, told) for side, told in _HEALED.items() if paired.kind == REPLAY
+    }
+    metrics["published_through"] = known.published
+    # Before it may be published, nothing can be said of that.
+    if gate == AFTER_PUBLISH:
+        published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
+        metrics["publishing_difference"] = compounds - published
+    return metrics
+
+
+# What a correction says of an orphan that has its partner now: the left one keeps its pair_id, the right one goes.
+_HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
+
+
+def _against(metrics: Metrics, rows: Steps, counted: Facts, history: Sequence[Past]) -> Metrics:
+    """The orphan ratio and the sides' clocks against those of the comparable batches before."""
+    others = comparable(rows[PLANNED].wall_time, history)
+    found: Metrics = {"comparable_batches": len(others.batches), "comparable_by": others.by}
+    ratios = [past.metrics["orphan_ratio"] for past in others.batches]
+    found |= ratio_against(metrics["orphan_ratio"], metrics["compounds"], ratios)
+    if skew := counted.of("skew", (rows[PAIRED].batch_id,)):
+        apart = skew[0][2]
+        found |= {"skew_q1": apart.low, "skew_median": apart.middle, "skew_q3": apart.high}
+        medians = [past.metrics["skew_median"] for past in others.batches if "skew_median" in past.metrics]
+        found |= drift_against(apart.middle, medians)
+    return found

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.details import details_script
-from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import Judged, Verdict
 from spark_jobs.replaying.window import window_of
 from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
 _EXTERNAL = re.compile(
-    r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>", re.S
+    r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>"
+    r"|url\([\"']?https?://[^)]*\)",
+    re.S,
 )
 
 
@@ -36,6 +40,34 @@ def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict
 def write_index(folder: Path) -> None:
     """Makes the newest batch's page the `index.html`: not that of the last report, which may have stood still while others went on."""
     write_text(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
+
+
+def prune_pages(folder: Path, keep: int) -> None:
+    """Deletes the files of all batches but the newest `keep`, by batch_id, and the notes of runs that are older than these: of the newest
+    no file goes, whenever it was written.
+    """
+    oldest = max(map(_batch_of, folder.glob("batch-*.html"))) - keep + 1
+    gone = [
+        file
+        for file in folder.glob("batch-*")
+        if (found := re.match(r"batch-(\d+)\b", file.name)) and int(found[1]) < oldest
+    ]
+    if gone:
+        before = max(file.stat().st_mtime for file in gone)
+        gone += [note for note in folder.glob("runs/*.json") if note.stat().st_mtime <= before]
+    for file in gone:
+        file.unlink(missing_ok=True)
+
+
+def write_unjudged(folder: Path, pipeline: str, batch_id: int, error: Exception) -> None:
+    """Writes `batch-<id>.html` for a batch whose report could not be made; the next report writes over it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    title, told = f"{pipeline}: batch {batch_id}", " ".join(str(error).split())[:1000]
+    body = f"""<h1>{html.escape(title)} <span class="critical">not judged</span></h1>
+<p>The report could not be made; the batch, and others since the last report, have still to be judged. The next report does it.</p>
+<p>{html.escape(f"{type(error).__name__}: {told}")}</p>
+"""
+    write_text(folder / f"batch-{batch_id}.html", _document(title, body))
 
 
 def _batch_of(page: Path) -> int:
@@ -60,20 +92,36 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
     title += f", a replay of {window_of(row)}" if row.kind == REPLAY else ""
-    state = "failed" if verdict.failed else "passed"
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
+    worst = {judged.check.severity for judged in verdict.checks if not judged.passed}
+    state = "failed" if verdict.failed else "passed, with warnings" if worst else "passed"
+    style = "critical" if verdict.failed else "warning" if worst else "passed"
+    body = f"""<h1>{html.escape(title)} <span class="{style}">{state}</span></h1>
+<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
+<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
+<h2>Checks</h2><table><tr><th scope="col">Check</th><th scope="col">Observed</th><th scope="col">Allowed</th><th scope="col">Result</th></tr>
+{"".join(_check_line(judged) for judged in verdict.checks)}</table>
+<h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>
+{orphan_section(row.pipeline, metrics)}{_healed(metrics)}<h2>Rejected</h2><table>{"".join(_rejected(metrics))}</table>
+"""
+    return _document(title, body)
+
+
+def _document(title: str, body: str) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{html.escape(title)} <span class="{"critical" if verdict.failed else "passed"}">{state}</span></h1>
-<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
-<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
-<h2>Checks</h2><table><tr><th>Check</th><th>Observed</th><th>Allowed</th><th>Result</th></tr>
-{"".join(_check_line(judged) for judged in verdict.checks)}</table>
-<h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>
-<h2>Rejected</h2><table>{"".join(_line(f"{reason}: {reason.sentence}", metrics[f"rejected_{reason}"]) for reason in Reason)}</table>
-</body></html>
+{body}</body></html>
 """
+
+
+def _healed(metrics: Metrics) -> str:
+    healed = metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0)
+    return f"<p>{healed:,.0f} orphans have found their partner by it.</p>\n" if healed else ""
+
+
+def _rejected(metrics: Metrics) -> Iterator[str]:
+    return (_line(f"{reason}: {reason.sentence}", metrics[f"rejected_{reason}"]) for reason in Reason)
 
 
 def _story(metrics: Metrics) -> list[tuple[str, float]]:
@@ -96,7 +144,7 @@ def _story(metrics: Metrics) -> list[tuple[str, float]]:
 
 
 def _line(text: str, value: float) -> str:
-    return f'<tr><td>{html.escape(text)}</td><td class="number">{value:,.0f}</td></tr>\n'
+    return f'<tr><th scope="row">{html.escape(text)}</th><td class="number">{value:,.0f}</td></tr>\n'
 
 
 def _check_line(judged: Judged) -> str:
@@ -105,6 +153,6 @@ def _check_line(judged: Judged) -> str:
     observed = "nothing" if judged.observed is None else f"{judged.observed:g}"
     allowed = f"{check.least:g}" if check.least == check.most else f"{check.least:g} to {check.most:g}"
     return (
-        f'<tr><td>{html.escape(check.sentence)}</td><td class="number">{observed}</td><td class="number">{allowed}</td>'
+        f'<tr><th scope="row">{html.escape(check.sentence)}</th><td class="number">{observed}</td><td class="number">{allowed}</td>'
         f'<td class="{style}">{"passed" if judged.passed else f"failed ({check.severity})"}</td></tr>\n'
     )

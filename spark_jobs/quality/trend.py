@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.storage.ledger import (
     LANDED,
     LIVE,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from include.warehouse_folder import pages_folder
 from spark_jobs.quality import openmetrics, trend_page
-from spark_jobs.quality.metrics import Metrics
+from spark_jobs.quality.laws import Steps
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.pages import write_text
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
@@ -17,7 +18,7 @@ from spark_jobs.storage.tables import METRICS, Warehouse
 
 
 def add_to_trend(
-    warehouse: Warehouse, ledger: Ledger, started: datetime, batches: list[tuple[dict[str, LedgerRow], Metrics, Verdict]]
+    warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[tuple[Steps, Metrics, Verdict]]
 ) -> None:
     """Called by the report that began at `started`, with the ledger rows by step, metrics and verdict of successive batches."""
     reported = [Reported(_with_report(rows, started), metrics, _state_of(verdict)) for rows, metrics, verdict in batches]
@@ -25,7 +26,7 @@ def add_to_trend(
     write_trend(folder, warehouse.pipeline.name, reported, lambda: reported_before(warehouse, ledger, first))
 
 
-def _with_report(rows: dict[str, LedgerRow], started: datetime) -> dict[str, LedgerRow]:
+def _with_report(rows: Steps, started: datetime) -> dict[str, LedgerRow]:
     """With the report's own row as it is by now; what is left to do takes a moment."""
     return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, finished_at=datetime.now(UTC))}
 

@@ -17,7 +17,8 @@ from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 _ID = ("pair_id", "revision")
 
 
-def _header(name: str, called: str) -> Column:
+def header(name: str, called: str) -> Column:
+    """The text of a header. `called`: how the field of its name is called, `name` in rows of messages and `key` in records."""
     value = F.get(F.filter("headers", lambda header: header[called] == name), F.lit(0))["value"]
     return value.cast("string")
 
@@ -48,8 +49,8 @@ def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> Da
     messages = rows.mapInArrow(to_messages(pipeline, slots or 1), MESSAGE_COLUMNS)
     return messages.select(
         "batch_id",
-        _header("pair-id", "name").alias("pair_id"),
-        _header("revision", "name").alias("revision"),
+        header("pair-id", "name").alias("pair_id"),
+        header("revision", "name").alias("revision"),
         (F.col("slot") if slots else F.lit(None).cast("int")).alias("slot"),
         fingerprint("key", "value").alias("bytes"),
     )
@@ -60,8 +61,8 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
     nothing, number = F.lit(None).cast("bigint"), F.lit(None).cast("int")
     rows = expected.select(*_ID, "batch_id", "slot", "bytes", number.alias("partition"), nothing.alias("said"))
     messages = records.select(
-        _header("pair-id", "key").alias("pair_id"),
-        _header("revision", "key").alias("revision"),
+        header("pair-id", "key").alias("pair_id"),
+        header("revision", "key").alias("revision"),
         nothing.alias("batch_id"),
         number.alias("slot"),
         nothing.alias("bytes"),

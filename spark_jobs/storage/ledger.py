@@ -200,3 +200,13 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
         versions=dict(row["versions"]),
         finished_at=row["finished_at"],
     )
+
+
+def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:
+    """The paired batches among these, as rows by step, without those that a rewind gave up: their rows are gone from the tables."""
+    rewinds = rewinds_among(rows)
+    steps: dict[int, dict[str, LedgerRow]] = {}
+    for row in rows:
+        if not any(rewind.voids(row.batch_id) for rewind in rewinds):
+            steps.setdefault(row.batch_id, {})[row.step] = row
+    return [found for _, found in sorted(steps.items()) if PAIRED in found]

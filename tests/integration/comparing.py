@@ -15,10 +15,14 @@ from spark_jobs.storage.tables import LEDGER, METRICS, schemas
 
 # What says when or for whom, or how many batches a job did in one go; all else has to be the same.
 _TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
-_OWN_COUNTS = {"topic_id_high", "topic_id_low", "position"}
-# When a step began, how long it took, W; the clock and the times of events stay.
+_OWN_COUNTS = re.compile(
+    "topic_id_(high|low)|position|end_\\d+|first_of_report|wall_time|published_through|(due_)?on_topic|delivery_difference|miss_.*"
+)
+# When a step began, how long it took, W; the clock and the times of events stay. What depends on which batches had a report of their own.
 _OWN_TEXT = re.compile(
-    r"settings [0-9a-f]{16}|\bposition [0-9,]+|<td>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d</td>|[0-9.]+ s</td>|Wall time [^,]+"
+    r"settings [0-9a-f]{16}|\b(position|end \d+) [0-9,]+|<td>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d</td>|[0-9.]+ s</td>|Wall time [^,]+"
+    r"|<tr><th scope=.row.>[^<]*read back from the output topic.*?</tr>|<section id=.orphans.>.*?</section>",
+    re.S,
 )
 _SHOWN = 5
 
@@ -32,7 +36,7 @@ def rows(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
 def _comparable(value: Any) -> Any:
     # A map comes as a list of pairs, in no order.
     if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
-        return sorted((name, number) for name, number in value if name not in _OWN_COUNTS)
+        return sorted((name, number) for name, number in value if not _OWN_COUNTS.fullmatch(name))
     return value
 
 
@@ -42,7 +46,9 @@ def commits(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
 
 
 def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
-    """The quality pages of the batches, without wall clocks and the pipeline's name, settings and position."""
+    """The quality pages of the batches, without wall clocks and the pipeline's name, settings and position, and without what depends on which
+    batches had a report of their own.
+    """
     folder = warehouse / pipeline.name / "quality"
     own = [
         path for path in folder.glob("*.html") if path.name != "trend.html" and not path.name.endswith("expectations.html")

@@ -260,7 +260,7 @@ def test_compounds_of_a_doubled_row_fail_the_report_and_go_on_failing(warehouse,
     with pytest.raises(BrokenInvariant, match="1 compounds were paired, but 2 published"):
         publish_compounds.main(warehouse)
     for _ in range(2):
-        with pytest.raises(report_quality.BrokenBatch, match="pairing_difference is -1"):
+        with pytest.raises(report_quality.BrokenBatch, match="pairing_difference_left is -1"):
             report_quality.main(warehouse)
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "index.html").read_text()
     assert "failed (critical)" in page
@@ -273,7 +273,8 @@ def test_a_swallowed_rejection_is_caught_by_name(warehouse, send, now):
     warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('rejected_events')}")
     publish_compounds.main(warehouse)
     with pytest.raises(
-        report_quality.BrokenBatch, match="every rejected event is in rejected_events: rejection_difference is 1"
+        report_quality.BrokenBatch,
+        match=r"every rejected event is in rejected_events \(right\): rejection_difference_right is 1",
     ):
         report_quality.main(warehouse)
 
@@ -284,7 +285,7 @@ def test_a_raw_row_lost_after_landing_is_caught_by_name(warehouse, send, now):
     pair_events.main(warehouse)
     warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('raw_analytics')}")
     publish_compounds.main(warehouse)
-    with pytest.raises(report_quality.BrokenBatch, match="landing_difference is 1"):
+    with pytest.raises(report_quality.BrokenBatch, match="landing_difference_left is 1"):
         report_quality.main(warehouse)
 
 

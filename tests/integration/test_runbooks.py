@@ -27,7 +27,7 @@ from include.local_broker import create_topics
 from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
-from include.pipeline_config import Side
+from include.pipeline_config import BEFORE_PUBLISH, Quality, Side
 from include.pipeline_file import load_pipeline
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
@@ -343,6 +343,26 @@ def test_counts_do_not_add_up(alarm, mend, warehouse, send):
     mend(TABLE="raw_metrics", VERSION=before)
     send()
     assert run_all(warehouse)["pair"] == 3
+
+
+@pytest.mark.long
+def test_not_published(alarm, mend, warehouse, pipeline, project, broker, send):
+    with (project / "include" / "pipelines" / "calls.yaml").open("a") as file:
+        file.write("quality: {gate: before_publish}\n")
+    gated = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)))
+    send()
+    land(gated)
+    pair_events.main(gated)
+    alarm(lambda: publish_compounds.main(gated))
+    before = version(gated, "raw_metrics")
+    delete_by_hand(gated, "raw_metrics")
+    with pytest.raises(report_quality.BrokenBatch):
+        report_quality.main(gated)
+    alarm(lambda: publish_compounds.main(gated))
+    DeltaTable(gated.path("raw_metrics")).restore(before)
+    assert consume(broker.bootstrap, pipeline.output_topic) == []
+    mend(BATCH=1)
+    assert_on_topic(gated, broker)
 
 
 @pytest.mark.long

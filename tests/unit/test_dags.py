@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pendulum
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
 
 from include import pipeline_config
@@ -44,8 +44,14 @@ def test_exactly_the_dags_of_the_pipelines(dag_bag):
 def test_the_live_dag(dag_bag):
     dag = dag_bag(ROOT / "dags").dags["calls"]
     assert [task.task_id for task in dag.topological_sort()] == TASKS
-    for before, after in pairwise(TASKS):
-        assert dag.get_task(before).downstream_task_ids == {after}
+    assert downstream(dag) == {
+        "land_events": {"pair_events"},
+        "pair_events": {"publish_compounds", "report_quality"},
+        "publish_compounds": {"report_quality"},
+        "report_quality": set(),
+    }
+    # Also where the batch could not be published there is a report of it; but none where nothing was paired.
+    assert rules(dag) == dict.fromkeys(TASKS, "all_success") | {"report_quality": "all_done_min_one_success"}
     assert dag.max_active_runs == 1
     assert dag.catchup is False
     assert all(task in dag.doc_md for task in TASKS)
@@ -92,17 +98,46 @@ def test_a_run_begins_when_there_is_data(dag_bag, project):
 def test_only_the_report(dag_bag, project):
     only(project, "late: replay")
     dag = dag_bag(project / "dags").dags["calls"]
-    assert [task.task_id for task in dag.tasks if task.skipped_by == "report_only"] == ["land_events", "replay_late"]
-    with pytest.raises(AirflowSkipException, match="report_only was asked for"):
-        dag.get_task("land_events").execute({"params": {"report_only": True}})
-    # What comes between is skipped with land_events; the report is not, unless something failed.
-    assert {task.task_id: task.trigger_rule.value for task in dag.tasks} == {
-        **dict.fromkeys([*TASKS[:3], "replay_late"], "all_success"),
-        "report_quality": "none_failed",
-    }
+    idle = [task for task in dag.topological_sort() if task.idle_with == "report_only"]
+    assert [task.task_id for task in idle] == [*TASKS[:3], "replay_late"]
+    for task in idle[:3]:
+        assert task.execute({"params": {"report_only": True}}) == {}
     (template,) = dag.get_task("report_quality").job_arguments
     asked = [dag.get_template_env().from_string(template).render(params={"report_only": wanted}) for wanted in (True, False)]
     assert asked == ["--again", ""]
+
+
+def downstream(dag):
+    return {task.task_id: task.downstream_task_ids for task in dag.tasks}
+
+
+def rules(dag):
+    return {task.task_id: task.trigger_rule.value for task in dag.tasks}
+
+
+def test_judged_before_it_is_published(dag_bag, project):
+    file = project / "include/pipelines/calls.yaml"
+    file.write_text(file.read_text().replace("quality:", "quality:\n  gate: before_publish"))
+    dags = dag_bag(project / "dags").dags
+    for dag, paired in ((dags["calls"], "pair_events"), (dags["calls_replay"], "replay_interval")):
+        assert {task: downstream(dag)[task] for task in (paired, *TASKS[2:])} == {
+            paired: {"publish_compounds", "report_quality"},
+            "report_quality": {"publish_compounds"},
+            "publish_compounds": set(),
+        }
+        # What was judged good before goes out, whatever the report said of this batch: the job holds that one back itself.
+        assert rules(dag)["publish_compounds"] == "all_done_min_one_success"
+        assert rules(dag)["report_quality"] == "all_success"
+        order = [dag.doc_md.index(f"**{task}**") for task in ("report_quality", "publish_compounds")]
+        assert order == sorted(order)
+
+
+def test_a_released_batch_reaches_the_job(dag_bag):
+    dag = dag_bag(ROOT / "dags").dags["calls"]
+    (template,) = dag.get_task("publish_compounds").job_arguments
+    told = dag.get_template_env().from_string(template)
+    assert told.render(params={"release_batch": 7}) == "--release-batch=7"
+    assert told.render(params={"release_batch": None}) == ""
 
 
 RANGES = "a-0:5-8 b.c_d-1:0-3"

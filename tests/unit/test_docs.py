@@ -51,7 +51,11 @@ def table_rows(text: str) -> list[list[str]]:
 def accepted_keys() -> set[str]:
     """What a pipeline file may hold, from the classes that hold it."""
     nested: dict[str, list[str]] = {side: [f"{side}.{f.name}" for f in fields(Side)] for side in ("left", "right")}
-    nested |= {"quality": [f"quality.{f.name}" for f in fields(Quality)], "output_topic": ["output.topic"], "name": []}
+    nested |= {
+        "quality": [f"quality.{f.name.removesuffix('_ms')}" for f in fields(Quality)],
+        "output_topic": ["output.topic"],
+        "name": [],
+    }
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
     return {key for f in fields(Pipeline) for key in nested.get(f.name, [f.name.removesuffix("_ms")])}
 

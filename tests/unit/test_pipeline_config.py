@@ -66,6 +66,20 @@ BROKEN = {
     "maintenance often": ({"maintenance": {"schedule": "often"}}, "maintenance.schedule: 'often' is no cron expression"),
     "maintenance of nothing": ({"maintenance": None}, "maintenance: must be a mapping"),
     "unknown in maintenance": ({"maintenance": {"vacuum": "1d"}}, "maintenance.vacuum: unknown key"),
+    "ratio of a flag": (
+        {"quality": {"max_orphan_ratio": True}},
+        "quality.max_orphan_ratio: True is not a number from 0 to 1",
+    ),
+    "mads": ({"quality": {"orphan_ratio_mads": 0.5}}, "quality.orphan_ratio_mads: 0.5 is not a number from 1 to 1000"),
+    "not a number of mads": ({"quality": {"orphan_ratio_mads": float("nan")}}, "quality.orphan_ratio_mads: nan is not"),
+    "short history": (
+        {"quality": {"history_batches": 7}},
+        "quality.history_batches: 7 is not a whole number from 8 to 5000",
+    ),
+    "history of a flag": ({"quality": {"history_batches": True}}, "quality.history_batches: True is not a whole number"),
+    "drift": ({"quality": {"max_skew_drift": 30}}, "quality.max_skew_drift: 30 is not a duration"),
+    "few pages": ({"quality": {"keep_pages": 99}}, "quality.keep_pages: 99 is not a whole number from 100"),
+    "gate": ({"quality": {"gate": "never"}}, "quality.gate: 'never' is none of after_publish, before_publish"),
     "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
 }
 

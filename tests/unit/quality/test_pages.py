@@ -1,10 +1,42 @@
-"""Which page is the one that is looked at first."""
+"""The pages of batches: which is looked at first, which are kept, what they say, also of what is not there."""
 
 from __future__ import annotations
 
+import html
+import re
 from types import SimpleNamespace
 
+import pytest
+
+from include.pipeline_config import Quality
+from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality import pages
+from spark_jobs.quality.orphan_section import orphan_section, sentences
+from spark_jobs.quality.suite import Judged, Verdict, checks
+from tests.timeline import CALLS
+
+COUNTS = (
+    "planned offset_gaps landed accepted open_before pair left_only right_only corrections collapsed rejected open_after backlog"
+).split()
+OLD = dict.fromkeys([*COUNTS, *(f"rejected_{reason}" for reason in Reason)], 0.0)
+ORPHANS = OLD | {
+    "live": 1.0, "compounds": 5_000.0, "left_only": 318.0, "right_only": 200.0, "orphan_ratio": 0.1036, "orphan_ratio_left": 0.066,
+    "orphan_age_median_left": 301_000.0, "orphan_age_max_left": 900_000.0, "miss_left:75000": 150.0, "miss_right:75000": 100.0,
+    "miss_left:90000": 100.0, "miss_right:90000": 62.0, "miss_right:none": 106.0, "top_user:user1=<ann>": 412.0, "users:user1": 12.0,
+    "top_user_share": 0.8, "comparable_batches": 50.0, "comparable_by": 1.0, "orphan_ratio_median": 0.02, "orphan_ratio_spread": 0.004,
+    "orphan_ratio_deviation": 20.9, "late_left": 40.0, "late_right": 3.0, "late_healable": 37.0, "grace_needed:3600000": 43.0,
+    "skew_median": -1200.0, "skew_q1": -3000.0, "skew_q3": 900.0, "hour_pair:1767225600000": 9.0, "hour_left_only:1767229200000": 3.0,
+    "hour_left_only:-1": 2.0, "partition_left_only:2": 300.0, "partition_left_only:0": 18.0,
+}  # fmt: skip
+
+
+def row(batch_id=7):
+    return SimpleNamespace(batch_id=batch_id, kind="live", pipeline=CALLS, config_hash="ab", counts={})
+
+
+def page_of(folder, metrics, verdict=None):
+    verdict = verdict or Verdict([], "<head></head>")
+    return pages.write_pages(folder, row(), metrics, verdict).read_text()
 
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
@@ -15,3 +47,86 @@ def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch
         pages.write_index(tmp_path / "quality")
         assert (page.name, page.read_text()) == (f"batch-{batch_id}.html", f"page of {batch_id}")
         assert (tmp_path / "quality" / "index.html").read_text() == f"page of {newest}"
+
+
+def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
+    def names():
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    for number in (1, 2, 99, 100, 102):
+        for name in (f"batch-{number}.html", f"batch-{number}-expectations.html"):
+            (tmp_path / name).touch()
+    for other in ("index.html", "trend.html", "batch-notes.txt"):
+        (tmp_path / other).touch()
+    pages.prune_pages(tmp_path, 101)
+    assert "batch-2.html" in names() and "batch-1.html" not in names() and "batch-1-expectations.html" not in names()
+    pages.prune_pages(tmp_path, 3)
+    assert names() == [
+        "batch-100-expectations.html", "batch-100.html", "batch-102-expectations.html", "batch-102.html", "batch-notes.txt",
+        "index.html", "trend.html",
+    ]  # fmt: skip
+
+
+def test_what_the_orphans_say():
+    told = list(sentences(CALLS, ORPHANS))
+    assert told == [
+        "518 of 5,000 compounds are one-sided: 10.4%.",
+        "The 50 comparable batches before it of this hour had 2.0% ± 0.4% (median and spread): this one is +20.9 spreads off.",
+        "318 left events were given up, 6.6% of that side: 5 min after their timestamp (median), at most 15 min.",
+        "300 of the 318 left ones are of partition 2, one of 2 that have any.",
+        "412 of the 518 are of user1=<ann>, one of 12 values of user1 that have orphans.",
+        "T = 75 s (and gap = 75 s) would pair up to 250 of 518.",
+        "T = 90 s (and gap = 90 s) would pair up to 412 of 518.",
+        "37 of 43 late events have an unpaired partner: a replay of their interval pairs them.",
+        "R = 1 h would have taken 43 of 43 late events in time.",
+        "Right events are -1,200 ms from their left ones (median; the middle half from -3,000 to +900 ms).",
+    ]
+
+
+def test_the_section_has_its_drawings_and_their_numbers_and_loads_nothing(tmp_path):
+    page = page_of(tmp_path, ORPHANS)
+    assert page.count("<svg") == 3 and page.count('role="img" aria-label=') == 3
+    assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import|<script", page)
+    assert "user1=&lt;ann&gt;" in page and "<ann>" not in page
+    assert '<th scope="row">up to 75 s</th><td class="number">150</td><td class="number">100</td>' in page
+    assert "2026-01-01 01:00" in page and "far from now" in page
+    assert "prefers-color-scheme: dark" in page
+    assert len(page) < 20_000
+
+
+def test_a_row_of_an_earlier_version_has_its_page(tmp_path):
+    page = page_of(tmp_path, OLD)
+    assert "<h2>Rejected</h2>" in page and "<svg" not in page
+    assert orphan_section(CALLS, OLD) == ""
+
+
+def test_an_empty_batch_has_its_page(tmp_path):
+    page = page_of(tmp_path, OLD | {"live": 1.0, "compounds": 0.0, "orphan_ratio": 0.0, "comparable_batches": 3.0})
+    assert "0 of 0 compounds are one-sided" in page and "3 comparable batches before it, 8 are needed" in page
+    assert "<svg" not in page
+
+
+@pytest.mark.parametrize(
+    ("broken", "state"),
+    [
+        ([], '<span class="passed">passed</span>'),
+        (["lost"], '<span class="warning">passed, with warnings</span>'),
+        (["lost", "pairing_difference_left"], '<span class="critical">failed</span>'),
+    ],
+)
+def test_the_heading_says_the_worst(broken, state, tmp_path):
+    judged = [Judged(check, check.metric not in broken, 3.0) for check in checks(Quality(), {})]
+    page = page_of(tmp_path, OLD, Verdict(judged, "<head></head>"))
+    assert state in page
+    for name in broken:
+        sentence = next(check.sentence for check in checks(Quality(), {}) if check.metric == name)
+        assert re.search(
+            rf"{re.escape(html.escape(sentence))}</th><td class=\"number\">3</td><td class=\"number\">0</td>", page
+        )
+
+
+def test_a_report_that_could_not_be_made_has_a_page(tmp_path):
+    pages.write_unjudged(tmp_path / "quality", "calls", 7, ValueError("no <b>\nat all"))
+    pages.write_index(tmp_path / "quality")
+    page = (tmp_path / "quality" / "index.html").read_text()
+    assert "calls: batch 7" in page and "not judged" in page and "ValueError: no &lt;b&gt; at all" in page

@@ -9,7 +9,6 @@ import pytest
 
 from spark_jobs.broker.offsets import TopicsNow
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.report_quality import counting
 from spark_jobs.rewinding.preview import part_that_is_gone
 from spark_jobs.rewinding.target import find_target, plan_of, starting_ranges
 from spark_jobs.storage.ledger import (
@@ -23,6 +22,7 @@ from spark_jobs.storage.ledger import (
     STEPS,
     LedgerRow,
     OffsetRange,
+    counting,
     rewinds_among,
 )
 from tests.timeline import CALLS

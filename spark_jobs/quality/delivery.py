@@ -1,0 +1,89 @@
+"""What has to be on the output topic since the last report, and between which offsets: read back, it is the other side of a law.
+
+Each `published` row of the ledger has the ends that the output partitions had behind its batches (`end_<n>`), asked of the broker when all of
+them were out. What lies between two of these is what was published between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.pipeline_config import Pipeline
+from spark_jobs.broker.offsets import TopicsNow
+from spark_jobs.broker.records import Reader, Span, Spans
+from spark_jobs.problems import JobProblem
+from spark_jobs.quality.facts import Facts, facts
+from spark_jobs.reconciling.outputs import header, is_ours
+from spark_jobs.storage.ledger import LedgerRow
+from spark_jobs.storage.tables import Warehouse
+
+_END = "end_"
+
+
+class Due(NamedTuple):
+    """The batches after..until (exclusive, inclusive), and where their messages are. `refused`: too large, so not among them."""
+
+    after: int
+    until: int
+    spans: Spans
+    refused: int
+
+    @property
+    def batch_ids(self) -> range:
+        """The batches whose compounds must be there; void ones, too, if they were published."""
+        return range(self.after + 1, self.until + 1)
+
+
+def ends_of(row: LedgerRow | None) -> dict[int, int]:
+    """Output partition -> end behind the row's batches, exclusive; empty where an earlier version did not ask."""
+    counts = row.counts if row else {}
+    return {int(name.removeprefix(_END)): end for name, end in counts.items() if name.startswith(_END)}
+
+
+def due(pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow) -> Due | None:
+    """What to read back; None if nothing was published, or it cannot be read any more (another topic, retention, an earlier version).
+
+    `published`: the ledger's rows by batch_id. Raises JobProblem if the topic cannot be read that far yet.
+    """
+    last, topic = published.get(until), pipeline.output_topic
+    if until <= after or last is None or not ends_of(last):
+        return None
+    begins, same_topic = ends_of(published.get(after)), topics.ids[topic]
+    if any(
+        (row.counts.get("topic_id_high"), row.counts.get("topic_id_low")) != same_topic
+        for number, row in published.items()
+        if after <= number <= until
+    ) or (after and not begins):
+        return None
+    spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in ends_of(last).items()}
+    if any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until):
+        return None
+    for (_, number), span in spans.items():
+        if topics.end[topic, number] < span.until:
+            raise JobProblem(
+                f"{topic}-{number} can be read up to offset {topics.end[topic, number]} only, but was published to up to {span.until}: "
+                "another producer's transaction is open there; the report waits for its end"
+            )
+    refused = sum(row.counts.get("refused", 0) for number, row in published.items() if after < number <= until)
+    return Due(after, until, spans, refused)
+
+
+def message_facts(warehouse: Warehouse, wanted: Due, read: Reader) -> DataFrame:
+    """Facts `message`: this pipeline's messages in the spans, marked as their compounds are."""
+    records = read(warehouse.spark, wanted.spans, False)
+    told = records.select(header("pair-id", "key").alias("pair_id"), header("revision", "key").alias("revision"))
+    mine, nothing = told.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
+    return facts(mine, F.lit("message"), F.lit(""), nothing, mark=F.xxhash64("pair_id", "revision"))
+
+
+def delivered(wanted: Due, counted: Facts) -> dict[str, float]:
+    """`due_on_topic`, `on_topic` and `delivery_difference`: the compounds of the table against the messages of the topic."""
+    compounds = counted.number("compound", wanted.batch_ids) - wanted.refused
+    messages = counted.number("message", (0,))
+    others = not wanted.refused and counted.mark("compound", wanted.batch_ids) != counted.mark("message", (0,))
+    difference = compounds - messages or int(others)
+    return {"due_on_topic": compounds, "on_topic": messages, "delivery_difference": difference}

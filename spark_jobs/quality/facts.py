@@ -1,0 +1,150 @@
+"""All that a report counts, in one Spark job: rows of every table become facts, and the facts are counted together.
+
+A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; it may have a `value`, a `text` beside it, and a `mark`,
+a hash of what it is about. Marks are put together by exclusive or: equal on both sides of a law only if the same things are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from include.pipeline_config import MS_PER_UNIT
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
+
+FACT = ("what", "batch_id", "label", "bucket", "value", "text", "mark")
+_TYPES = {"bucket": "bigint", "value": "bigint", "text": "string", "mark": "bigint"}
+HOUR_MS = MS_PER_UNIT["h"]
+# Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
+_HOURS_MS = 31 * MS_PER_UNIT["d"]
+ELSEWHERE = -1
+
+
+class Counted(NamedTuple):
+    """What is known of equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text."""
+
+    number: int = 0
+    mark: int = 0
+    low: int = 0
+    middle: int = 0
+    high: int = 0
+    top: int = 0
+    text: str = ""
+
+
+class Facts:
+    """The answer of the one job: (what, batch_id, label, bucket) -> Counted."""
+
+    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], Counted]) -> None:
+        self._of: dict[tuple[str, int], list[tuple[str, int | None, Counted]]] = {}
+        for (what, batch_id, label, bucket), found in counted.items():
+            self._of.setdefault((what, batch_id), []).append((label, bucket, found))
+
+    def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, Counted]]:
+        """(label, bucket, Counted) of all that is known of it; no labels: of all."""
+        found = (fact for batch_id in batch_ids for fact in self._of.get((what, batch_id), ()))
+        return [fact for fact in found if not labels or fact[0] in labels]
+
+    def number(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
+        """How many there are."""
+        return sum(found.number for _, _, found in self.of(what, batch_ids, *labels))
+
+    def mark(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
+        """Their marks put together; 0 where there are none."""
+        return reduce(lambda mark, fact: mark ^ fact[2].mark, self.of(what, batch_ids, *labels), 0)
+
+
+def facts(rows: DataFrame, what: Column, label: Column, batch_id: Column | None = None, **others: Column) -> DataFrame:
+    """One fact a row; `others`: bucket, value, text, mark."""
+    known = {"what": what, "batch_id": F.col("batch_id") if batch_id is None else batch_id, "label": label, **others}
+    columns = (known.get(name, F.lit(None).cast(_TYPES.get(name, "string"))) for name in FACT)
+    return rows.select(*(column.alias(name) for name, column in zip(FACT, columns, strict=True)))
+
+
+def count(tables: list[DataFrame]) -> Facts:
+    """Runs the job."""
+    quartiles = F.percentile_approx("value", [0.25, 0.5, 0.75], 1_000).alias("quartiles")
+    grouped = reduce(DataFrame.unionAll, tables).groupBy("what", "batch_id", "label", "bucket")
+    rows = grouped.agg(
+        F.count("*").alias("number"),
+        F.bit_xor("mark").alias("mark"),
+        quartiles,
+        F.max(F.when(F.col("value").isNotNull(), F.struct("value", "text"))).alias("top"),
+    ).collect()
+    return Facts({(row["what"], row["batch_id"], row["label"], row["bucket"]): _counted(row) for row in rows})
+
+
+def _counted(row: Row) -> Counted:
+    low, middle, high = row["quartiles"] or (0, 0, 0)
+    top, text = row["top"] or (0, "")
+    return Counted(row["number"], row["mark"] or 0, low, middle, high, top, text or "")
+
+
+def place_mark(side: str = "") -> Column:
+    """The mark of an event of one side, by its coordinates. `side`: what its columns begin with."""
+    return F.xxhash64(f"{side}partition", f"{side}offset")
+
+
+def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, around: int) -> list[DataFrame]:
+    """Raw rows and rejected events of the batches first..last, the compounds from `sent_from` on; all inclusive.
+
+    `around`: compounds further from it (epoch ms) are not told by their hour.
+    """
+    pipeline, mine = warehouse.pipeline, F.col("batch_id").between(first, last)
+    tables = []
+    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
+        raw = warehouse.read(raw_table(side)).where(mine)
+        problem = F.coalesce("problem", F.lit("accepted"))
+        partition = F.col("partition").cast("bigint")
+        tables.append(facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark()))
+    rejected = warehouse.read(REJECTED).where(mine)
+    whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
+    tables.append(facts(rejected, whose, F.col("reason"), mark=place_mark()))
+    return [*tables, _compounds(warehouse.read(COMPOUNDS).where(F.col("batch_id").between(sent_from, last)), around)]
+
+
+def _compounds(rows: DataFrame, around: int) -> DataFrame:
+    """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
+    nothing = F.lit(None).cast("bigint")
+
+    def fact(what: str, label: Column, bucket: Column, value: Column, mark: Column) -> Column:
+        return F.struct(
+            F.lit(what).alias("what"),
+            label.alias("label"),
+            bucket.cast("bigint").alias("bucket"),
+            value.cast("bigint").alias("value"),
+            mark.alias("mark"),
+        )
+
+    kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
+    told = F.concat_ws(" ", "op", "kind", revised)
+    # A compound is told by pair_id and revision, as its message is.
+    found = [fact("compound", told, nothing, nothing, F.xxhash64("pair_id", F.col("revision").cast("string")))]
+    near = F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS)
+    found.append(
+        fact("hour", kind, F.when(near, F.col("ts") - F.col("ts") % HOUR_MS).otherwise(ELSEWHERE), nothing, nothing)
+    )
+    for side in ("left", "right"):
+        there, alone = F.col(f"{side}_offset").isNotNull(), F.col("kind") == f"{side}_only"
+        found.append(F.when(there, fact(f"out_{side}", kind, F.col(f"{side}_partition"), nothing, place_mark(f"{side}_"))))
+        found.append(F.when(alone, fact(f"alone_{side}", kind, nothing, -F.col("ts"), nothing)))
+    apart = F.col("right_ts") - F.col("left_ts")
+    found.append(F.when(F.col("kind") == "pair", fact("skew", kind, nothing, apart, nothing)))
+    named = F.filter(F.array(*found), lambda each: each.isNotNull())
+    each = rows.select("batch_id", F.explode(named).alias("fact")).select("batch_id", "fact.*")
+    columns = (F.col(name) for name in ("bucket", "value", "mark"))
+    return facts(each, F.col("what"), F.col("label"), **dict(zip(("bucket", "value", "mark"), columns, strict=True)))
+
+
+def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]:
+    """The open events at these versions of the table, which take the place of the batch_id."""
+    tables = []
+    for version in sorted(set(versions)):
+        rows, at = warehouse.read(OPEN, version), F.lit(version).cast("bigint")
+        whose = F.concat(F.lit("open_"), "side")
+        tables.append(facts(rows, whose, F.lit("open"), at, mark=place_mark()))
+    return tables

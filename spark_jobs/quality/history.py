@@ -1,0 +1,89 @@
+"""A batch against those before it: median and median absolute deviation of the comparable ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from math import sqrt
+from statistics import median
+from typing import NamedTuple
+
+from include.pipeline_config import FEWEST_BATCHES
+
+# Makes the median absolute deviation of normal values their standard deviation.
+_MAD_TO_SIGMA = 1.4826
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR = 0, 1, 2
+
+
+class Past(NamedTuple):
+    """A batch that was reported. `at`: when, epoch ms."""
+
+    batch_id: int
+    at: int
+    metrics: dict[str, float]
+
+    @property
+    def is_live(self) -> bool:
+        """Rows of earlier versions say it only by their corrections."""
+        return bool(self.metrics.get("live", not self.metrics.get("corrections", 0.0)))
+
+
+class Comparable(NamedTuple):
+    """The batches to compare with. `by`: what they have in common with this one."""
+
+    batches: Sequence[Past]
+    by: int
+
+
+def comparable(at: int, before: Sequence[Past]) -> Comparable:
+    """The live batches with compounds of the same weekday and hour (UTC) as `at`; if these are too few, of the same hour; else all."""
+    live = [past for past in before if past.is_live and past.metrics.get("compounds", 0.0) > 0]
+    hour = [past for past in live if _moment(past.at).hour == _moment(at).hour]
+    weekday = [past for past in hour if _moment(past.at).weekday() == _moment(at).weekday()]
+    # The last hour or two are of this weekday and hour, too: they alone would say nothing about weekdays.
+    if _days(weekday) > 1 and len(weekday) >= FEWEST_BATCHES:
+        return Comparable(weekday, SAME_WEEKDAY_AND_HOUR)
+    return Comparable(hour, SAME_HOUR) if _days(hour) > 1 and len(hour) >= FEWEST_BATCHES else Comparable(live, ANY)
+
+
+def _moment(at: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=at)
+
+
+def _days(batches: Sequence[Past]) -> int:
+    return len({_moment(past.at).date() for past in batches})
+
+
+def ratio_against(ratio: float, compounds: float, before: Sequence[float]) -> dict[str, float]:
+    """How far an orphan ratio is from the ones before, in spreads; nothing if there are too few.
+
+    The spread is never narrower than what chance does to a batch of so many compounds.
+
+    >>> told = ratio_against(0.5, 400, [0.1] * 8)
+    >>> {name: round(number, 3) for name, number in told.items()}
+    {'orphan_ratio_median': 0.1, 'orphan_ratio_spread': 0.015, 'orphan_ratio_deviation': 26.434}
+    """
+    if len(before) < FEWEST_BATCHES or not compounds:
+        return {}
+    middle = median(before)
+    mad = median(abs(each - middle) for each in before)
+    # With one orphan more and one pair more, so that there is chance where the median is 0 or 1, too.
+    likely = (middle * compounds + 1) / (compounds + 2)
+    spread = max(_MAD_TO_SIGMA * mad, sqrt(likely * (1 - likely) / compounds))
+    return {
+        "orphan_ratio_median": middle,
+        "orphan_ratio_spread": spread,
+        "orphan_ratio_deviation": (ratio - middle) / spread,
+    }
+
+
+def drift_against(skew: float, before: Sequence[float]) -> dict[str, float]:
+    """How far the median of right ts - left ts has moved (ms); nothing if there are too few before.
+
+    >>> drift_against(250, [100] * 8), drift_against(250, [100] * 7)
+    ({'skew_before': 100.0, 'skew_drift': 150.0}, {})
+    """
+    if len(before) < FEWEST_BATCHES:
+        return {}
+    return {"skew_before": median(before), "skew_drift": skew - median(before)}

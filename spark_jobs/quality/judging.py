@@ -1,0 +1,73 @@
+"""Great Expectations in a process of its own, which begins to import it when the job begins: four seconds, on another core.
+
+The job sends metrics and thresholds, a line of JSON each, and gets the verdict back; the process ends when the job does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+
+from include.local_machine import ROOT
+from include.pipeline_config import Quality
+from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.suite import Check, Judged, Verdict, judge, warm_up
+
+Judge = Callable[[Metrics, Quality], Verdict]
+
+
+def judge_beside() -> AbstractContextManager[Judge]:
+    """What judges as `suite.judge` does, while the block runs: in a process of its own, unless the import is done already."""
+    return nullcontext(judge) if "great_expectations" in sys.modules else judge_elsewhere()
+
+
+@contextmanager
+def judge_elsewhere() -> Iterator[Judge]:
+    """The same, in a process of its own. What it gives raises RuntimeError if the process has died."""
+    command = [sys.executable, "-m", "spark_jobs.quality.judging"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def judge_there(metrics: Metrics, thresholds: Quality) -> Verdict:
+            try:
+                asked.write(json.dumps([metrics, asdict(thresholds)]) + "\n")
+                asked.flush()
+                answer = answers.readline()
+            except BrokenPipeError:
+                answer = ""
+            if not answer:
+                raise RuntimeError(f"Great Expectations ended with status {process.wait()}; what it said stands above")
+            return _verdict(json.loads(answer))
+
+        try:
+            yield judge_there
+        finally:
+            process.kill()
+            # What it did not read any more must not stand in the way of what the block raised.
+            with suppress(BrokenPipeError):
+                asked.close()
+
+
+def _verdict(told: list[object]) -> Verdict:
+    checks, page = told
+    judged = [Judged(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
+    return Verdict(judged, str(page))
+
+
+def main() -> None:
+    """Judges every line of standard input."""
+    # What others print must not come between the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    warm_up()
+    for line in sys.stdin:
+        metrics, thresholds = json.loads(line)
+        print(json.dumps(judge(metrics, Quality(**thresholds))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the report says of orphans, on a timeline of which every number is known."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from include.warehouse_folder import pages_folder
+from spark_jobs import land_events, pair_events, publish_compounds, replay_interval, report_quality
+from spark_jobs.replaying.window import Window
+from spark_jobs.storage.commit import commit_rows
+from spark_jobs.storage.ledger import PAIRED, Ledger
+from tests.integration.reading import table_rows
+
+pytestmark = pytest.mark.integration
+
+HOUR = 3_600_000
+
+
+def run_all(warehouse):
+    land_events.main(warehouse, 1_000_000)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    report_quality.main(warehouse)
+
+
+def metrics_of(warehouse, batch_id):
+    (row,) = (row for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == batch_id)
+    return dict(row["metrics"])
+
+
+def family(metrics, name):
+    return {bucket: number for each, number in metrics.items() if (bucket := each.removeprefix(f"{name}:")) != each}
+
+
+@pytest.fixture
+def earlier(warehouse):
+    """Eight rows as an earlier version wrote them, but for the median of the skew."""
+    metrics = {"compounds": 50.0, "corrections": 0.0, "orphan_ratio": 0.0, "skew_median": -5_000.0}
+    now = datetime.now(UTC)
+    rows = [{"batch_id": number, "judged_at": now, "success": True, "metrics": metrics} for number in range(-7, 1)]
+    commit_rows(warehouse, "quality_metrics", rows, "quality_metrics", 0)
+
+
+def test_every_number_of_a_known_timeline(warehouse, send, earlier):
+    now = time.time_ns() // 1_000_000
+    begin = (now // HOUR - 4) * HOUR + 600_000
+    for number, apart in enumerate((100, 200, 300, 400)):
+        send("a", f"pair{number}", begin, 1)
+        send("m", f"pair{number}", begin + apart, 1)
+    # Further apart than the gap, and so than the tolerance, which is as long.
+    for user, apart in (("near", 75_000), ("further", 75_001), ("far", HOUR)):
+        send("a", user, begin, 1)
+        send("m", user, begin + apart, 1)
+    for after in (0, 200_000, 400_000):
+        send("a", "hot", begin + after, 1)
+    run_all(warehouse)
+    one, paired = metrics_of(warehouse, 1), Ledger(warehouse).rows(1, 1)[2]
+    assert paired.step == PAIRED
+    counts = {name: one[name] for name in ("pair", "left_only", "right_only", "compounds", "live")}
+    assert counts == {"pair": 4, "left_only": 6, "right_only": 3, "compounds": 13, "live": 1}
+    assert one["orphan_ratio_left"] == 6 / 10 and one["orphan_ratio_right"] == 3 / 7
+    assert family(one, "miss_left") == {"75000": 1, "90000": 1, "3600000": 1, "none": 3}
+    assert family(one, "miss_right") == {"75000": 1, "90000": 1, "3600000": 1}
+    first, second = str(begin - 600_000), str(begin - 600_000 + HOUR)
+    assert family(one, "hour_left_only") == {first: 6}
+    assert family(one, "hour_right_only") == {first: 2, second: 1}
+    assert family(one, "hour_pair") == {first: 4}
+    assert sum(family(one, "partition_left_only").values()) == 6
+    assert [one["orphan_age_max_left"], one["orphan_age_median_left"]] == [paired.clock - begin] * 2
+    assert one["orphan_age_max_right"] == paired.clock - begin - 75_000
+    assert family(one, "top_user") == {"user1=hot": 3, "user2=v": 9}
+    assert (family(one, "users"), one["top_user_share"]) == ({"user1": 4, "user2": 1}, 1)
+    assert [one[name] for name in ("skew_q1", "skew_median", "skew_q3")] == [100, 200, 300]
+    # Rows of an earlier version are compared with as far as they go.
+    assert (one["comparable_batches"], one["orphan_ratio_median"]) == (8, 0)
+    assert one["orphan_ratio_deviation"] > 6 and (one["skew_before"], one["skew_drift"]) == (-5_000, 5_200)
+    page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-1.html").read_text()
+    assert page.count("failed (warning)") == 2 and "T = 90 s (and gap = 90 s) would pair up to 4 of 9." in page
+
+    # One that an orphan has waited for, one that nobody has.
+    send("m", "hot", begin + 30_000, 1)
+    send("a", "nobody", begin, 1)
+    run_all(warehouse)
+    two = metrics_of(warehouse, 2)
+    assert [two[name] for name in ("late_left", "late_right", "late_healable")] == [1, 1, 1]
+    assert family(two, "grace_needed") == {"21600000": 2}
+    assert two["orphan_ratio"] == 0 and "orphan_age_max_left" not in two and "skew_median" not in two
+    assert "orphan_ratio_deviation" not in two
+
+    replay_interval.main(warehouse, Window(begin, begin + HOUR))
+    publish_compounds.main(warehouse)
+    report_quality.main(warehouse)
+    three = metrics_of(warehouse, 3)
+    assert [three[name] for name in ("live", "healed_left", "healed_right", "corrections")] == [0, 1, 0, 2]
+    assert not family(three, "miss_left") and "comparable_batches" not in three
+    assert (three["due_on_topic"], three["on_topic"]) == (2, 2)

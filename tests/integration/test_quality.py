@@ -1,0 +1,274 @@
+"""The report against jobs that lie: real tables, a real broker, and a job that loses, doubles or hides something."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from include.pipeline_config import BEFORE_PUBLISH, Quality
+from include.warehouse_folder import pages_folder
+from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.broker.publisher import SlotReport
+from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.report_quality import BrokenBatch
+from spark_jobs.storage.ledger import PUBLISHED, REPORTED, Ledger
+from spark_jobs.storage.tables import Warehouse
+from tests.conftest import PARTITIONS
+from tests.integration.reading import consume, table_rows
+
+pytestmark = pytest.mark.integration
+
+
+def land(warehouse):
+    return land_events.main(warehouse, 1_000_000)
+
+
+def run_all(warehouse):
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    return report_quality.main(warehouse)
+
+
+def metrics_of(warehouse, batch_id):
+    (row,) = (row for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == batch_id)
+    return dict(row["metrics"])
+
+
+def page_of(warehouse, name):
+    return (pages_folder(warehouse.root, warehouse.pipeline.name) / f"{name}.html").read_text()
+
+
+@pytest.fixture
+def pipeline(pipeline):
+    """With sessions that are over in no time."""
+    return replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100)
+
+
+@pytest.fixture
+def traffic(pipeline):
+    """traffic(): ten pairs, twenty orphans of either side and two broken messages, all over when they are landed."""
+
+    def send(prefix="u"):
+        producer, now = Producer({"bootstrap.servers": _bootstrap()}), time.time_ns() // 1_000_000
+        for number in range(30):
+            for side in pipeline.sides:
+                alone = f"{prefix}{number}" if number < 10 else f"{prefix}{number}{side.payload}"
+                body = {"user1": alone, "user2": "v", "timestamp": now, side.payload: number}
+                producer.produce(side.topic, key=alone, value=json.dumps(body))
+        for side in pipeline.sides:
+            producer.produce(side.topic, value=b"{nope")
+        assert producer.flush(20) == 0
+        time.sleep(0.3)
+
+    return send
+
+
+def _bootstrap():
+    from spark_jobs.broker.settings import kafka_settings
+
+    return kafka_settings()["bootstrap.servers"]
+
+
+def lose_a_tenth_of_the_orphans(patch):
+    made = pair_events.compound_rows
+
+    def rows(*given):
+        return made(*given).where("kind != 'left_only' or user1 not in ('u10analytics', 'u20analytics')")
+
+    patch.setattr(pair_events, "compound_rows", rows)
+
+
+def double_one(patch):
+    made = pair_events.compound_rows
+    patch.setattr(
+        pair_events, "compound_rows", lambda *given: made(*given).unionAll(made(*given).where("user1 = 'u11metrics'"))
+    )
+
+
+def double_one_and_lose_another(patch):
+    made = pair_events.compound_rows
+
+    def rows(*given):
+        found = made(*given)
+        return found.where("user1 != 'u12analytics'").unionAll(found.where("user1 = 'u11analytics'"))
+
+    patch.setattr(pair_events, "compound_rows", rows)
+
+
+def swallow_what_is_rejected(patch):
+    made = pair_events.rejected_rows
+    patch.setattr(pair_events, "rejected_rows", lambda *given: made(*given).where("topic not like '%metrics'"))
+
+
+def publish_nothing(patch):
+    """The publisher says that all was acknowledged."""
+
+    def send(warehouse, settings, leg):
+        rows = table_rows(warehouse, "compound_events")
+        mine = {row["batch_id"]: sum(each["batch_id"] == row["batch_id"] for each in rows) for row in rows}
+        return [
+            SlotReport(slot, 0, mine, mine, {}, []) if slot == 0 else SlotReport(slot, 0, {}, {}, {}, [])
+            for slot in range(PARTITIONS)
+        ]
+
+    patch.setattr(publish_compounds, "_send", send)
+
+
+def lose_records_and_call_them_gaps(patch):
+    read = land_events.with_either_reader
+    patch.setattr(
+        land_events,
+        "with_either_reader",
+        lambda work: read(
+            lambda reader: work(lambda *given: reader(*given).where("topic like '%metrics' or offset % 5 > 0"))
+        ),
+    )
+
+
+SABOTAGE = {
+    "orphans": (lose_a_tenth_of_the_orphans, "pairing_difference_left is 2.0, allowed 0 to 0"),
+    "rejected": (
+        swallow_what_is_rejected,
+        "every rejected event is in rejected_events (right): rejection_difference_right is 1.0",
+    ),
+    "not sent": (publish_nothing, "read back from the output topic once: delivery_difference is 50.0, allowed 0 to 0"),
+    "doubled": (double_one, "pairing_difference_right is -1.0, allowed 0 to 0"),
+    "doubled and lost": (
+        double_one_and_lose_another,
+        "the events that came out are those that went in (left): identity_difference_left is 1",
+    ),
+    "not landed": (lose_records_and_call_them_gaps, "is a raw row (left): landing_difference_left is"),
+}
+LONG = ("doubled", "doubled and lost", "not landed")
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "said"),
+    [pytest.param(*SABOTAGE[name], id=name, marks=[pytest.mark.long] if name in LONG else []) for name in SABOTAGE],
+)
+def test_a_job_that_lies_is_caught_by_name(sabotage, said, warehouse, traffic, monkeypatch):
+    traffic()
+    with monkeypatch.context() as patch:
+        sabotage(patch)
+        land(warehouse)
+        pair_events.main(warehouse)
+        # The publisher notices some of it, too; the report has to know it by itself.
+        with suppress(BrokenInvariant):
+            publish_compounds.main(warehouse)
+    with pytest.raises(BrokenBatch) as broken:
+        report_quality.main(warehouse)
+    assert said in str(broken.value)
+    page = page_of(warehouse, "batch-1")
+    assert page.count("failed (critical)") == str(broken.value).count("batch 1:")
+
+
+def test_a_batch_that_is_not_published_has_its_page_and_is_reported_when_it_is(warehouse, traffic):
+    traffic()
+    land(warehouse)
+    pair_events.main(warehouse)
+    for _ in range(2):
+        with pytest.raises(
+            BrokenBatch, match=r"^the counts do not add up: batch 1: [^;]*: publishing_difference is 50.0, [^;]*$"
+        ):
+            report_quality.main(warehouse)
+    assert "failed (critical)" in page_of(warehouse, "index")
+    assert Ledger(warehouse).last_ids()[REPORTED] == 0
+    assert table_rows(warehouse, "quality_metrics") == []
+    publish_compounds.main(warehouse)
+    # The next batch is reported with it: both are read back from the topic.
+    traffic("w")
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    assert report_quality.main(warehouse)["batches"] == 2
+    assert "failed (critical)" not in page_of(warehouse, "batch-1")
+    first, second = (metrics_of(warehouse, number) for number in (1, 2))
+    assert (second["due_on_topic"], second["on_topic"], second["delivery_difference"]) == (100, 100, 0)
+    assert "due_on_topic" not in first
+    assert [first["total_in_left"], second["total_in_left"], second["total_since"]] == [30, 60, 1]
+
+
+def test_marks_of_transactions_are_no_loss(warehouse, pipeline, traffic):
+    traffic()
+    producer = Producer({"bootstrap.servers": _bootstrap(), "transactional.id": pipeline.name})
+    producer.init_transactions(20)
+    for number in range(2):
+        producer.begin_transaction()
+        body = {"user1": "tx", "user2": "v", "timestamp": time.time_ns() // 1_000_000, "analytics": number}
+        producer.produce(pipeline.left.topic, partition=0, value=json.dumps(body))
+        producer.commit_transaction(20)
+    time.sleep(0.5)
+    run_all(warehouse)
+    metrics = metrics_of(warehouse, 1)
+    assert metrics["offset_gaps"] == 2
+    assert [metrics[f"landing_difference_{side}"] for side in ("left", "right")] == [0, 0]
+
+
+def test_a_broken_report_hides_nothing_and_blocks_nothing(warehouse, broker, pipeline, traffic):
+    def broken_judge(*_):
+        raise KeyError("great expectations")
+
+    traffic()
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    with pytest.raises(KeyError):
+        report_quality.main(warehouse, broken_judge)
+    assert "not judged" in page_of(warehouse, "index") and "great expectations" in page_of(warehouse, "batch-1")
+    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('rejected_events')}")
+    traffic("w")
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    assert len(consume(broker.bootstrap, pipeline.output_topic)) == 100
+    with pytest.raises(BrokenBatch) as broken:
+        report_quality.main(warehouse)
+    # The batch that the broken report did not judge is not forgotten; the one after it is none the worse.
+    assert str(broken.value).count("batch 1:") == 2 and "batch 2:" not in str(broken.value)
+    assert "not judged" not in page_of(warehouse, "batch-1")
+
+
+def test_judged_before_it_is_published(warehouse, broker, pipeline, traffic, monkeypatch):
+    strict = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)))
+
+    def pair(prefix):
+        traffic(prefix)
+        land(strict)
+        pair_events.main(strict)
+
+    def published():
+        return len(consume(broker.bootstrap, pipeline.output_topic)), Ledger(strict).last_ids()[PUBLISHED]
+
+    pair("a")
+    with pytest.raises(NeedsOperator, match=r"^batch 1 of pipeline \w+ has not been judged yet and is held back"):
+        publish_compounds.main(strict)
+    assert report_quality.main(strict)["batches"] == 1
+    assert "publishing_difference" not in metrics_of(strict, 1)
+    pair("u")
+    with monkeypatch.context() as patch:
+        swallow_what_is_rejected(patch)
+        pair("u")
+    with pytest.raises(BrokenBatch, match="batch 3: every rejected event"):
+        report_quality.main(strict)
+    # What was judged good goes out, what comes after the broken one waits with it.
+    held = r"^batch 3 of pipeline \w+ failed 1 critical checks and is held back.* --release-batch 3,"
+    for _ in range(2):
+        with pytest.raises(NeedsOperator, match=held):
+            publish_compounds.main(strict)
+        assert published() == (100, 2)
+    pair("b")
+    assert report_quality.main(strict)["batches"] == 1
+    # Read back are the two batches that were published since the report before.
+    read_back = [metrics_of(strict, number).get("due_on_topic") for number in (1, 2, 3, 4)]
+    assert read_back == [None, None, None, 100]
+    with pytest.raises(NeedsOperator, match=held):
+        publish_compounds.main(strict)
+    assert publish_compounds.main(strict, released=3)["sent"] == 100
+    assert published() == (200, 4)

@@ -1,0 +1,55 @@
+"""Which batches go out when they are judged before they are published."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from spark_jobs.problems import NeedsOperator
+from spark_jobs.quality.gate import held_back, tell_held
+from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPORTED, REWIND, TO_BATCH, LedgerRow
+from tests.timeline import CALLS
+
+
+def row(batch_id, step, kind=LIVE, **counts):
+    return LedgerRow(batch_id, kind, step, (), 0, None, CALLS.to_json(), CALLS.config_hash, datetime.now(UTC), counts)
+
+
+def batch(batch_id, failed=None):
+    """Paired, and reported with so many failed checks; None: not judged."""
+    judged = [] if failed is None else [row(batch_id, REPORTED, failed_checks=failed)]
+    return [row(batch_id, PAIRED), *judged]
+
+
+def held(*batches, released=0):
+    rows = [each for steps in batches for each in steps]
+    found = held_back([each for each in rows if each.step == PAIRED], rows, released)
+    return found and found.batch_id
+
+
+def test_the_first_that_failed_or_was_not_judged_is_held_back():
+    assert held(batch(1, 0), batch(2, 0)) is None
+    assert held(batch(1, 0), batch(2, 1), batch(3, 0), batch(4, 2)) == 2
+    assert held(batch(1, 0), batch(2)) == 2
+    assert held() is None
+
+
+def test_a_release_lets_go_up_to_its_batch_and_no_further():
+    assert held(batch(1, 1), batch(2, 1), batch(3, 1), released=2) == 3
+    assert held(batch(1, 1), batch(2, 0), released=1) is None
+
+
+def test_what_a_rewind_gave_up_goes_out_with_it():
+    rewind = [row(4, PLANNED, REWIND, **{TO_BATCH: 1}), row(4, PAIRED, REWIND, **{TO_BATCH: 1})]
+    judged = [row(4, REPORTED, REWIND, **{TO_BATCH: 1, "failed_checks": 0})]
+    assert held(batch(2, 1), batch(3), [*rewind, *judged]) is None
+    assert held(batch(2, 1), batch(3), rewind) == 4
+
+
+def test_the_line_says_which_why_and_what_to_do():
+    failed, unjudged = batch(7, 2), batch(8)
+    with pytest.raises(NeedsOperator, match=r"^batch 7 of pipeline calls failed 2 critical checks .* --release-batch 7, or"):
+        tell_held("calls", failed[0], [*failed, *unjudged])
+    with pytest.raises(NeedsOperator, match=r"^batch 8 of pipeline calls has not been judged yet and is held back"):
+        tell_held("calls", unjudged[0], [*failed, *unjudged])

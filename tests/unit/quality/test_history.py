@@ -1,0 +1,75 @@
+"""Which batches a batch is compared with, and how far off it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.quality.history import (
+    ANY,
+    SAME_HOUR,
+    SAME_WEEKDAY_AND_HOUR,
+    Past,
+    comparable,
+    ratio_against,
+)
+
+HOUR, DAY = 3_600_000, 86_400_000
+# A Thursday, at noon.
+NOON = 1_767_225_600_000 + 12 * HOUR
+
+
+def past(at, ratio=0.1, **more):
+    return Past(1, at, {"compounds": 100.0, "live": 1.0, "orphan_ratio": ratio} | more)
+
+
+def every(step, number, **more):
+    return [past(NOON - step * each, **more) for each in range(number, 0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "number", "by"),
+    [
+        # An hour of batches is of the same weekday and hour, and says nothing about it.
+        (every(HOUR // 12, 11), 11, ANY),
+        (every(DAY, 8), 8, SAME_HOUR),
+        (every(DAY, 7), 7, ANY),
+        (every(7 * DAY, 8), 8, SAME_WEEKDAY_AND_HOUR),
+        (every(7 * DAY, 8) + every(HOUR, 20), 8, SAME_WEEKDAY_AND_HOUR),
+        # Those of one day only, beside one of another.
+        ([*every(HOUR // 12, 11), past(NOON - DAY + HOUR)], 12, ANY),
+    ],
+)
+def test_comparable_batches(before, number, by):
+    found = comparable(NOON, before)
+    assert (len(found.batches), found.by) == (number, by)
+
+
+def test_replays_and_empty_batches_are_not_comparable():
+    assert comparable(NOON, [past(NOON, live=0.0), past(NOON, compounds=0.0)]).batches == []
+
+
+def test_rows_of_earlier_versions_are():
+    metrics = {"compounds": 5.0, "corrections": 0.0, "orphan_ratio": 0.2}
+    assert len(comparable(NOON, [Past(1, NOON, metrics), Past(2, NOON, metrics | {"corrections": 5.0})]).batches) == 1
+
+
+def test_seven_batches_say_nothing_and_no_compounds_neither():
+    assert ratio_against(0.9, 100, [0.1] * 7) == {}
+    assert ratio_against(0.0, 0, [0.1] * 8) == {}
+
+
+def test_one_wild_batch_before_widens_nothing():
+    before = [0.08 + 0.001 * number for number in range(41)]
+    calm, wild = ratio_against(0.5, 10_000, before), ratio_against(0.5, 10_000, [*before, 1.0])
+    assert wild["orphan_ratio_deviation"] == pytest.approx(calm["orphan_ratio_deviation"], rel=0.1)
+    assert calm["orphan_ratio_deviation"] > 20
+
+
+def test_chance_in_a_small_batch_is_no_deviation():
+    before = [0.0] * 20
+    assert abs(ratio_against(1 / 10, 10, before)["orphan_ratio_deviation"]) < 2
+    assert ratio_against(1_000 / 10_000, 10_000, before)["orphan_ratio_deviation"] > 100
+
+
+def test_too_few_orphans_are_a_deviation_too():
+    assert ratio_against(0.0, 10_000, [0.1] * 8)["orphan_ratio_deviation"] < -20
