@@ -28,7 +28,7 @@ def write_batches(folder: Path, batches: list[Reported]) -> None:
     """The pages of the batches, judged as the report does, but for Great Expectations' own page."""
     for batch in batches:
         row = batch.steps[PAIRED]
-        found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality)]
+        found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality, batch.metrics)]
         judged = [Judged(check, value is not None and check.least <= value <= check.most, value) for check, value in found]
         verdict = Verdict(judged, "<html><head></head><body>Great Expectations' page</body></html>")
         write_pages(folder, row, batch.metrics, verdict, batch_details(batch.steps, batch.metrics, offenders(batch)))
