@@ -14,8 +14,6 @@ _NEVER = "1000000000"
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 * _MB),
     "spark.databricks.delta.optimize.maxFileSize": str(128 * _MB),
-    # How long files are kept is this job's to know.
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # By default VACUUM starts 10,000 tasks to list a folder.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
@@ -51,10 +49,11 @@ def keep(warehouse: Warehouse, table: str, kept_ms: int, needed_ms: int = 0) -> 
     """Deletes the files that left the table longer ago than `kept_ms`, or `needed_ms` if that is longer, and sets how long its log is kept."""
     longest = max(kept_ms, needed_ms)
     fault_point("before_vacuumed")
-    kept = {"delta.logRetentionDuration": _interval(longest), "delta.deletedFileRetentionDuration": _interval(kept_ms)}
+    # Not by RETAIN, which Delta does not heed any more.
+    kept = {"delta.logRetentionDuration": _interval(longest), "delta.deletedFileRetentionDuration": _interval(longest)}
     _set(warehouse, table, {**kept, "delta.checkpointInterval": _NEVER})
     with warehouse.at_work_on(table):
-        warehouse.spark.sql(f"VACUUM {warehouse.sql_name(table)} RETAIN {longest / 3_600_000:.6f} HOURS").collect()
+        warehouse.spark.sql(f"VACUUM {warehouse.sql_name(table)}").collect()
     fault_point("after_vacuumed")
 
 

@@ -28,7 +28,7 @@ from spark_jobs.fault_points import FAULT_POINTS
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.replaying.window import Window
-from spark_jobs.storage.ledger import LANDED, PLANNED, REMOVED, REMOVED_UNTIL, Ledger
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_UNTIL, Ledger
 from tests.integration import comparing, stream_clock
 from tests.integration.reading import table_rows
 from tests.integration.stream_clock import consumed, killed_at, run
@@ -86,7 +86,9 @@ def test_rows_stay_and_what_needs_the_past_finds_it(warehouse, broker, send, mai
     for number in range(3):
         at = number * 2_000
         send(f"a{at}:x m{at + 50}:x a{at + 1900}:waits{number} a{at + 2000}:tick m{at + 2000}:tick")
-        whole(warehouse)
+        run(warehouse)
+    publish_compounds.main(warehouse)
+    report_quality.main(warehouse)
     # A batch that dies after it has written the next open events: its plan names those of before.
     send("a6500:x m6550:x a7900:waits3 a8000:tick m8000:tick")
     land_events.main(warehouse, 1_000_000)
@@ -103,7 +105,7 @@ def test_rows_stay_and_what_needs_the_past_finds_it(warehouse, broker, send, mai
     maintain(warehouse)
     # The log goes back to an earlier checkpoint, so what is left of it can be read.
     for table in (*APPENDED, "open_events"):
-        assert log_begins(warehouse, table) > 3, table
+        assert log_begins(warehouse, table) >= 3, table
 
     # Batch 3 is what batch 4 began with; those before are gone.
     with pytest.raises(
@@ -113,8 +115,8 @@ def test_rows_stay_and_what_needs_the_past_finds_it(warehouse, broker, send, mai
         rewind.main(warehouse, 1)
     assert Ledger(warehouse).last_ids()[PLANNED] == 4
     rewind.main(warehouse, 3)
+    run(warehouse)
     publish_compounds.main(warehouse)
-    whole(warehouse)
     assert reconcile.main(warehouse).offenders == []
     assert len(consumed(warehouse, broker)) == len({row["pair_id"] for row in table_rows(warehouse, "compound_events")})
 
@@ -196,8 +198,9 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
     monkeypatch.setattr("spark_jobs.replaying.window.REMOVED_UNTIL", "no such count")
-    planned = replay_interval.plan_of(warehouse, Ledger(warehouse), removal, Window(begun + 1_900, begun + 2_000))
-    planned = replace(planned, batch_id=3, counts=planned.counts | {REMOVED_UNTIL: begun + 1_800})
+    last = Ledger(warehouse).last_batch()[PAIRED]
+    planned = replay_interval.plan_of(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
+    planned = replace(planned, counts=planned.counts | {REMOVED_UNTIL: begun + 1_800})
     with (
         pytest.raises(NeedsOperator, match="cannot be replayed: sessions reach into it from before"),
         replay_interval.difference(warehouse, planned),
