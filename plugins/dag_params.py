@@ -42,7 +42,12 @@ LAND_ARGUMENTS = [
 PUBLISH_ARGUMENTS = ["{% if params.release_batch %}--release-batch={{ params.release_batch }}{% endif %}"]
 REPORT_ARGUMENTS = ["{% if params.report_only %}--again{% endif %}"]
 
-_TIME: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
+_TIME: dict[str, Any] = {
+    "type": ["null", "string"],
+    # Gives the form its calendar; Airflow checks only the pattern.
+    "format": "date-time",
+    "pattern": r"^(\d{4}-\d{2}-\d{2}([T ][\d:.]+(Z|[+-][\d:]+)?)?|\d{9,})$",
+}
 REPLAY_PARAMS = {
     "window_start": Param(
         None, **_TIME, title="From", description="First moment of the interval. A backfill has its own and needs none."

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 
 from include import sample_outcome, sample_truth
-from include.airflow_client import AirflowError
 from include.demo import pause_when_idle
 from include.local_airflow import LocalAirflow
 from include.local_broker import create_topics
-from include.local_machine import ROOT, VENV, project_environment
 from include.local_process import free_port
 from include.local_spark import LocalSpark
 from include.sample_calls import generate, send
@@ -146,6 +140,8 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
     assert told[f"{CALLS.name}/compound_events", "compounds"] > 800
     assert told[f"{CALLS.name}/raw_metrics", "landed_metrics"] > 800
     links = client.call("GET", f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}/taskInstances/report_quality/links")
+    assert links["extra_links"]["Spark"] is None, "the local Spark shows no pages"
+    assert any("records landed" in (known["note"] or "") for known in client.runs(CALLS.name))
     assert status(f"{airflow.url}{links['extra_links']['Quality page']}", token)[1] == status(page, token)[1]
     assert status(f"{airflow.url}/quality/{CALLS.name}/..%2F..%2Fwriter.lock", token)[0] == 404
     assert status(f"{airflow.url}/quality/..%2Fcalls/index.html", token)[0] == 404
@@ -181,102 +177,3 @@ def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(a
     assert len(set(steps)) == len(steps) == 5 * max(batch_id for batch_id, _ in steps)
     made = commits(Path(airflow.warehouse), CALLS, "compound_events")
     assert max(made.values()) == 1
-
-
-REPLAY = f"{CALLS.name}_replay"
-
-
-def backfilled(airflow, *arguments):
-    """`airflow backfill create` in Airflow's own environment, as soon as there is no other one of the DAG."""
-    client = airflow.client()
-    wait_for(
-        lambda: all(one["completed_at"] for one in client.call("GET", f"/backfills?dag_id={REPLAY}")["backfills"]),
-        "Airflow to find that the last backfill is complete",
-        180,
-    )
-    command = [str(VENV / "bin" / "airflow"), "backfill", "create", "--dag-id", REPLAY, *arguments]
-    environment = project_environment() | airflow.settings()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def replay_runs(client):
-    """Every run of the replay DAG, ended: id -> (state, type, what replay_interval has counted)."""
-    wait_for(lambda: not client.active_runs(REPLAY), "the replays to end", 600)
-    return {run["dag_run_id"]: (run["state"], run["run_type"], counted(client, run)) for run in client.runs(REPLAY)}
-
-
-def counted(client, run):
-    path = (
-        f"/dags/{REPLAY}/dagRuns/{quote(run['dag_run_id'], safe='')}/taskInstances/replay_interval/xcomEntries/return_value"
-    )
-    try:
-        value = client.call("GET", path)["value"]
-    except AirflowError:
-        return None
-    return {name: value[name] for name in ("new", "changed", "retracted", "unchanged")}
-
-
-def send_late_pair(broker, at):
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for side in CALLS.sides:
-        body = {"user1": "late", "user2": "caller", "timestamp": int(at.timestamp() * 1000), side.payload: "at last"}
-        producer.produce(side.topic, key="late-caller", value=json.dumps(body))
-    assert producer.flush(20) == 0
-
-
-@pytest.mark.long
-def test_replays_by_backfill_and_by_hand_beside_the_live_dag(airflow, broker, send_calls):
-    client = airflow.client()
-    pool = client.call("GET", f"/pools/{CALLS.name}")
-    assert (pool["slots"], pool["include_deferred"]) == (1, False)
-    # The last hour of which nothing is open any more.
-    hour = (datetime.now(UTC) - timedelta(minutes=15)).replace(minute=0, second=0, microsecond=0)
-    send_calls(300)
-    assert run(client)[1] == "success"
-    send_late_pair(broker, hour - timedelta(minutes=30))
-    send_calls(300)
-    assert run(client)[1] == "success"
-
-    # Two intervals, both at once, and a live run beside them.
-    dates = ["--from-date", (hour - timedelta(hours=2)).isoformat(), "--to-date", (hour - timedelta(hours=1)).isoformat()]
-    backfilled(airflow, *dates, "--max-active-runs", "2")
-    live = client.trigger(CALLS.name)
-    assert client.wait_for_run(CALLS.name, live, 300) == "success"
-    first = replay_runs(client)
-    assert [(state, kind) for state, kind, _ in first.values()] == [("success", "backfill")] * 2
-    found = [counts for _, _, counts in first.values()]
-    assert sum(each["new"] for each in found) == 1 and not any(each["changed"] + each["retracted"] for each in found), found
-    # Never by itself, although nobody has paused it.
-    assert not client.call("GET", f"/dags/{REPLAY}")["is_paused"]
-
-    # By hand the same interval: what the backfill has done is done.
-    window = {"window_start": (hour - timedelta(hours=2)).isoformat(), "window_end": hour.isoformat()}
-    client.trigger(REPLAY, window)
-    both = replay_runs(client)
-    (by_hand,) = [found for name, found in both.items() if name not in first]
-    unchanged = sum(each["unchanged"] for each in found) + 1
-    assert by_hand == ("success", "manual", {"new": 0, "changed": 0, "retracted": 0, "unchanged": unchanged})
-
-    # Of an interval that was replayed nothing is left for a backfill, unless it is told to do it again.
-    backfilled(airflow, *dates)
-    assert set(replay_runs(client)) == set(both)
-    backfilled(airflow, *dates, "--reprocess-behavior", "completed")
-    assert {found[:2] for found in replay_runs(client).values()} == {("success", "backfill"), ("success", "manual")}
-
-    # Refused: in the form, by the job, and as long as it is not closed.
-    with pytest.raises(AirflowError, match=r"422|400"):
-        client.trigger(REPLAY, {"window_start": "yesterday"})
-    for params, line in (
-        ({}, "which interval? give --window-start and --window-end"),
-        (window | {"window_end": "2100-01-01T00:00:00Z"}, "what to do: docs/runbooks/replay.md"),
-    ):
-        run_id = client.trigger(REPLAY, params)
-        assert client.wait_for_run(REPLAY, run_id, 120) == "failed"
-        assert client.tasks(REPLAY, run_id)["replay_interval"]["try_number"] == 1
-        assert line in " ".join(client.task_log(REPLAY, run_id, "replay_interval"))
-
-    pause_when_idle(client, CALLS.name)
-    warehouse = Warehouse(None, airflow.warehouse, CALLS)
-    kinds = {row["batch_id"]: row["kind"] for row in table_rows(warehouse, "batch_ledger")}
-    assert sorted(kinds) == list(range(1, max(kinds) + 1)) and "replay" in kinds.values()

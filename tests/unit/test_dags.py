@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pendulum
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow.timetables.base import TimeRestriction
 
 from include import pipeline_config
@@ -248,6 +248,30 @@ def test_the_interval_reaches_the_job(run_type, params, arguments, dag_bag):
     environment = dag.get_template_env()
     templates = dag.get_task("replay_interval").job_arguments
     assert [text for template in templates if (text := environment.from_string(template).render(context))] == arguments
+
+
+@pytest.mark.parametrize("name", ["window_start", "window_end"])
+def test_what_is_no_time_is_refused_in_the_form(name, dag_bag):
+    params = dag_bag(ROOT / "dags").dags["calls_replay"].params
+
+    def is_taken(value):
+        try:
+            return params.get_param(name).resolve(value) == value
+        except ParamValidationError:
+            return False
+
+    times = [
+        None,
+        "2026-01-31T13:00:00Z",
+        "2026-01-31T13:00:00.001000+00:00",
+        "2026-01-31 13:00",
+        "2026-01-31",
+        "1769864400000",
+    ]
+    assert all(map(is_taken, times))
+    assert not any(
+        map(is_taken, ["yesterday", "", "13:00", "31.01.2026", "2026-01-31T13:00:00Z --yes", "12", 1769864400000])
+    )
 
 
 @pytest.fixture
