@@ -51,7 +51,7 @@ class PairingJobOperator(SparkSubmitOperator):
 
     The job gets the settings of `kafka_default` in its environment, never on a command line. Its counts become the task's
     XCom; when it fails, its own one-line reason is the task's error, with the runbook's page, and a reason that only an operator
-    can mend is not tried again. `skipped_by`: a boolean parameter of the DAG with which the task is skipped.
+    can mend is not tried again. `idle_with`: a boolean parameter of the DAG with which there is nothing to do.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")

@@ -19,7 +19,7 @@ from confluent_kafka import Message as Delivered
 from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
 from spark_jobs.broker.patience import given_up_after, patiently
 from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
-from spark_jobs.broker.rights import lacked, lacking
+from spark_jobs.broker.rights import is_refusal, lacked, lacking
 from spark_jobs.broker.settings import (
     ANSWER_WITHIN_S,
     BrokerProblem,
@@ -147,8 +147,8 @@ class _Transactions:
                     fault_point("transaction_half_sent")
             if self.start < self.leg.target:
                 self._commit(self.leg.target)
-        except BaseException:
-            self._abort()
+        except BaseException as error:
+            self._abort(error)
             raise
         return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
 
@@ -246,13 +246,15 @@ class _Transactions:
         if waiting:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    def _abort(self) -> None:
+    def _abort(self, cause: BaseException) -> None:
         if self.start >= self.leg.target:
             return
         try:
             self.producer.abort_transaction(ANSWER_WITHIN_S)
         except KafkaException as error:
-            if error.args[0].fatal():
+            # Of a transaction that may not begin there is nothing to abort, which the client calls fatal; the cause says more.
+            refused = isinstance(cause, KafkaException) and is_refusal(cause.args[0])
+            if error.args[0].fatal() and not refused:
                 # Here the client says what it is; elsewhere, at times, only that it is fatal.
                 raise
             # The broker aborts it by itself when the next producer with this id begins.

@@ -61,6 +61,11 @@ def lacked(error: KafkaError, topic: str, group: str, operation: str) -> Right |
     }.get(error.code())
 
 
+def is_refusal(error: KafkaError) -> bool:
+    """Whether it is for want of a right."""
+    return lacked(error, "", "", "") is not None
+
+
 def may_see_group(settings: Settings, group: str) -> bool:
     """False if the broker refuses to tell of the group: a consumer that is refused keeps asking and only says that it took too long."""
     try:

@@ -15,13 +15,12 @@ from spark_jobs.storage.tables import LEDGER, Warehouse
 
 class History(NamedTuple):
     """`paired`: batch_id, wall_time, clock and config_hash of the paired live batches that no rewind gave up, ascending; `settings`: by
-    config_hash; `corrections`: batch_id -> plan, of replays and rewinds; `last`: the last paired batch, 0 without any.
+    config_hash; `corrections`: batch_id -> plan, of replays and rewinds.
     """
 
     paired: list[dict[str, Any]]
     settings: dict[str, Pipeline]
     corrections: dict[int, LedgerRow]
-    last: int
 
     def batches(self, records: dict[int, list[Record]]) -> Batches:
         """What each batch had of a key, from the one before the first that had anything. `records`: by batch_id."""
@@ -52,7 +51,7 @@ def read_history(warehouse: Warehouse) -> History:
     ledger = Ledger(warehouse)
     newest = warehouse.newest_batch(LEDGER)
     if newest is None:
-        return History([], {}, {}, 0)
+        return History([], {}, {})
     # Says so if topics or key of the file are not those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
@@ -63,8 +62,7 @@ def read_history(warehouse: Warehouse) -> History:
     live = [row for row in paired if row["kind"] == LIVE and not any(rewind.voids(row["batch_id"]) for rewind in rewinds)]
     first = {row["config_hash"]: row["batch_id"] for row in reversed(live)}
     settings = {row.config_hash: row.pipeline for row in planned_rows(warehouse, first.values())}
-    last = paired[-1]["batch_id"] if paired else 0
-    return History(live, settings, {row.batch_id: row for row in corrections}, last)
+    return History(live, settings, {row.batch_id: row for row in corrections})
 
 
 def planned_rows(warehouse: Warehouse, batches: Collection[int]) -> list[LedgerRow]:

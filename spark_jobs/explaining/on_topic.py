@@ -31,7 +31,8 @@ def find(settings: Settings, topic: str, now: TopicsNow, wanted: Mapping[Stretch
     found: dict[Id, list[int]] = {}
     consumer = Consumer(
         consumer_settings(settings, "event-pairing.explaining")
-        | {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        # At the end of a partition, where nothing more comes, nobody has to wait for more.
+        | {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
     )
     try:
         for stretch, ids in wanted.items():

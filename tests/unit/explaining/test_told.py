@@ -201,6 +201,13 @@ def _only(batch):
     return play_key(SMALL, records([Batch(*batch)]))[0]
 
 
+def test_explaining_changes_nothing(tmp_path):
+    warehouse = played(tmp_path, [("a0 m50", FAR)])
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert list(explain(warehouse, KEY))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 def test_an_unknown_key_is_said_with_a_hint_if_its_fields_are_swapped(tmp_path):
     warehouse = played(tmp_path, [("a0 m5", FAR)])
     with pytest.raises(UnknownKey) as swapped:
