@@ -44,6 +44,7 @@ def earlier(warehouse):
     commit_rows(warehouse, "quality_metrics", rows, "quality_metrics", 0)
 
 
+@pytest.mark.long
 def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     now = time.time_ns() // 1_000_000
     begin = (now // HOUR - 4) * HOUR + 600_000

@@ -195,6 +195,7 @@ def test_a_batch_that_is_not_published_has_its_page_and_is_reported_when_it_is(w
     assert [first["total_in_left"], second["total_in_left"], second["total_since"]] == [30, 60, 1]
 
 
+@pytest.mark.long
 def test_marks_of_transactions_are_no_loss(warehouse, pipeline, traffic):
     traffic()
     producer = Producer({"bootstrap.servers": _bootstrap(), "transactional.id": pipeline.name})
@@ -211,6 +212,7 @@ def test_marks_of_transactions_are_no_loss(warehouse, pipeline, traffic):
     assert [metrics[f"landing_difference_{side}"] for side in ("left", "right")] == [0, 0]
 
 
+@pytest.mark.long
 def test_a_broken_report_hides_nothing_and_blocks_nothing(warehouse, broker, pipeline, traffic):
     def broken_judge(*_):
         raise KeyError("great expectations")
@@ -235,6 +237,7 @@ def test_a_broken_report_hides_nothing_and_blocks_nothing(warehouse, broker, pip
     assert "not judged" not in page_of(warehouse, "batch-1")
 
 
+@pytest.mark.long
 def test_judged_before_it_is_published(warehouse, broker, pipeline, traffic, monkeypatch):
     strict = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)))
 

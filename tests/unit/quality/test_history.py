@@ -26,17 +26,22 @@ def every(step, number, **more):
     return [past(NOON - step * each, **more) for each in range(number, 0, -1)]
 
 
+def of_this_hour(number):
+    return [past(NOON + each * HOUR // 12) for each in range(number)]
+
+
 @pytest.mark.parametrize(
     ("before", "number", "by"),
     [
         # An hour of batches is of the same weekday and hour, and says nothing about it.
-        (every(HOUR // 12, 11), 11, ANY),
+        (of_this_hour(11), 11, ANY),
         (every(DAY, 8), 8, SAME_HOUR),
         (every(DAY, 7), 7, ANY),
         (every(7 * DAY, 8), 8, SAME_WEEKDAY_AND_HOUR),
         (every(7 * DAY, 8) + every(HOUR, 20), 8, SAME_WEEKDAY_AND_HOUR),
         # Those of one day only, beside one of another.
-        ([*every(HOUR // 12, 11), past(NOON - DAY + HOUR)], 12, ANY),
+        ([past(NOON - DAY + HOUR), *of_this_hour(11)], 12, ANY),
+        ([past(NOON - DAY), *of_this_hour(11)], 12, SAME_HOUR),
     ],
 )
 def test_comparable_batches(before, number, by):
