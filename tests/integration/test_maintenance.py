@@ -35,7 +35,8 @@ from tests.integration.stream_clock import consumed, killed_at, run
 from tests.integration.timeless_traffic import Portions, timeless
 from tests.job_processes import JOBS, Faults, Jobs
 
-pytestmark = pytest.mark.integration
+# Two minutes and more each.
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 pipeline, send, begun = stream_clock.pipeline, stream_clock.send, stream_clock.begun
 APPENDED = ("raw_analytics", "raw_metrics", "compound_events", "batch_ledger", "quality_metrics")
@@ -121,7 +122,6 @@ def test_rows_stay_and_what_needs_the_past_finds_it(warehouse, broker, send, mai
     assert len(consumed(warehouse, broker)) == len({row["pair_id"] for row in table_rows(warehouse, "compound_events")})
 
 
-@pytest.mark.long
 def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeypatch, tmp_path):
     for number in range(3):
         at = number * 2_000
@@ -183,7 +183,6 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
         maintain_tables.main(other)
 
 
-@pytest.mark.long
 def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(warehouse, send, begun, monkeypatch):
     send("a1800:x m3900:tick a3900:tick")
     whole(warehouse)
@@ -211,7 +210,6 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
         assert found.corrections == 1
 
 
-@pytest.mark.long
 def test_maintenance_is_killed_at_every_point_and_nothing_differs(broker, tmp_path, monkeypatch):
     (tmp_path / "faults").mkdir()
     faults = Faults(tmp_path / "faults")
