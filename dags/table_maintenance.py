@@ -21,11 +21,9 @@ def maintenance_dag(pipeline: Pipeline, file: Path) -> DAG:
     schedule = pipeline.maintenance.schedule
     with DAG(
         dag_id=f"{pipeline.name}{MAINTENANCE_SUFFIX}",
-        # No interval, and no run at once for a time that is past.
+        # No interval: it takes care of what is there.
         schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
         max_active_runs=1,
-        # Whoever unpauses the live DAG should not have to think of this one; without tables it does nothing.
-        is_paused_upon_creation=False,
         tags=["event-pairing", "maintenance"],
         doc_md=doc(pipeline),
         **dag_settings(pipeline),

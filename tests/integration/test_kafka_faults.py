@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -205,7 +206,11 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
     assert publish_compounds.main(warehouse)["sent"] == 0
     with monkeypatch.context() as patch:
         nobody_there(patch)
-        assert report_quality.main(warehouse)["pair"] == 20
+        # It reads back what was published.
+        with pytest.raises(BrokerProblem, match="no answer from Kafka at 127"):
+            report_quality.main(warehouse)
+    assert "not judged" in (Path(warehouse.root) / warehouse.pipeline.name / "quality/index.html").read_text()
+    assert report_quality.main(warehouse)["pair"] == 20
     assert Counter(row["user1"] for row in table_rows(warehouse, "compound_events")) == Counter(f"u{n}" for n in range(20))
     assert_all_once(warehouse, broker)
 
