@@ -17,7 +17,7 @@ from include.warehouse_folder import local_folder
 from spark_jobs.cli import fail
 from spark_jobs.explaining.page import page
 from spark_jobs.explaining.told import explain
-from spark_jobs.job import end_well, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.rehearsal.explain import UnknownKey
 from spark_jobs.replaying.window import time_argument
 from spark_jobs.session import reading_session
@@ -47,7 +47,7 @@ if __name__ == "__main__":
     # Whoever reads may have had enough, as head has.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     root = warehouse_folder(given.warehouse)
-    with told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
+    with ending_at_once(), told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
         # A folder is read by delta-rs: nobody waits for a JVM to be told of one pair.
         spark = reading_session("explain_pair", pipeline.name) if local_folder(root) is None else None
         try:
@@ -57,4 +57,3 @@ if __name__ == "__main__":
         finally:
             if spark is not None:
                 spark.stop()
-    end_well()

@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 from include.pipeline_config import Pipeline, PipelineError
 from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
@@ -49,7 +48,7 @@ def run_job(
 ) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
-    with told_in_one_line():
+    with ending_at_once(), told_in_one_line():
         end_with_the_task()
         root = warehouse_folder(arguments.warehouse)
         with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
@@ -61,18 +60,25 @@ def run_job(
                 end_session(spark)
         tell_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
-    end_well()
 
 
-def end_well() -> NoReturn:
-    """Ends the process with status 0 at once, without what Python and the libraries do at its end.
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Ends the process with the block, with status 0 or that of its SystemExit, without what Python and the libraries do at its end.
 
     Threads of C++ libraries that are still running then abort it now and then (`terminate called without an active exception`,
-    status 134), and a job that has done all its work would count as failed.
+    status 134): a job that has done all its work would count as failed, and a failed one would have no status of ours.
     """
+    status = 0
+    try:
+        yield
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def warehouse_folder(given: str) -> str:

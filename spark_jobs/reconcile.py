@@ -20,7 +20,7 @@ from spark_jobs.broker.records import Reader, Span, with_either_reader
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
-from spark_jobs.job import end_well, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.reconciling import inputs, outputs, planned
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
@@ -276,7 +276,7 @@ if __name__ == "__main__":
     given = job_parser("reconcile", __doc__).parse_args()
     pipeline = given.pipeline
     root = warehouse_folder(given.warehouse)
-    with told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
+    with ending_at_once(), told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
         spark = reading_session("reconcile", pipeline.name)
         try:
             answer = main(Warehouse(spark, root, pipeline))
@@ -285,4 +285,3 @@ if __name__ == "__main__":
         print(told(pipeline.name, pipeline.output_topic, answer), flush=True)
         fail_if_any(pipeline.name, answer.offenders)
         tell_outcome({"ok": True, "counts": answer.counts})
-    end_well()

@@ -15,7 +15,7 @@ from spark_jobs.broker.offsets import ask_broker
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
-from spark_jobs.job import Counts, end_well, job_parser, run_job, told_in_one_line, warehouse_folder
+from spark_jobs.job import Counts, ending_at_once, job_parser, run_job, told_in_one_line, warehouse_folder
 from spark_jobs.rewinding.preview import Preview, look, refuse_losses, told
 from spark_jobs.rewinding.target import find_target, plan_of, unfinished
 from spark_jobs.rewinding.undo import finish_rewind
@@ -84,11 +84,10 @@ if __name__ == "__main__":
     if given.yes:
         run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, given.accept_lost_range), _LOCK_WAIT_S)
     else:
-        with told_in_one_line():
+        with ending_at_once(), told_in_one_line():
             spark = reading_session("rewind", given.pipeline.name)
             try:
                 print(dry_run(Warehouse(spark, warehouse_folder(given.warehouse), given.pipeline), given.to_batch))
             finally:
                 spark.stop()
             tell_outcome({"ok": True, "counts": {}})
-        end_well()
