@@ -294,7 +294,8 @@ def late_traffic(chance, portions, calls):
     return found
 
 
-@pytest.mark.parametrize("portions", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("portions", [2, 8])
 def test_replaying_everything_gives_one_canonical_pairing(portions, warehouse, send, replay, told, begun, tmp_path):
     chance = random.Random(20261122)
     traffic, replays = late_traffic(chance, portions, 30 * portions), 0

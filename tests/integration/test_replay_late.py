@@ -49,6 +49,7 @@ def replayed(warehouse, begun, start, end):
 HOURS = 2 * 3_600_000
 
 
+@pytest.mark.long
 def test_late_events_ask_for_what_they_touch_until_it_is_replayed(warehouse, send, begun, asked):
     # y talks on and on, so that its session is open from 60 on.
     talk = " ".join(f"{'am'[number % 2]}{60 + number * 150}:y" for number in range(13))
