@@ -138,7 +138,7 @@ def test_late_partners_are_told_as_corrections(warehouse, broker, send, replay, 
     assert report_quality.main(warehouse)["batches"] == 5
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-3.html").read_text()
     assert re.search(r"batch 3, a replay of .*passed", page, re.S)
-    assert re.search(r"compounds corrected, by a rewind or replay</td><td class=\"number\">3<", page)
+    assert re.search(r"compounds corrected, by a rewind or replay</th><td class=\"number\">3<", page)
 
 
 @pytest.mark.long
