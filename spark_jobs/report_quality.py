@@ -17,7 +17,6 @@ _at_the_end = ExitStack()
 # What is imported below takes seconds, and so does what this process imports: side by side.
 _judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main__" else None
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -161,7 +160,8 @@ def _tell_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> Non
         write_unjudged(folder, warehouse.pipeline.name, batch_id, error)
         write_index(folder)
     except OSError as full:
-        print(f"the page of batch {batch_id} could not be written either: {full}", file=sys.stderr)
+        # On standard error stands the reason alone.
+        print(f"the page of batch {batch_id} could not be written either: {full}")
 
 
 if __name__ == "__main__":
