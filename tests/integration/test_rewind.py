@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -267,7 +269,9 @@ def test_a_restored_delta_table_remembers_the_transaction_versions(warehouse, sp
     assert batches() == [1, 4]
 
 
-def test_another_writer_at_work_is_named(pipeline, tmp_path, capsys):
+def test_another_writer_at_work_is_named(pipeline, tmp_path, capsys, monkeypatch):
+    # A job ends its process; here that is the tests' own.
+    monkeypatch.setattr(os, "_exit", sys.exit)
     arguments = ["--pipeline", str(yaml_of(pipeline, tmp_path)), "--warehouse", str(tmp_path)]
     given = job_parser("rewind", "").parse_args(arguments)
     with writer_lock(str(tmp_path), pipeline.name, "land_events", 1), pytest.raises(SystemExit) as ended:
