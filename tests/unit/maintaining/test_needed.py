@@ -8,21 +8,9 @@ import pytest
 
 from spark_jobs.maintaining.needed import all_done, needed_since
 from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPORTED, REWIND, STEPS, LedgerRow
+from tests.unit.ledger_in_a_list import FakeLedger
 
 DONE = STEPS
-
-
-class FakeLedger:
-    """A ledger in a list."""
-
-    def __init__(self, *batches):
-        self.all = [row for rows in batches for row in rows]
-
-    def rows(self, first, last=None):
-        return [row for row in self.all if row.batch_id >= first and (last is None or row.batch_id <= last)]
-
-    def last_ids(self):
-        return dict.fromkeys(STEPS, 0) | {row.step: row.batch_id for row in self.all}
 
 
 def batch(number, steps=DONE, kind=LIVE, **counts):

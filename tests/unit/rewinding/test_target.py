@@ -19,34 +19,14 @@ from spark_jobs.storage.ledger import (
     PUBLISHED,
     REMOVED,
     REWIND,
-    STEPS,
     LedgerRow,
     OffsetRange,
     counting,
-    rewinds_among,
 )
 from tests.timeline import CALLS
+from tests.unit.ledger_in_a_list import FakeLedger
 
 WAREHOUSE = SimpleNamespace(pipeline=CALLS)
-
-
-class FakeLedger:
-    """A ledger in a list."""
-
-    def __init__(self, *batches):
-        self.all = [row for rows in batches for row in rows]
-
-    def rows(self, first, last=None):
-        return [row for row in self.all if row.batch_id >= first and (last is None or row.batch_id <= last)]
-
-    def last_ids(self):
-        return dict.fromkeys(STEPS, 0) | {row.step: row.batch_id for row in self.all}
-
-    def rewinds(self):
-        return rewinds_among(self.all)
-
-    def removal(self):
-        return max((row for row in self.all if row.step == REMOVED), key=lambda row: row.batch_id, default=None)
 
 
 def at(partition, first, until, end=None, max_ts=None):
