@@ -17,6 +17,7 @@ from spark_jobs.storage import delta_log
 from tests.conftest import yaml_of
 from tests.integration import stream_clock
 from tests.integration.stream_clock import run, stories
+from tests.story_lines import about
 from tests.timeline import ROOT
 
 pytestmark = pytest.mark.integration
@@ -45,13 +46,6 @@ def places(broker, topic):
         found[headers["pair-id"], headers["revision"]] = (message.partition(), message.offset())
     consumer.close()
     return found
-
-
-def about(lines, start):
-    """The sentences below a headline."""
-    begin = next(number for number, line in enumerate(lines) if line.startswith(start))
-    end = lines.index("", begin) if "" in lines[begin:] else len(lines)
-    return [line.strip() for line in lines[begin + 1 : end]]
 
 
 def test_what_became_of_every_event(warehouse, broker, send, begun, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from spark_jobs.explaining.told import explain
 from spark_jobs.rehearsal.explain import UnknownKey
 from spark_jobs.rehearsal.explain import explain as rehearsed
 from spark_jobs.storage.ledger import PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, Ledger
+from tests.story_lines import about
 from tests.timeline import SMALL, T0, Batch, records
 from tests.unit.explaining.tables import compound_rows, ledger_row, played, write
 
@@ -22,13 +23,6 @@ NOT_READ = f"outputTopic was not read, so offsets are not told: {VARIABLE} is no
 @pytest.fixture(autouse=True)
 def no_kafka(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-
-
-def about(lines, source):
-    """The sentences below a headline."""
-    begin = next(number for number, line in enumerate(lines) if line.startswith(source))
-    end = lines.index("", begin) if "" in lines[begin:] else len(lines)
-    return [line.strip() for line in lines[begin + 1 : end]]
 
 
 def test_the_whole_story(tmp_path):

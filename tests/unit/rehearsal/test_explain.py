@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.rehearsal.explain import UnknownKey, explain
+from tests import story_lines
 from tests.timeline import ROOT, SMALL, T0, Batch, records
 
 FAR = 1_000_000
@@ -21,10 +22,7 @@ def told(batches, key=KEY, **changes) -> list[str]:
 
 def about(source: str, batches, **changes) -> list[str]:
     """The sentences about one event."""
-    lines = told(batches, **changes)
-    begin = next(number for number, line in enumerate(lines) if line.startswith(f"{source} "))
-    end = lines.index("", begin) if "" in lines[begin:] else len(lines)
-    return [line.removeprefix("  ") for line in lines[begin + 1 : end]]
+    return story_lines.about(told(batches, **changes), f"{source} ")
 
 
 def test_the_whole_story_of_a_pair():
