@@ -112,7 +112,8 @@ def spark_defaults() -> str:
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # A server that stays up fills the 48 MB that C1 has by default, and then everything new is interpreted.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
         "spark.databricks.delta.snapshotPartitions": 2,
