@@ -32,6 +32,7 @@ from spark_jobs.replaying.window import Window
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_UNTIL, Ledger
 from tests.integration import comparing, stream_clock
 from tests.integration.reading import table_rows
+from tests.integration.stages import run_all
 from tests.integration.stream_clock import consumed, killed_at, run
 from tests.integration.timeless_traffic import Portions, timeless
 from tests.job_processes import JOBS, Faults, Jobs
@@ -42,13 +43,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 pipeline, send, begun = stream_clock.pipeline, stream_clock.send, stream_clock.begun
 APPENDED = ("raw_analytics", "raw_metrics", "compound_events", "batch_ledger", "quality_metrics")
 DAY_MS = 86_400_000
-
-
-def whole(warehouse):
-    """One batch by all four jobs."""
-    run(warehouse)
-    publish_compounds.main(warehouse)
-    return report_quality.main(warehouse)
 
 
 @pytest.fixture
@@ -112,7 +106,7 @@ def test_rows_stay_and_what_needs_the_past_finds_it(warehouse, broker, send, mai
         rewind.main(warehouse, 1)
     assert Ledger(warehouse).last_ids()[PLANNED] == 4
     rewind.main(warehouse, 3)
-    whole(warehouse)
+    run_all(warehouse)
     assert reconcile.main(warehouse).offenders == []
     assert len(consumed(warehouse, broker)) == len({row["pair_id"] for row in table_rows(warehouse, "compound_events")})
 
@@ -127,7 +121,7 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
     for number in range(3):
         at = number * 2_000
         send(f"a{at}:x m{at + 50}:x m:bad a{at + 2000}:tick m{at + 2000}:tick")
-        whole(warehouse)
+        run_all(warehouse)
     warehouse = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=Maintenance(None, DAY_MS, DAY_MS)))
     ledger = Ledger(warehouse)
     # The ticks of batch 2 were open until batch 3; those of batch 3 still are.
@@ -170,7 +164,7 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
     with pytest.raises(NeedsOperator, match=r"2 events that batch 2 left open are no longer in the raw tables"):
         rewind.main(warehouse, 2)
     send("a6500:x m6550:x a8000:tick m8000:tick")
-    whole(warehouse)
+    run_all(warehouse)
     assert replay_interval.main(warehouse, Window(begun + 6_400, begun + 6_600))["unchanged"] == 1
     assert reconcile.main(warehouse).offenders == []
 
@@ -186,10 +180,10 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
 
 def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(warehouse, send, begun, monkeypatch):
     send("a1800:x m3900:tick a3900:tick")
-    whole(warehouse)
+    run_all(warehouse)
     # Late, and within the gap of an event that goes.
     send("m1950:x a6000:tick m6000:tick")
-    whole(warehouse)
+    run_all(warehouse)
     warehouse = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=Maintenance(None, DAY_MS, DAY_MS)))
     first = Ledger(warehouse).rows(1, 1)[0]
     monkeypatch.setattr(maintain_tables, "_now", lambda: first.wall_time + DAY_MS + 1)

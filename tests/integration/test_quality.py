@@ -21,19 +21,9 @@ from spark_jobs.storage.ledger import PUBLISHED, REPORTED, Ledger
 from spark_jobs.storage.tables import Warehouse
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
+from tests.integration.stages import land, run_all
 
 pytestmark = pytest.mark.integration
-
-
-def land(warehouse):
-    return land_events.main(warehouse, 1_000_000)
-
-
-def run_all(warehouse):
-    land(warehouse)
-    pair_events.main(warehouse)
-    publish_compounds.main(warehouse)
-    return report_quality.main(warehouse)
 
 
 def metrics_of(warehouse, batch_id):

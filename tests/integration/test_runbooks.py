@@ -29,7 +29,7 @@ from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
 from include.pipeline_config import BEFORE_PUBLISH, Quality, Side
 from include.pipeline_file import load_pipeline
-from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
+from spark_jobs import pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
 from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.job import told_in_one_line
@@ -44,6 +44,7 @@ from tests.integration import secured_broker
 from tests.integration.reading import consume, table_rows
 from tests.integration.rights import documented, grant
 from tests.integration.secured_broker import SecuredBroker
+from tests.integration.stages import land, run_all
 from tests.integration.test_storage_faults import SmallDisk
 from tests.timeline import CALLS, ROOT
 
@@ -246,17 +247,6 @@ def send(pipeline):
         time.sleep(0.3)
 
     return send_calls
-
-
-def land(warehouse):
-    return land_events.main(warehouse, 1_000, ())
-
-
-def run_all(warehouse):
-    land(warehouse)
-    pair_events.main(warehouse)
-    publish_compounds.main(warehouse)
-    return report_quality.main(warehouse)
 
 
 def version(warehouse, table):
