@@ -68,10 +68,10 @@ def is_refusal(error: KafkaError) -> bool:
 
 def may_see_group(settings: Settings, group: str) -> bool:
     """False if the broker refuses to tell of the group: a consumer that is refused keeps asking and only says that it took too long."""
+    # Kept until the answer is here: a client that ends before it waits for it for ever.
+    admin = AdminClient(admin_settings(settings))
     try:
-        asked = AdminClient(admin_settings(settings)).list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_WITHIN_S
-        )
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_WITHIN_S)
         asked[group].result()
     except KafkaException as error:
         return bool(error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED)
