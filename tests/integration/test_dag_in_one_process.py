@@ -96,7 +96,7 @@ def last_run(calls):
     told = calls.rows(
         f"SELECT value FROM xcom WHERE run_id = '{run_id}' AND task_id = 'replay_late' AND key = 'return_value'"
     )
-    started = [run for (value,) in told for run in json.loads(value)["started"]]
+    started = [run for (value,) in told for run in json.loads(value).get("started", [])]
     return dict(calls.rows(f"SELECT task_id, state FROM task_instance WHERE run_id = '{run_id}'")), started
 
 
