@@ -66,7 +66,8 @@ def machines(servers, faults, broker, tmp_path, request) -> Machines:
     calm, calm_file = timeless(f"{inputs}_calm", inputs, tmp_path / "jobs")
     options = (broker.bootstrap, tmp_path / "warehouse")
     one, other = (Jobs(file, attacked, options[0], server.url, options[1], faults) for server in servers)
-    undisturbed = Jobs(calm_file, calm, options[0], servers[0].url, options[1])
+    # The other server, for a publisher that stands still may have all of the first one's cores.
+    undisturbed = Jobs(calm_file, calm, options[0], servers[1].url, options[1])
     return Machines(one, other, undisturbed, Portions(broker, attacked, calm), broker.bootstrap)
 
 
