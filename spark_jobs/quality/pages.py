@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from include.page_theme import THEME
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.numbers import Metrics
@@ -85,7 +86,7 @@ def write_text(path: Path, text: str) -> None:
 
 def _without_internet(page: str) -> str:
     """Great Expectations' page without what it would load from other sites; what is left reads well without it."""
-    return _EXTERNAL.sub("", page).replace("</head>", f"<style>{STYLE}</style></head>", 1)
+    return _EXTERNAL.sub("", page).replace("</head>", f"{THEME}<style>{STYLE}</style></head>", 1)
 
 
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
@@ -110,7 +111,7 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
 def _document(title: str, body: str) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
+<title>{html.escape(title)}</title>{THEME}<style>{STYLE}</style></head><body>
 {body}</body></html>
 """
 
