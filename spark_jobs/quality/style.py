@@ -11,5 +11,7 @@ td.passed, td.warning, td.critical { white-space: nowrap; }
 svg { width: 100%; height: auto; overflow: visible; } svg text { font-size: 11px; fill: currentColor; } svg .floor { stroke: #8888; }
 svg .a { fill: light-dark(#0969da, #58a6ff); } svg .b { fill: light-dark(#bf5f00, #f0883e); } svg .c { fill: #8886; }
 svg .line { fill: none; stroke: light-dark(#0969da, #58a6ff); stroke-width: 2; } svg .mark { stroke: currentColor; stroke-dasharray: 4 3; }
+@media (max-width: 40rem) { :root { font-size: 14px; } body { margin: 1rem auto; padding: 0 .6rem; } th, td { padding: .3rem; }
+  table { display: block; overflow-x: auto; } code { overflow-wrap: anywhere; } td.critical, td.warning { white-space: normal; } }
 .passed { color: light-dark(#1a7f37, #3fb950); } .warning { color: light-dark(#9a6700, #d29922); } .critical { color: light-dark(#cf222e, #ff7b72); }
 """
