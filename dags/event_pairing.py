@@ -29,7 +29,7 @@ from plugins.dag_params import (
     REPORT_ARGUMENTS,
     REPORT_ONLY,
 )
-from plugins.dag_settings import DEFAULT_ARGS, dag_settings
+from plugins.dag_settings import DEFAULT_ARGS, NO_BACKFILLS, dag_settings
 from plugins.late_replays import LateReplayOperator
 from plugins.live_schedule import live_schedule
 from plugins.pairing_operator import PairingJobOperator
@@ -43,6 +43,7 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         dag_id=pipeline.name,
         schedule=live_schedule(pipeline),
         max_active_runs=1,
+        allowed_run_types=NO_BACKFILLS,
         params=LIVE_PARAMS,
         tags=["event-pairing"],
         doc_md=live_doc(pipeline),
