@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.pipeline_config import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
 from plugins.assets import compounds_asset, raw_assets, topic_asset
-from plugins.dag_docs import live_doc, replay_doc
+from plugins.dag_docs import live_doc, refused_doc, replay_doc
 from plugins.dag_params import (
     LAND_ARGUMENTS,
     LIVE_PARAMS,
@@ -111,7 +111,7 @@ def refused_dag(file: Path, refusal: PipelineError) -> DAG:
         max_active_runs=1,
         default_args={"owner": DEFAULT_ARGS["owner"]},
         tags=["event-pairing", "configuration-refused"],
-        doc_md=f"### Configuration refused\n\n`{refusal}`",
+        doc_md=refused_doc(refusal),
     ) as dag:
 
         @task

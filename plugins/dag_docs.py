@@ -6,6 +6,8 @@ served below a path.
 
 from __future__ import annotations
 
+import re
+
 from include.pipeline_config import BEFORE_PUBLISH, REPLAY_SUFFIX, Pipeline
 
 
@@ -35,7 +37,7 @@ next revision of a compound, a retraction, a new one. The interval must be over.
 - **Trigger**, *Single Run*, with the begin and end of any interval as parameters;
 - on the command line, airflow backfill create; with --reprocess-behavior completed also intervals that were replayed before.
 
-The schedule is {_literally(pipeline.replay_schedule)}; nothing runs by it. With late: replay in the pipeline's file the live DAG starts the
+The schedule is {_literal(pipeline.replay_schedule)}; nothing runs by it. With late: replay in the pipeline's file the live DAG starts the
 runs that late events need; their ids begin with "late".
 
 1. **replay_interval** finishes what a live batch left unfinished, then pairs the interval and writes the difference.
@@ -48,9 +50,14 @@ def _replays(pipeline: Pipeline) -> str:
     return f"[{pipeline.name}{REPLAY_SUFFIX}](dags/{pipeline.name}{REPLAY_SUFFIX})"
 
 
-def _literally(text: str) -> str:
-    """Markdown for the text: a cron expression is full of asterisks."""
-    return text.replace("*", r"\*")
+def refused_doc(refusal: Exception) -> str:
+    """Of the DAG in the place of a file that cannot be used."""
+    return f"### Configuration refused\n\n{_literal(str(refusal))}"
+
+
+def _literal(text: str) -> str:
+    """Markdown that shows the text as it is: a cron expression is full of asterisks, a file's path of underscores."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", text)
 
 
 def _last_two(pipeline: Pipeline, first: int) -> str:

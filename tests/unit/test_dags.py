@@ -329,7 +329,7 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
     (task,) = refused.tasks
     with pytest.raises(AirflowFailException, match=re.escape(line)):
         task.python_callable()
-    assert line in refused.doc_md and "configuration-refused" in refused.tags
+    assert line in re.sub(r"\\(.)", r"\1", refused.doc_md) and "configuration-refused" in refused.tags
     # Mended, it is the pipeline's own DAG again.
     broken["orders"].write_text(right.replace("Topic", "Orders"))
     broken["my orders!"].unlink()

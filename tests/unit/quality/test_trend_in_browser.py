@@ -126,6 +126,11 @@ def test_a_phone_by_day_and_by_night(dark, pages, browser):
     assert page.ask("document.documentElement.scrollWidth") == 360, "nothing has to be scrolled sideways"
     red, green, blue = page.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (red + green + blue < 100) is dark
+    page.open(pages[300].replace("trend.html", "batch-150.html"), "document.readyState == 'complete'")
+    assert page.ask("document.documentElement.scrollWidth") == 360
+    assert page.ask("getComputedStyle(document.querySelector('.critical')).color") == (
+        "rgb(255, 123, 114)" if dark else "rgb(207, 34, 46)"
+    )
 
 
 def test_the_batch_s_own_page_has_the_same_details(pages, browser):
