@@ -128,6 +128,10 @@ def test_a_phone_by_day_and_by_night(dark, pages, browser):
     assert (red + green + blue < 100) is dark
     page.open(pages[300].replace("trend.html", "batch-150.html"), "document.readyState == 'complete'")
     assert page.ask("document.documentElement.scrollWidth") == 360
+    # In Airflow, whose navigation takes a fifth of the width, nobody has to look for the result of a check.
+    page.send("Emulation.setDeviceMetricsOverride", width=296, height=740, deviceScaleFactor=1, mobile=True)
+    assert page.ask("document.querySelector('.critical').getBoundingClientRect().right") <= 296
+    assert page.ask("document.querySelector('td.critical').getBoundingClientRect().right") <= 296
     assert page.ask("getComputedStyle(document.querySelector('.critical')).color") == (
         "rgb(255, 123, 114)" if dark else "rgb(207, 34, 46)"
     )
