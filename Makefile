@@ -51,8 +51,9 @@ stop: ## end Airflow, Spark and the broker; their data stay
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-screenshots: setup ## the pictures of the README, of a made-up history; needs chromium on the PATH
+screenshots: setup ## the pictures of the documentation, of a made-up history and an Airflow of its own; needs chromium on the PATH
 	@$(VENV_PYTHON) -m tests.screenshots
+	@$(VENV_PYTHON) -m tests.airflow_screenshots
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.pipeline_config import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
 from plugins.assets import compounds_asset, raw_assets, topic_asset
-from plugins.dag_docs import live_doc, replay_doc
+from plugins.dag_docs import live_doc, refused_doc, replay_doc
 from plugins.dag_params import (
     LAND_ARGUMENTS,
     LIVE_PARAMS,
@@ -29,7 +29,7 @@ from plugins.dag_params import (
     REPORT_ARGUMENTS,
     REPORT_ONLY,
 )
-from plugins.dag_settings import DEFAULT_ARGS, dag_settings
+from plugins.dag_settings import DEFAULT_ARGS, NO_BACKFILLS, dag_settings
 from plugins.late_replays import LateReplayOperator
 from plugins.live_schedule import live_schedule
 from plugins.pairing_operator import PairingJobOperator
@@ -43,6 +43,7 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         dag_id=pipeline.name,
         schedule=live_schedule(pipeline),
         max_active_runs=1,
+        allowed_run_types=NO_BACKFILLS,
         params=LIVE_PARAMS,
         tags=["event-pairing"],
         doc_md=live_doc(pipeline),
@@ -110,7 +111,7 @@ def refused_dag(file: Path, refusal: PipelineError) -> DAG:
         max_active_runs=1,
         default_args={"owner": DEFAULT_ARGS["owner"]},
         tags=["event-pairing", "configuration-refused"],
-        doc_md=f"### Configuration refused\n\n`{refusal}`",
+        doc_md=refused_doc(refusal),
     ) as dag:
 
         @task

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.pipeline_config import MAINTENANCE_SUFFIX, PIPELINES, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
-from plugins.dag_settings import dag_settings
+from plugins.dag_settings import NO_BACKFILLS, dag_settings
 from plugins.pairing_operator import PairingJobOperator
 
 
@@ -24,6 +24,7 @@ def maintenance_dag(pipeline: Pipeline, file: Path) -> DAG:
         # No interval: it takes care of what is there.
         schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
         max_active_runs=1,
+        allowed_run_types=NO_BACKFILLS,
         tags=["event-pairing", "maintenance"],
         doc_md=doc(pipeline),
         **dag_settings(pipeline),
@@ -36,7 +37,7 @@ def doc(pipeline: Pipeline) -> str:
     """What the DAG's page in Airflow says."""
     return f"""### The tables of {pipeline.name}
 
-1. **maintain_tables** takes records out of the raw tables that are older than `raw_retention`, if that is set; puts small files
+1. **maintain_tables** takes records out of the raw tables that are older than raw_retention, if that is set; puts small files
    together; deletes files and log entries that no reader, retry or rewind can need any more.
 """
 

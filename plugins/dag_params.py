@@ -11,14 +11,19 @@ REPORT_ONLY = "report_only"
 
 LIVE_PARAMS = {
     "max_records": Param(
-        None, type=["null", "integer"], minimum=1, title="Records at most", description="Instead of max_records_per_batch."
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Records at most",
+        description="In this batch, instead of max_records_per_batch.",
     ),
     "accept_lost_range": Param(
         None,
         type=["null", "string"],
         pattern=r"^[A-Za-z0-9._-]+-\d+:\d+-\d+( [A-Za-z0-9._-]+-\d+:\d+-\d+)*$",
         title="Accept lost ranges",
-        description="Go on without these records, which the broker no longer has; copy the ranges from the failed task.",
+        description="topic-partition:first-until, with spaces between: go on without these records, which the broker no longer has. "
+        "Copy them from the failed task.",
     ),
     "release_batch": Param(
         None,
@@ -29,7 +34,8 @@ LIVE_PARAMS = {
     ),
     REPORT_ONLY: Param(
         False,
-        type="boolean",
+        # Else the form says that it is required.
+        type=["null", "boolean"],
         title="Report only",
         description="Land, pair and publish nothing; count what is there afresh and write the quality page.",
     ),
@@ -49,10 +55,19 @@ _TIME: dict[str, Any] = {
     "pattern": r"^(\d{4}-\d{2}-\d{2}([T ][\d:.]+(Z|[+-][\d:]+)?)?|\d{9,})$",
 }
 REPLAY_PARAMS = {
+    # A backfill's form has a "From" and a "To" of its own above these.
     "window_start": Param(
-        None, **_TIME, title="From", description="First moment of the interval. A backfill has its own and needs none."
+        None,
+        **_TIME,
+        title="Interval begins",
+        description="Single run: first moment of the interval; the dates above mean nothing. Backfill: leave it empty.",
     ),
-    "window_end": Param(None, **_TIME, title="To", description="First moment after the interval."),
+    "window_end": Param(
+        None,
+        **_TIME,
+        title="Interval ends",
+        description="Single run: first moment after the interval. Backfill: leave it empty.",
+    ),
 }
 
 REPLAY_ARGUMENTS = [

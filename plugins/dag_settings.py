@@ -18,6 +18,8 @@ DEFAULT_ARGS = {
     "retry_exponential_backoff": True,
     "execution_timeout": timedelta(hours=2),
 }
+# Runs of a DAG that has no intervals to go back to: a backfill would do the same again and again, and the form does not offer it.
+NO_BACKFILLS: Any = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
 
 
 def dag_settings(pipeline: Pipeline) -> dict[str, Any]:

@@ -8,7 +8,9 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from airflow.configuration import conf
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
@@ -32,7 +34,9 @@ class QualityPage(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Called by Airflow in the task's process, once the task has ended, well or not."""
         page = "index" if operator.batch_id is None else f"batch-{operator.batch_id}"
-        return f"/quality/{operator.pipeline_file.stem}/{page}.html"
+        # Airflow may be served below a path.
+        below = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+        return f"{below}/quality/{operator.pipeline_file.stem}/{page}.html"
 
 
 class SparkPage(BaseOperatorLink):

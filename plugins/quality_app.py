@@ -18,7 +18,8 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from include.pipeline_config import pipeline_of
+from include.page_theme import THEME
+from include.pipeline_config import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
 from include.warehouse_folder import pages_folder, warehouse_root
 from plugins.quality_runs import batch_of
 
@@ -29,6 +30,7 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
 }
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _FILES = {
     re.compile(r"(index|trend|batch-[0-9]{1,18}(-expectations)?)\.html"): "text/html",
@@ -54,13 +56,17 @@ app = FastAPI(
 @app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}")
 def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: str | None = None) -> Response:
     """Sends from Airflow's page of a DAG, run or task to the report of its batch: of a DAG the newest one."""
-    name = _pipeline(pipeline_of(dag_id))
+    name = pipeline_of(dag_id)
+    if not _NAME.fullmatch(name) or not ((PIPELINES / f"{name}.yaml").is_file() or _folder(name).is_dir()):
+        return _nothing(f"{dag_id} pairs no events: it has no quality page.")
+    if run_id and dag_id == f"{name}{MAINTENANCE_SUFFIX}":
+        return _nothing("Maintenance works on the tables, not on a batch.", _trend(request, name))
     batch_id = batch_of(_folder(name), dag_id, run_id, task_id) if run_id else None
     if run_id and batch_id is None:
-        return _not_yet(f"This run has not worked on a batch of {name} yet.", f"{_up(request)}{name}")
+        return _nothing(f"This run has not worked on a batch of {name} yet.", _trend(request, name))
     page = "index" if batch_id is None else f"batch-{batch_id}"
     if batch_id is not None and not (_folder(name) / f"{page}.html").is_file():
-        return _not_yet(f"Batch {batch_id} of {name} is not reported yet.", f"{_up(request)}{name}")
+        return _nothing(f"Batch {batch_id} of {name} is not reported yet.", _trend(request, name))
     return RedirectResponse(f"{_up(request)}{name}/{page}.html")
 
 
@@ -71,7 +77,7 @@ def to_latest(dag_id: str) -> RedirectResponse:
 
 
 @app.get("/{dag_id}/{page}")
-def quality_page(dag_id: str, page: str) -> Response:
+def quality_page(request: Request, dag_id: str, page: str) -> Response:
     """One file; only names of the known forms are looked for, so no path leads out of the folder. The pipeline has the name of its DAG."""
     name = _pipeline(dag_id)
     page = "metrics.prom" if page == "metrics" else page
@@ -80,12 +86,15 @@ def quality_page(dag_id: str, page: str) -> Response:
         raise HTTPException(404, "no such page")
     path = _folder(name) / page
     if not path.is_file():
-        return _not_yet(f"No batch of {name} has been reported yet, or not this one.", ".")
+        told = f"No batch of {name} has been reported yet. The first run of the DAG brings the first one."
+        if (_folder(name) / "index.html").is_file():
+            told = f"There is no such page of {name}: the batch is not reported yet, or its page is older than those that are kept."
+        return _nothing(told, _trend(request, name))
     return FileResponse(path, media_type=media_type, headers=_HEADERS)
 
 
 def _pipeline(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
+    if not _NAME.fullmatch(name):
         raise HTTPException(404, "no such pipeline")
     return name
 
@@ -99,10 +108,18 @@ def _up(request: Request) -> str:
     return "../" * request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/").count("/")
 
 
-def _not_yet(told: str, pages: str) -> HTMLResponse:
+def _trend(request: Request, pipeline: str) -> str:
+    """The address of the page of all batches, empty if there is none yet."""
+    return f"{_up(request)}{pipeline}/trend.html" if (_folder(pipeline) / "trend.html").is_file() else ""
+
+
+def _nothing(told: str, trend: str = "") -> HTMLResponse:
+    link = f'<p><a href="{html.escape(trend)}">All batches</a></p>' if trend else ""
     text = (
-        '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width"><title>Nothing yet</title>'
-        "<style>:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{margin:2rem}</style>"
-        f'<p>{html.escape(told)}</p><p><a href="{html.escape(pages)}/trend.html">All batches</a></p>'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        "<title>No quality page</title>"
+        f"{THEME}<style>"
+        ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{margin:2rem}</style>"
+        f"<p>{html.escape(told)}</p>{link}"
     )
     return HTMLResponse(text, status_code=404, headers=_HEADERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
@@ -12,7 +14,15 @@ class OnlyBackfills(CronDataIntervalTimetable):
     A DAG without a schedule could not be backfilled, and one with a schedule would run whether there is something to mend or not.
     """
 
-    description = "Only by backfill or by hand"
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        # In Airflow's list of DAGs; that of the cron expression would say "Every hour".
+        self.description = f"Nothing runs by itself; a backfill has a run for each interval of {self._expression}"
+
+    @property
+    def summary(self) -> str:
+        """What the list of DAGs shows as the schedule."""
+        return "backfill, or by hand"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.pairing.reasons import Reason
-from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.numbers import SIDES, Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported
 from spark_jobs.replaying.window import WINDOW_END, WINDOW_START
@@ -30,6 +30,10 @@ from tests.timeline import CALLS
 END = datetime(2026, 1, 31, 12, tzinfo=UTC)
 EVERY = timedelta(minutes=5)
 REPLAYED, REWOUND, LOST, RESET, BROKEN, WARNED_OF = 30, 60, 90, 120, 150, 170
+_LAWS = [
+    *(f"{law}_difference" for law in ("landing", "pairing", "rejection", "publishing", "delivery", "continuity")),
+    *(f"{law}_difference_{side}" for law in ("landing", "pairing", "rejection", "cumulative", "identity") for side in SIDES),
+]
 _OTHER = replace(CALLS, tolerance_ms=90_000)
 
 
@@ -82,10 +86,8 @@ def _metrics(at: datetime, back: int, kind: str, dice: random.Random) -> Metrics
         "lost": 250.0 if back == LOST else 0.0,
         "open_before": round(1_800 * day),
         "open_after": round(1_800 * day),
-        "landing_difference": 0.0,
-        "pairing_difference": -3.0 if back == BROKEN else 0.0,
-        "rejection_difference": 0.0,
-        "publishing_difference": 0.0,
+        **dict.fromkeys(_LAWS, 0.0),
+        **({"pairing_difference": -3.0, "pairing_difference_left": -3.0} if back == BROKEN else {}),
     }
 
 

@@ -25,6 +25,10 @@ def chromium() -> str | None:
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
+class Gone(Exception):
+    """The page went elsewhere before it had answered."""
+
+
 class Page:
     """A page in a browser of its own, which ends with the block. Times in seconds, sizes in CSS pixels."""
 
@@ -70,6 +74,8 @@ class Page:
             elif told.get("method") == "Network.requestWillBeSent":
                 self.requests.append(told["params"]["request"]["url"])
             elif told.get("id") == self._asked:
+                if "navigated" in told.get("error", {}).get("message", ""):
+                    raise Gone
                 assert "error" not in told, told
                 return dict(told["result"])
 
@@ -80,16 +86,22 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, script: str, within: float = 15) -> None:
-        """Until the expression is true."""
+        """Until the expression is true, whatever pages come and go meanwhile."""
         deadline = time.monotonic() + within
-        while not self.ask(script):
+        while not self._is(script):
             assert time.monotonic() < deadline, f"{script} did not come true; errors: {self.errors}"
             time.sleep(0.02)
 
-    def open(self, address: str, ready: str = "document.readyState == 'complete'") -> None:
+    def _is(self, script: str) -> bool:
+        try:
+            return bool(self.ask(script))
+        except Gone:
+            return False
+
+    def open(self, address: str, ready: str = "document.readyState == 'complete'", within: float = 15) -> None:
         """Goes there and waits until it is loaded and `ready` is true."""
         self.send("Page.navigate", url=address)
-        self.wait_for(f"location.href.startsWith({json.dumps(address.partition('#')[0])}) && ({ready})")
+        self.wait_for(f"location.href.startsWith({json.dumps(address.partition('#')[0])}) && ({ready})", within)
 
     def press(self, *keys: str) -> None:
         """Types keys, one after the other."""
@@ -102,6 +114,23 @@ class Page:
         """Moves the mouse there and clicks."""
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def click_on(self, element: str, within: float = 15) -> None:
+        """Clicks in the middle of what the expression finds, once it is there and stands still."""
+        middle = (
+            f"(() => {{ const found = {element}; if (!found || found.disabled) return null; found.scrollIntoView({{block: 'center'}});"
+            "const at = found.getBoundingClientRect(); return [at.left + at.width / 2, at.top + at.height / 2]; })()"
+        )
+        deadline, before = time.monotonic() + within, None
+        while (at := self.ask(middle)) is None or at != before:
+            assert time.monotonic() < deadline, f"{element} is not there to be clicked on; errors: {self.errors}"
+            before = at
+            time.sleep(0.15)
+        self.click(*at)
+
+    def type(self, text: str) -> None:
+        """Types the text where the focus is."""
+        self.send("Input.insertText", text=text)
 
     def screenshot(self, file: Path, whole: bool = False) -> None:
         """What is seen, or the whole page, as PNG."""

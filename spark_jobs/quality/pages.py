@@ -7,20 +7,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from include.page_theme import THEME
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.details import details_script
+from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import Judged, Verdict
 from spark_jobs.replaying.window import window_of
 from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
-
-_EXTERNAL = re.compile(
-    r"<(link|img)\b[^>]*https?://[^>]*>|<script\b[^>]*src=[\"']https?://[^>]*>\s*</script>|<a\b[^>]*newsletter.*?</a>"
-    r"|url\([\"']?https?://[^)]*\)",
-    re.S,
-)
 
 
 def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> Path:
@@ -29,7 +25,8 @@ def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
-    write_text(folder / f"{name}-expectations.html", _without_internet(verdict.page))
+    batch = f"{row.pipeline.name}: batch {row.batch_id}"
+    write_text(folder / f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html"))
     # A batch that was given up may have no page.
     page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
     write_text(folder / f"{name}.js", details_script(row.batch_id, details))
@@ -83,11 +80,6 @@ def write_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _without_internet(page: str) -> str:
-    """Great Expectations' page without what it would load from other sites; what is left reads well without it."""
-    return _EXTERNAL.sub("", page).replace("</head>", f"<style>{STYLE}</style></head>", 1)
-
-
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
@@ -110,7 +102,7 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool)
 def _document(title: str, body: str) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>
+<title>{html.escape(title)}</title>{THEME}<style>{STYLE}</style></head><body>
 {body}</body></html>
 """
 

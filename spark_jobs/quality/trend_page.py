@@ -7,6 +7,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+from include.page_theme import THEME
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.trend import FILE as DATA_FILE
@@ -26,6 +27,7 @@ def page(pipeline: str) -> str:
     own = "\n".join((_HERE / "page" / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     parts = {
         "PIPELINE": html.escape(pipeline),
+        "THEME": THEME,
         "STYLE": "\n".join(path.read_text(encoding="utf-8") for path in _STYLES),
         "LIBRARY": (VENDORED / "uPlot.iife.min.js").read_text(encoding="utf-8"),
         "DATA": DATA_FILE,

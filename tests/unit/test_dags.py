@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow.timetables.base import TimeRestriction
+from airflow.utils.types import DagRunType
 
 from include import pipeline_config
 from tests.timeline import ROOT
@@ -206,6 +207,23 @@ def test_the_replay_dag(dag_bag):
     assert [task.task_id for task in dag.topological_sort()] == ["replay_interval", *TASKS[2:]]
     assert not dag.is_paused_upon_creation and dag.timetable.periodic
     assert all(task in dag.doc_md for task in ("replay_interval", *TASKS[2:]))
+    # What the list of DAGs and the forms say: no schedule that nothing runs by, and no second "From" beside a backfill's own.
+    assert dag.timetable.summary == "backfill, or by hand"
+    assert dag.timetable.description == "Nothing runs by itself; a backfill has a run for each interval of 0 * * * *"
+    assert {param.schema["title"] for param in map(dag.params.get_param, dag.params)} == {"Interval begins", "Interval ends"}
+
+
+def test_only_replays_are_backfilled(dag_bag, project):
+    (project / "include/pipelines/waits.yaml").write_text((project / "include/pipelines/calls.yaml").read_text())
+    file = project / "include/pipelines/waits.yaml"
+    file.write_text(file.read_text().replace('schedule: "*/5 * * * *"', "schedule: on_data\nconsumer_group: waits.landed"))
+    dags = dag_bag(project / "dags").dags
+    every = {"scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization", "backfill"}
+    assert {str(of_type.value) for of_type in DagRunType} == every, "a new type of run: is it a backfill?"
+    for name, dag in dags.items():
+        allowed = every if dag.allowed_run_types is None else {of_type.value for of_type in dag.allowed_run_types}
+        assert every - allowed == (set() if name.endswith("_replay") else {"backfill"}), name
+    assert len(dags) == 6
 
 
 def test_the_replay_dag_has_intervals_but_runs_only_by_backfill(dag_bag):
@@ -311,7 +329,7 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
     (task,) = refused.tasks
     with pytest.raises(AirflowFailException, match=re.escape(line)):
         task.python_callable()
-    assert line in refused.doc_md and "configuration-refused" in refused.tags
+    assert line in re.sub(r"\\(.)", r"\1", refused.doc_md) and "configuration-refused" in refused.tags
     # Mended, it is the pipeline's own DAG again.
     broken["orders"].write_text(right.replace("Topic", "Orders"))
     broken["my orders!"].unlink()

@@ -146,10 +146,18 @@ def test_a_dag_a_run_and_a_task_lead_to_their_batch(client, pages):
         (f"/quality/-/dag/calls/run/{RUN}/task/publish_compounds", "Batch 18 of calls is not reported yet"),
         ("/quality/-/dag/calls/run/manual__x", "has not worked on a batch of calls yet"),
         (f"/quality/-/dag/calls_replay/run/{RUN}", "has not worked on a batch of calls yet"),
-        ("/quality/-/dag/others", "No batch of others has been reported yet"),
+        (f"/quality/-/dag/calls_maintenance/run/{RUN}", "works on the tables, not on a batch"),
+        ("/quality/-/dag/others", "others pairs no events: it has no quality page"),
+        ("/quality/-/dag/Other.s%3Cb%3E", "Other.s&lt;b&gt; pairs no events: it has no quality page"),
+        ("/quality/calls/batch-99.html", "no such page of calls"),
     ):
         status, _, text = landed_at(browser, start)
         assert status == 404 and told in text
+        assert ("trend.html" in text) is ("no quality page" not in text), "a link where there is something to see"
+    for page in pages.iterdir():
+        page.is_file() and page.unlink()
+    status, _, text = landed_at(browser, "/quality/-/dag/calls")
+    assert status == 404 and "The first run of the DAG brings the first one" in text and "href" not in text
 
 
 def test_airflow_below_a_path_is_led_right(pages, client):

@@ -40,8 +40,11 @@ def test_without_the_pages_there_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(("batch_id", "page"), [(7, "batch-7"), (None, "index")])
-def test_a_task_links_to_the_page_of_its_batch(batch_id, page):
+def test_a_task_links_to_the_page_of_its_batch(batch_id, page, monkeypatch):
     from plugins.pairing_operator import QualityPage
 
     task = SimpleNamespace(batch_id=batch_id, pipeline_file=Path("x/calls.yaml"))
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
     assert QualityPage().get_link(task, ti_key=None) == f"/quality/calls/{page}.html"
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/data/airflow/")
+    assert QualityPage().get_link(task, ti_key=None) == f"/data/airflow/quality/calls/{page}.html"

@@ -54,11 +54,6 @@ function addControls() {
 }
 
 function start() {
-  // Inside Airflow: its light or dark, not the system's.
-  try {
-    const theme = window !== parent && localStorage.getItem("theme");
-    if (theme === "dark" || theme === "light") document.documentElement.style.colorScheme = theme;
-  } catch { /* not allowed to ask: the system's */ }
   byId("empty").hidden = count > 0;
   document.querySelector("main").hidden = count === 0;
   byId("ranges").hidden = byId("newest").hidden = count === 0;
@@ -70,6 +65,7 @@ function start() {
   addEventListener("hashchange", fromAddress);
   addEventListener("resize", () => plots.forEach((figure, plot) => plot.setSize({ width: figure.clientWidth - 20, height: 190 })));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+  addEventListener("storage", drawCharts);
   window.readyAfterMs = performance.now();
 }
 

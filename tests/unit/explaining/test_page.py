@@ -34,5 +34,5 @@ def test_a_page_says_what_the_story_says():
 
 def test_a_page_needs_nothing_but_itself():
     text = page(STORY)
-    assert "prefers-color-scheme: dark" in text
+    assert "color-scheme: light dark" in text and "light-dark(" in text
     assert not re.search(r"https?:|<script|<link|<img|src=|@import|url\(", text)

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import pytest
 
+from include.page_theme import THEME
 from include.pipeline_config import Quality
 from spark_jobs.quality import suite
+from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.judging import judge_elsewhere
-from spark_jobs.quality.pages import _without_internet
 from tests.timeline import ROOT
 
 OPTIONAL = {
@@ -129,10 +130,16 @@ def test_sentences_have_both_numbers():
 
 
 def test_a_page_is_small_and_loads_nothing():
-    page = _without_internet(suite.judge(GOOD, Quality()).page)
+    broken = GOOD | {"pairing_difference_left": 3.0}
+    page = standing_alone(suite.judge(broken, Quality()).page, "calls: batch <7>", "batch-7.html")
     assert len(page) < 100_000
     assert not re.findall(r"""(?:src|href|action|url)\s*[=(]\s*["']?\s*(?:https?:)?//[^"')\s]*""", page)
-    assert "<script src" not in page and "@import" not in page
+    assert "<script" not in page.replace(THEME, "") and "onclick" not in page and "@import" not in page
+    # Neither to pages that are not there, nor to a mark that is a letter of a font that is not loaded.
+    assert set(re.findall(r'href="([^#"][^"]*)"', page)) == {"batch-7.html"} and "calls: batch &lt;7&gt;</a>" in page
+    assert re.findall("<title>.*?</title>", page) == ["<title>calls: batch &lt;7&gt;, expectations</title>"]
+    marks = set(re.findall(r"<i class=\"[^\"]*(text-\w+)\"", page))
+    assert marks == {"text-success", "text-danger"} and all(f"i.{mark}::before" in page for mark in marks)
 
 
 def test_it_is_quiet_and_looks_for_no_spark(tmp_path):

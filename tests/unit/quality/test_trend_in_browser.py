@@ -126,11 +126,23 @@ def test_a_phone_by_day_and_by_night(dark, pages, browser):
     assert page.ask("document.documentElement.scrollWidth") == 360, "nothing has to be scrolled sideways"
     red, green, blue = page.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (red + green + blue < 100) is dark
+    page.open(pages[300].replace("trend.html", "batch-150.html"), "document.readyState == 'complete'")
+    assert page.ask("document.documentElement.scrollWidth") == 360
+    # In Airflow, whose navigation takes a fifth of the width, nobody has to look for the result of a check.
+    page.send("Emulation.setDeviceMetricsOverride", width=296, height=740, deviceScaleFactor=1, mobile=True)
+    assert page.ask("document.querySelector('.critical').getBoundingClientRect().right") <= 296
+    assert page.ask("document.querySelector('td.critical').getBoundingClientRect().right") <= 296
+    assert page.ask("getComputedStyle(document.querySelector('.critical')).color") == (
+        "rgb(255, 123, 114)" if dark else "rgb(207, 34, 46)"
+    )
 
 
 def test_the_batch_s_own_page_has_the_same_details(pages, browser):
     page = browser(pages[300].replace("trend.html", "batch-150.html"), "document.readyState == 'complete'")
     text = page.ask("document.body.innerText")
-    assert "Events to look up" in text and "failed (critical)" in text
+    assert "Events to look up" in text and text.count("failed (critical)") == 1
+    assert text.startswith("calls: batch 150 failed")
     page.open(page.ask("document.querySelector('a[href^=\"trend.html\"]').href"), READY)
     assert page.ask(PICKED).startswith("batch 150 · ")
+    page.open(page.ask("location.href").replace("trend.html", "batch-300.html").partition("#")[0])
+    assert page.ask("document.body.innerText").startswith("calls: batch 300 passed")
