@@ -63,6 +63,9 @@ def main() -> None:
     """Judges every line of standard input."""
     # What others print must not come between the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
+    # Neither Spark nor a database judges one row; what would work with them is a fifth of the import.
+    for name in ("pyspark", "sqlalchemy"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warm_up()
     for line in sys.stdin:
         metrics, thresholds = json.loads(line)

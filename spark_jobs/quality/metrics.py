@@ -28,9 +28,10 @@ from spark_jobs.storage.tables import OPEN, Warehouse
 
 
 def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
-    """The metrics of the batches. One Spark job for all of them."""
+    """The metrics of the batches. The same Spark jobs for all of them."""
     batches, gaps = known.batches, with_gaps(known.batches, known.topics)
-    counted = count([*_tables(warehouse, known), *_topics(warehouse, gaps, known, read)])
+    expect_rows(warehouse.spark, sum(rows[PAIRED].counts["accepted"] for rows in batches))
+    counted = count(list(_tables(warehouse, known)), _orphans(warehouse, known), list(_topics(warehouse, gaps, known, read)))
     found: list[Metrics] = []
     history, previous = list(known.history), next(iter(reversed(known.earlier)), None)
     published = [rows for rows in batches if rows[PAIRED].batch_id <= known.published]
@@ -56,12 +57,14 @@ def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
 def _tables(warehouse: Warehouse, known: Known) -> Iterator[DataFrame]:
     batches = known.batches
     first, last = min(counted_ids(rows[PAIRED])[0] for rows in batches), batches[-1][PAIRED].batch_id
-    expect_rows(warehouse.spark, sum(rows[PAIRED].counts["accepted"] for rows in batches))
     sent_from = min(first, known.due.after + 1) if known.due else first
     yield from table_facts(warehouse, first, last, sent_from, batches[-1][PLANNED].wall_time)
     yield from open_facts(warehouse, [rows[step].versions[OPEN] for rows in batches for step in (PLANNED, PAIRED)])
-    if looked := look(batches, list(known.earlier)):
-        yield from orphan_facts(warehouse, looked)
+
+
+def _orphans(warehouse: Warehouse, known: Known) -> list[DataFrame]:
+    looked = look(known.batches, list(known.earlier))
+    return orphan_facts(warehouse, looked) if looked else []
 
 
 def _topics(warehouse: Warehouse, gaps: Ranges, known: Known, read: Reader) -> Iterator[DataFrame]:

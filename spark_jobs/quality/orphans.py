@@ -57,7 +57,7 @@ def look(batches: list[dict[str, LedgerRow]], earlier: list[dict[str, LedgerRow]
 
 def orphan_facts(warehouse: Warehouse, looked: Looked) -> list[DataFrame]:
     """Facts `miss_left`, `miss_right`, `grace`, `healable` (by bound) and `user` (by key field, the one with most orphans on top)."""
-    return [*_nearest(warehouse, looked), _users(warehouse, looked)]
+    return [_nearest(warehouse, looked), _users(warehouse, looked)]
 
 
 def _ids(looked: Looked) -> list[int]:
@@ -69,7 +69,7 @@ def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
     return rows.where(F.col("batch_id").isin(batch_ids) & F.col("kind").isin(*ORPHANS))
 
 
-def _nearest(warehouse: Warehouse, looked: Looked) -> list[DataFrame]:
+def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
     pipeline, ids = looked.batches[-1][PLANNED].pipeline, _ids(looked)
     orphans = _orphans(warehouse, [*ids, *looked.before]).select(
         *pipeline.key,
@@ -82,16 +82,21 @@ def _nearest(warehouse: Warehouse, looked: Looked) -> list[DataFrame]:
     alone = [orphans, *_late(warehouse, looked, pipeline)]
     near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
-    which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
-    found = [facts(near.where(~late), which, F.lit(""), bucket=bound(away))]
+
+    def told(what: Column, bucket: Column) -> Column:
+        return F.struct(what.alias("what"), bucket.cast("bigint").alias("bucket"))
+
+    found = [F.when(~late, told(F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right"), bound(away)))]
     if len(alone) > 1:
         before = {rows[PAIRED].batch_id: rows[PLANNED].clock or 0 for rows in looked.batches}
         clock = F.create_map(*(F.lit(each).cast("bigint") for pair in before.items() for each in pair))
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
-        found.append(facts(near.where(late), F.lit("grace"), F.lit(""), bucket=bound(needed)))
-        found.append(facts(near.where(late & (away <= pipeline.tolerance_ms)), F.lit("healable"), F.lit("")))
-    return found
+        found.append(F.when(late, told(F.lit("grace"), bound(needed))))
+        found.append(F.when(late & (away <= pipeline.tolerance_ms), told(F.lit("healable"), F.lit(None))))
+    # Side by side in a row: what is unioned, Spark plans and computes once for each.
+    each = near.select("batch_id", F.explode(F.filter(F.array(*found), lambda fact: fact.isNotNull())).alias("fact"))
+    return facts(each, F.col("fact.what"), F.lit(""), bucket=F.col("fact.bucket"))
 
 
 def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[DataFrame]:
