@@ -6,8 +6,9 @@ takes a second or more, such a copy some 50 ms). Beside each commit lie three em
 there, for a folder of many files takes longer to list.
 
 `maintain_tables` is run after every 288 batches, a day of a batch every five minutes, from the fifth day before the end on; the days before that
-are taken care of at once, which leaves the same but for fewer and larger files. A day passes in seconds here, so what is to be kept for a day or three
-is told to the job as the seconds since then, and log files that are older get a date of last week.
+are taken care of at once, with the first of the five, which leaves the same but for fewer and larger files; only their logs are cut day by day.
+A day passes in seconds here, so what is to be kept for a day or three is told to the job as the seconds since then, and log files that are older
+get a date of last week.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_jobs import maintain_tables
+from spark_jobs.broker.positions import committed_positions
+from spark_jobs.broker.settings import consumer_settings
 from spark_jobs.storage.ledger import PLANNED, STEPS, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
 
@@ -79,6 +83,10 @@ class LongHistory:
                 self.days.append(time.time())
                 if batches - batch_id < _DAYS_ONE_BY_ONE * A_DAY:
                     told(f"{batch_id:,} of {batches:,} batches; maintenance took {self._maintain():.1f} s")
+                else:
+                    self._cut_logs()
+                    told(f"{batch_id:,} of {batches:,} batches")
+        self._move_positions(batches)
 
     def _send(self, times: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
@@ -128,6 +136,10 @@ class LongHistory:
                 places = zip(rows[f"{side}topic"].to_pylist(), rows[f"{side}partition"].to_pylist(), strict=True)
                 further = pa.array([(batch_id - 1) * self.landed.get(place, 0) for place in places], pa.int64())
                 moved = pc.add(rows[name], further)
+            elif pa.types.is_map(rows[name].type):
+                told = {"published_through": batch_id}
+                found = [[(key, told.get(key, value)) for key, value in each] for each in rows[name].to_pylist()]
+                moved = pa.array(found, rows[name].type)
             elif name == "pair_id":
                 moved = pa.array([f"{each}-{batch_id}" for each in rows[name].to_pylist()])
             else:
@@ -158,6 +170,36 @@ class LongHistory:
             _tidy_up(Path(kept.path) / "_delta_log")
             kept.opened()
         return seconds
+
+    def _move_positions(self, batch_id: int) -> None:
+        """As if the publisher had sent this batch last."""
+        pipeline, settings = self.warehouse.pipeline, {"bootstrap.servers": self.bootstrap}
+        group, topic = f"{pipeline.name}.publisher", pipeline.output_topic
+        consumer = Consumer(consumer_settings(settings, group))
+        slots = len(consumer.list_topics(topic, 20).topics[topic].partitions)
+        positions = committed_positions(consumer, topic, range(slots))
+        consumer.close()
+        moved = {
+            number: position._replace(batch_id=batch_id, acknowledged={})
+            for number, position in positions.items()
+            if position
+        }
+        places = [
+            TopicPartition(topic, number, batch_id, metadata=position.metadata()) for number, position in moved.items()
+        ]
+        admin = AdminClient(settings)
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
+
+    def _cut_logs(self) -> None:
+        """A checkpoint, and nothing of the logs before it: whoever appends lists all of a log."""
+        for kept in self.tables.values():
+            kept.table.create_checkpoint()
+            log = Path(kept.path) / "_delta_log"
+            for file in log.glob("*.json"):
+                if file.stem.isdigit() and int(file.stem) < kept.table.version():
+                    file.unlink()
+            _tidy_up(log)
+            kept.opened()
 
     def _since(self, days: int) -> float:
         """When it was so many days before the last day's end."""
