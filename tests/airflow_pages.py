@@ -19,12 +19,12 @@ from plugins.quality_runs import note_batch
 from plugins.run_notes import in_words
 from tests.batch_history import BROKEN, END, EVERY, history
 from tests.browser import Page
+from tests.job_processes import JOBS
 from tests.screenshots import write_history
 from tests.timeline import CALLS
 
 BATCHES = 300
 FAILED = BATCHES - BROKEN
-TASKS = ("land_events", "pair_events", "publish_compounds", "report_quality")
 # In the frame in which Airflow shows a page of a plugin.
 FRAME = "document.querySelector('iframe')?.contentDocument?.body"
 
@@ -45,7 +45,7 @@ def _made_up_run(airflow: LocalAirflow, pages: Path, batch: int) -> str:
     body = {"logical_date": at.isoformat(), "dag_run_id": f"manual__{at.isoformat()}", "conf": {}}
     run_id = str(client.call("POST", f"/dags/{CALLS.name}/dagRuns", body)["dag_run_id"])
     run = f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}"
-    for task in TASKS:
+    for task in JOBS:
         failed = batch == FAILED and task == "report_quality"
         client.call("PATCH", f"{run}/taskInstances/{task}", {"new_state": "failed" if failed else "success"})
         note_batch(pages, CALLS.name, run_id, task, batch)
@@ -93,9 +93,23 @@ def dialog(rest: str = "") -> str:
     return f"[...document.querySelectorAll('[role=dialog][data-state=open]')].pop(){rest}"
 
 
+def open_dialog(page: Page, airflow: LocalAirflow, path: str, name: str, text: str) -> None:
+    """Opens a DAG's page and clicks on the button of this name; waits until the window that opens has the text."""
+    go(page, airflow, path, "Audit Log")
+    page.click_on(button(name))
+    page.wait_for(f"{dialog()}?.innerText.includes({json.dumps(text)})")
+
+
+def in_dialog(kind: str, start: str) -> str:
+    """The label or button in the open window whose text begins so."""
+    return f"[...{dialog('.querySelectorAll')}({kind!r})].find((each) => each.innerText.trim().startsWith({start!r}))"
+
+
 def to_quality(page: Page) -> None:
     """Clicks on the tab; again where Airflow has drawn its page anew just then."""
+    deadline = time.monotonic() + 60
     while not page.ask("location.pathname.includes('/plugin/quality-of-')"):
+        assert time.monotonic() < deadline, "the tab Quality leads nowhere"
         page.click_on(button("Quality"))
         time.sleep(0.5)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from include.local_airflow import LocalAirflow
-from tests.airflow_pages import FAILED, airflow_with_history, button, dialog, framed, go, log_in, to_quality
+from tests.airflow_pages import FAILED, airflow_with_history, dialog, framed, go, log_in, open_dialog, to_quality
 from tests.browser import NEEDED, Page, chromium
 from tests.screenshots import IMAGES, too_large
 from tests.timeline import CALLS
@@ -20,16 +20,12 @@ SIZE = {"width": 1300, "height": 880}
 
 def dag(page: Page, airflow: LocalAirflow, runs: dict[int, str]) -> None:
     """The live DAG's page with its text."""
-    go(page, airflow, f"/dags/{CALLS.name}", "Audit Log")
-    page.click_on(button("Dag Docs"))
-    page.wait_for(f"{dialog()}?.innerText.includes('report_quality')")
+    open_dialog(page, airflow, f"/dags/{CALLS.name}", "Dag Docs", "report_quality")
 
 
 def trigger(page: Page, airflow: LocalAirflow, runs: dict[int, str]) -> None:
     """Its trigger form."""
-    go(page, airflow, f"/dags/{CALLS.name}", "Audit Log")
-    page.click_on(button("Trigger"))
-    page.wait_for(f"{dialog()}?.innerText.includes('Report only')")
+    open_dialog(page, airflow, f"/dags/{CALLS.name}", "Trigger", "Report only")
     page.ask(f"{dialog('.querySelector')}('[name=element_accept_lost_range]').scrollIntoView({{block: 'center'}})")
 
 

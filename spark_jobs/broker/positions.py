@@ -92,7 +92,12 @@ class Leg(NamedTuple):
     @property
     def group(self) -> str:
         """The consumer group that holds the positions."""
-        return f"{self.pipeline}.publisher"
+        return publisher_group(self.pipeline)
+
+
+def publisher_group(pipeline: str) -> str:
+    """The name of the consumer group that holds a pipeline's positions."""
+    return f"{pipeline}.publisher"
 
 
 def next_leg(whole: Leg, positions: Mapping[int, Position | None]) -> Leg:

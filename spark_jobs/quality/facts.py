@@ -66,6 +66,26 @@ def facts(rows: DataFrame, what: Column, label: Column, batch_id: Column | None 
     return rows.select(*(column.alias(name) for name, column in zip(FACT, columns, strict=True)))
 
 
+def fact(
+    what: Column | str,
+    label: Column,
+    bucket: Column | None = None,
+    value: Column | None = None,
+    mark: Column | None = None,
+) -> Column:
+    """One fact of a row that tells of several; see `facts_of_each`."""
+    numbers = {"bucket": bucket, "value": value, "mark": mark}
+    said = [(F.lit(None) if column is None else column).cast("bigint").alias(name) for name, column in numbers.items()]
+    return F.struct(F.lit(what).alias("what"), label.alias("label"), *said)
+
+
+def facts_of_each(rows: DataFrame, found: Sequence[Column]) -> DataFrame:
+    """Several facts a row, those of `found` (`fact`) that are not null: Spark plans and computes the rows once, and once for each in a union."""
+    named = F.filter(F.array(*found), lambda each: each.isNotNull())
+    each = rows.select("batch_id", F.explode(named).alias("fact")).select("batch_id", "fact.*")
+    return facts(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in ("bucket", "value", "mark")})
+
+
 def count(*groups: Sequence[DataFrame]) -> Facts:
     """Counts each group in a job of its own, side by side: on few rows, most of a job is its planning, by one core.
 
@@ -118,35 +138,20 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
 
 def _compounds(rows: DataFrame, around: int) -> DataFrame:
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
-    nothing = F.lit(None).cast("bigint")
-
-    def fact(what: str, label: Column, bucket: Column, value: Column, mark: Column) -> Column:
-        return F.struct(
-            F.lit(what).alias("what"),
-            label.alias("label"),
-            bucket.cast("bigint").alias("bucket"),
-            value.cast("bigint").alias("value"),
-            mark.alias("mark"),
-        )
-
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
     told = F.concat_ws(" ", "op", "kind", revised)
     # A compound is told by pair_id and revision, as its message is.
-    found = [fact("compound", told, nothing, nothing, F.xxhash64("pair_id", F.col("revision").cast("string")))]
+    found = [fact("compound", told, mark=F.xxhash64("pair_id", F.col("revision").cast("string")))]
     near = F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS)
-    found.append(
-        fact("hour", kind, F.when(near, F.col("ts") - F.col("ts") % HOUR_MS).otherwise(ELSEWHERE), nothing, nothing)
-    )
+    found.append(fact("hour", kind, bucket=F.when(near, F.col("ts") - F.col("ts") % HOUR_MS).otherwise(ELSEWHERE)))
     for side in ("left", "right"):
         there, alone = F.col(f"{side}_offset").isNotNull(), F.col("kind") == f"{side}_only"
-        found.append(F.when(there, fact(f"out_{side}", kind, F.col(f"{side}_partition"), nothing, place_mark(f"{side}_"))))
-        found.append(F.when(alone, fact(f"alone_{side}", kind, nothing, -F.col("ts"), nothing)))
+        came_from = fact(f"out_{side}", kind, bucket=F.col(f"{side}_partition"), mark=place_mark(f"{side}_"))
+        found.append(F.when(there, came_from))
+        found.append(F.when(alone, fact(f"alone_{side}", kind, value=-F.col("ts"))))
     apart = F.col("right_ts") - F.col("left_ts")
-    found.append(F.when(F.col("kind") == "pair", fact("skew", kind, nothing, apart, nothing)))
-    named = F.filter(F.array(*found), lambda each: each.isNotNull())
-    each = rows.select("batch_id", F.explode(named).alias("fact")).select("batch_id", "fact.*")
-    columns = (F.col(name) for name in ("bucket", "value", "mark"))
-    return facts(each, F.col("what"), F.col("label"), **dict(zip(("bucket", "value", "mark"), columns, strict=True)))
+    found.append(F.when(F.col("kind") == "pair", fact("skew", kind, value=apart)))
+    return facts_of_each(rows, found)
 
 
 def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from spark_jobs.pairing.reasons import Reason
-from spark_jobs.quality.facts import facts
+from spark_jobs.quality.facts import fact, facts, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS
 from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Warehouse, raw_table
@@ -82,21 +82,16 @@ def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
     alone = [orphans, *_late(warehouse, looked, pipeline)]
     near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
-
-    def told(what: Column, bucket: Column) -> Column:
-        return F.struct(what.alias("what"), bucket.cast("bigint").alias("bucket"))
-
-    found = [F.when(~late, told(F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right"), bound(away)))]
+    which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
+    found = [F.when(~late, fact(which, F.lit(""), bound(away)))]
     if len(alone) > 1:
         before = {rows[PAIRED].batch_id: rows[PLANNED].clock or 0 for rows in looked.batches}
         clock = F.create_map(*(F.lit(each).cast("bigint") for pair in before.items() for each in pair))
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
-        found.append(F.when(late, told(F.lit("grace"), bound(needed))))
-        found.append(F.when(late & (away <= pipeline.tolerance_ms), told(F.lit("healable"), F.lit(None))))
-    # Side by side in a row: what is unioned, Spark plans and computes once for each.
-    each = near.select("batch_id", F.explode(F.filter(F.array(*found), lambda fact: fact.isNotNull())).alias("fact"))
-    return facts(each, F.col("fact.what"), F.lit(""), bucket=F.col("fact.bucket"))
+        found.append(F.when(late, fact("grace", F.lit(""), bound(needed))))
+        found.append(F.when(late & (away <= pipeline.tolerance_ms), fact("healable", F.lit(""))))
+    return facts_of_each(near, found)
 
 
 def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[DataFrame]:

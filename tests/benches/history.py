@@ -28,11 +28,11 @@ from spark_jobs import land_events, pair_events, publish_compounds, report_quali
 from spark_jobs.storage.tables import Warehouse, schemas
 from tests.benches.long_history import LongHistory
 from tests.benches.measuring import Times, scratch, show_ratio
+from tests.job_processes import JOBS
 from tests.timeline import CALLS
 
 PARTITIONS = 2
 TARGET = 1.2
-JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
 Record = tuple[str, int, bytes]
 
 

@@ -29,7 +29,8 @@ from confluent_kafka.admin import AdminClient
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_jobs import maintain_tables
-from spark_jobs.broker.positions import committed_positions
+from spark_jobs.broker.offsets import output_topic
+from spark_jobs.broker.positions import committed_positions, publisher_group
 from spark_jobs.broker.settings import consumer_settings
 from spark_jobs.storage.ledger import PLANNED, STEPS, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
@@ -81,11 +82,13 @@ class LongHistory:
             self._append(batch_id, now - (batches - batch_id + 1) * _EVERY_MS - self.steps[PLANNED].wall_time)
             if batch_id % A_DAY == 0:
                 self.days.append(time.time())
-                if batches - batch_id < _DAYS_ONE_BY_ONE * A_DAY:
-                    told(f"{batch_id:,} of {batches:,} batches; maintenance took {self._maintain():.1f} s")
-                else:
-                    self._cut_logs()
-                    told(f"{batch_id:,} of {batches:,} batches")
+                care = self._maintain if batches - batch_id < _DAYS_ONE_BY_ONE * A_DAY else self._cut_logs
+                begin = time.perf_counter()
+                care()
+                told(f"{batch_id:,} of {batches:,} batches; the care of the tables took {time.perf_counter() - begin:.1f} s")
+                for kept in self.tables.values():
+                    _tidy_up(Path(kept.path) / "_delta_log")
+                    kept.opened()
         self._move_positions(batches)
 
     def _send(self, times: int) -> None:
@@ -148,8 +151,8 @@ class LongHistory:
             rows = rows.set_column(at, rows.schema.field(at), moved)
         return rows
 
-    def _maintain(self) -> float:
-        """As the schedule would have had it at the end of the last day; gives its seconds."""
+    def _maintain(self) -> None:
+        """As the schedule would have had it at the end of the last day."""
         back = self._since(_TIME_TRAVEL)
         for table in self.tables:
             # Delta keeps a log up to the midnight before, so up to a day longer.
@@ -158,34 +161,24 @@ class LongHistory:
             )
         care = replace(self.warehouse.pipeline.maintenance, time_travel_ms=int((time.time() - back) * 1000))
         warehouse = replace(self.warehouse, pipeline=replace(self.warehouse.pipeline, maintenance=care))
-        begin = time.perf_counter()
         # The ledger's times are those of the history, so all of open_events would be needed.
         with (
             patch.object(maintain_tables, "_KEPT_MS", int((time.time() - self._since(1)) * 1000)),
             patch.object(maintain_tables, "needed_since", lambda _: None),
         ):
             maintain_tables.main(warehouse)
-        seconds = time.perf_counter() - begin
-        for kept in self.tables.values():
-            _tidy_up(Path(kept.path) / "_delta_log")
-            kept.opened()
-        return seconds
 
     def _move_positions(self, batch_id: int) -> None:
         """As if the publisher had sent this batch last."""
         pipeline, settings = self.warehouse.pipeline, {"bootstrap.servers": self.bootstrap}
-        group, topic = f"{pipeline.name}.publisher", pipeline.output_topic
+        group, topic = publisher_group(pipeline.name), pipeline.output_topic
         consumer = Consumer(consumer_settings(settings, group))
-        slots = len(consumer.list_topics(topic, 20).topics[topic].partitions)
-        positions = committed_positions(consumer, topic, range(slots))
+        positions = committed_positions(consumer, topic, range(output_topic(settings, topic).partitions))
         consumer.close()
-        moved = {
-            number: position._replace(batch_id=batch_id, acknowledged={})
+        places = [
+            TopicPartition(topic, number, batch_id, metadata=position._replace(acknowledged={}).metadata())
             for number, position in positions.items()
             if position
-        }
-        places = [
-            TopicPartition(topic, number, batch_id, metadata=position.metadata()) for number, position in moved.items()
         ]
         admin = AdminClient(settings)
         admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
@@ -194,12 +187,9 @@ class LongHistory:
         """A checkpoint, and nothing of the logs before it: whoever appends lists all of a log."""
         for kept in self.tables.values():
             kept.table.create_checkpoint()
-            log = Path(kept.path) / "_delta_log"
-            for file in log.glob("*.json"):
+            for file in (Path(kept.path) / "_delta_log").glob("*.json"):
                 if file.stem.isdigit() and int(file.stem) < kept.table.version():
                     file.unlink()
-            _tidy_up(log)
-            kept.opened()
 
     def _since(self, days: int) -> float:
         """When it was so many days before the last day's end."""

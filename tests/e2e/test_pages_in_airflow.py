@@ -19,7 +19,9 @@ from tests.airflow_pages import (
     framed,
     go,
     has,
+    in_dialog,
     log_in,
+    open_dialog,
     to_quality,
 )
 from tests.browser import NEEDED, Page, chromium
@@ -122,7 +124,10 @@ def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, 
     ):  # fmt: skip
         go(person, airflow, path, "Quality")
         to_quality(person)
-        framed(person, start)
+        text = framed(person, start)
+        # The report itself, and not only its name.
+        assert "every event is in a compound, open, collapsed or rejected (left)" in text, path
+        assert ("failed (critical)" in text) is start.endswith("failed"), path
     client = airflow.client()
     for dag_id, told in (
         (CALLS.name, "This run has not worked on a batch of calls yet."),
@@ -130,7 +135,7 @@ def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, 
     ):
         go(person, airflow, f"/dags/{dag_id}/runs/{client.trigger(dag_id)}", "Quality")
         to_quality(person)
-        framed(person, told)
+        assert framed(person, told).splitlines()[-1] == "All batches"
         person.ask(f"{FRAME}.querySelector('a').click()")
         framed(person, "calls: all batches")
 
@@ -153,18 +158,14 @@ def test_the_text_of_each_dag_is_whole_and_its_links_lead_somewhere(person, airf
         ("", "analyticsTopic + metricsTopic → outputTopic"),
         (REPLAY_SUFFIX, "schedule is 0 * * * *; nothing"),
     ):
-        go(person, airflow, f"{DAG}{suffix}", "Audit Log")
-        person.click_on(button("Dag Docs"))
-        person.wait_for(f"{dialog()}?.innerText.includes({told!r})")
+        open_dialog(person, airflow, f"{DAG}{suffix}", "Dag Docs", told)
         links = person.ask(f"[...{dialog('.querySelectorAll')}('a')].map((each) => each.href)")
         assert f"{airflow.url}/quality/{CALLS.name}/index.html" in links
         assert {person.ask(f"fetch({link!r}).then((answer) => answer.status)") for link in links} == {200}
 
 
 def test_the_form_tells_what_it_asks_for_and_refuses_what_cannot_be(person, airflow):
-    go(person, airflow, DAG, "Audit Log")
-    person.click_on(button("Trigger"))
-    person.wait_for(f"{dialog()}?.innerText.includes('Report only')")
+    open_dialog(person, airflow, DAG, "Trigger", "Report only")
     lines = [line for line in person.ask(f"{dialog()}.innerText").splitlines() if line]
     assert lines[lines.index("Run Parameters") + 1 : lines.index("Advanced Options")] == [
         text for field in FIELDS.items() for text in field
@@ -173,7 +174,7 @@ def test_the_form_tells_what_it_asks_for_and_refuses_what_cannot_be(person, airf
         "a backfill would do the same again and again"
     )
     # Airflow unpauses the DAG even if it refuses the run.
-    person.click_on(f"[...{dialog('.querySelectorAll')}('label')].find((each) => each.innerText.startsWith('Unpause'))")
+    person.click_on(in_dialog("label", "Unpause"))
     person.click_on(dialog(".querySelector('input[name=element_accept_lost_range]')"))
     person.type("analyticsTopic-0:5")
     before = airflow.client().runs(CALLS.name)
@@ -185,10 +186,8 @@ def test_the_form_tells_what_it_asks_for_and_refuses_what_cannot_be(person, airf
 
 def test_a_replay_is_asked_for_by_backfill_or_with_an_interval(person, airflow):
     go(person, airflow, "/dags", "backfill, or by hand")
-    go(person, airflow, f"{DAG}{REPLAY_SUFFIX}", "Audit Log")
-    person.click_on(button("Trigger"))
-    person.wait_for(f"{dialog()}?.innerText.includes('Interval ends')")
-    person.click_on(f"[...{dialog('.querySelectorAll')}('label')].find((each) => each.innerText.startsWith('Backfill'))")
+    open_dialog(person, airflow, f"{DAG}{REPLAY_SUFFIX}", "Trigger", "Interval ends")
+    person.click_on(in_dialog("label", "Backfill"))
     person.wait_for(f"{dialog()}?.innerText.includes('Reprocess Behavior')")
     text = person.ask(f"{dialog()}.innerText")
     assert [text.count(f"\n{label}\n") for label in ("From", "To", "Interval begins", "Interval ends")] == [1] * 4

@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import Producer
 
 from include.local_broker import create_topics
-from spark_jobs import land_events, pair_events
+from spark_jobs import pair_events
 from spark_jobs.broker.settings import VARIABLE
 from spark_jobs.explaining.told import explain
 from tests.conftest import fresh_pipeline
 from tests.integration.reading import consume, table_rows
+from tests.integration.stages import land
 
 
 class Killed(Exception):
@@ -57,7 +58,7 @@ def send(broker, pipeline, begun):
 
 
 def run(warehouse):
-    land_events.main(warehouse, 1_000_000, ())
+    land(warehouse)
     return pair_events.main(warehouse)
 
 
