@@ -5,8 +5,8 @@ in a Delta commit of its own with its transaction version, and the ledger's five
 takes a second or more, such a copy some 50 ms). Beside each commit lie three empty files in the place of the checksums that Spark and Hadoop leave
 there, for a folder of many files takes longer to list.
 
-`maintain_tables` is run after every 288 batches, a day of a batch every five minutes, from the fifth day before the end on; the days before that
-are taken care of at once, with the first of the five, which leaves the same but for fewer and larger files; only their logs are cut day by day.
+`maintain_tables` is run after every 288 batches, a day of a batch every five minutes, of the last five whole days. What is older is written as it has
+long been by then, put together: a commit for each table and step.
 A day passes in seconds here, so what is to be kept for a day or three is told to the job as the seconds since then, and log files that are older
 get a date of last week.
 """
@@ -78,17 +78,18 @@ class LongHistory:
         """Up to so many batches, the last of them five minutes ago."""
         self._send(batches - 1)
         now = time.time_ns() // 1_000_000
-        for batch_id in range(2, batches + 1):
-            self._append(batch_id, now - (batches - batch_id + 1) * _EVERY_MS - self.steps[PLANNED].wall_time)
+        later = [now - (batches - each + 1) * _EVERY_MS - self.steps[PLANNED].wall_time for each in range(batches + 1)]
+        one_by_one = max(2, (batches // A_DAY - _DAYS_ONE_BY_ONE) * A_DAY + 1)
+        if one_by_one > 2:
+            self._append(range(2, one_by_one), later)
+            self.days.append(time.time())
+        for batch_id in range(one_by_one, batches + 1):
+            self._append(range(batch_id, batch_id + 1), later)
             if batch_id % A_DAY == 0:
                 self.days.append(time.time())
-                care = self._maintain if batches - batch_id < _DAYS_ONE_BY_ONE * A_DAY else self._cut_logs
                 begin = time.perf_counter()
-                care()
-                told(f"{batch_id:,} of {batches:,} batches; the care of the tables took {time.perf_counter() - begin:.1f} s")
-                for kept in self.tables.values():
-                    _tidy_up(Path(kept.path) / "_delta_log")
-                    kept.opened()
+                self._maintain()
+                told(f"{batch_id:,} of {batches:,} batches; maintaining the tables took {time.perf_counter() - begin:.1f} s")
         self._move_positions(batches)
 
     def _send(self, times: int) -> None:
@@ -100,17 +101,17 @@ class LongHistory:
         if producer.flush(120):
             raise RuntimeError("the broker did not take the records of the history")
 
-    def _append(self, batch_id: int, later_ms: int) -> None:
-        versions = {}
+    def _append(self, batch_ids: range, later_ms: list[int]) -> None:
+        """In one commit each of the tables and steps; `later_ms` by batch."""
+        last, versions = batch_ids[-1], {}
         for table in _data_tables(self.warehouse):
-            kept = self.tables[table]
-            mode = "overwrite" if table == OPEN else "append"
+            kept, written = self.tables[table], batch_ids[-1:] if table == OPEN else batch_ids
             if kept.rows.num_rows:
-                versions[table] = kept.write(self._moved(kept.rows, batch_id, later_ms), self._app(table), batch_id, mode)
+                rows = pa.concat_tables([self._moved(kept.rows, each, later_ms[each]) for each in written])
+                versions[table] = kept.write(rows, self._app(table), last, "overwrite" if table == OPEN else "append")
         for step in STEPS:
-            row = self._step(self.steps[step], batch_id, later_ms, versions)
-            schema = self.tables[LEDGER].rows.schema
-            self.tables[LEDGER].write(pa.Table.from_pylist([row], schema), self._app(step), batch_id)
+            steps = [self._step(self.steps[step], each, later_ms[each], versions) for each in batch_ids]
+            self.tables[LEDGER].write(pa.Table.from_pylist(steps, self.tables[LEDGER].rows.schema), self._app(step), last)
 
     def _app(self, step: str) -> str:
         return f"{self.warehouse.pipeline.name}.{step}"
@@ -167,6 +168,9 @@ class LongHistory:
             patch.object(maintain_tables, "needed_since", lambda _: None),
         ):
             maintain_tables.main(warehouse)
+        for kept in self.tables.values():
+            _tidy_up(Path(kept.path) / "_delta_log")
+            kept.opened()
 
     def _move_positions(self, batch_id: int) -> None:
         """As if the publisher had sent this batch last."""
@@ -182,14 +186,6 @@ class LongHistory:
         ]
         admin = AdminClient(settings)
         admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
-
-    def _cut_logs(self) -> None:
-        """A checkpoint, and nothing of the logs before it: whoever appends lists all of a log."""
-        for kept in self.tables.values():
-            kept.table.create_checkpoint()
-            for file in (Path(kept.path) / "_delta_log").glob("*.json"):
-                if file.stem.isdigit() and int(file.stem) < kept.table.version():
-                    file.unlink()
 
     def _since(self, days: int) -> float:
         """When it was so many days before the last day's end."""
