@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Message(NamedTuple):
@@ -32,28 +31,3 @@ def size(message: Message) -> int:
 def pair_id(message: Message) -> str:
     """The pair_id in a message's headers."""
     return next(value.decode() for name, value in message.headers if name == "pair-id" and isinstance(value, bytes))
-
-
-def compound_message(row: dict[str, Any], key: tuple[str, ...], payloads: tuple[str, str]) -> Message:
-    """The message of one row of compound_events.
-
-    >>> row = {"batch_id": 3, "pair_id": "m-0-7", "revision": 0, "kind": "right_only", "op": "upsert", "a": "x", "b": "y", "ts": 5,
-    ...        "left": None, "right": '{"loss":0.10}'}
-    >>> message = compound_message(row, ("a", "b"), ("left", "right"))
-    >>> message.key, message.value
-    (b'x-y', b'{"a":"x","b":"y","ts":5,"left":null,"right":{"loss":0.10}}')
-    """
-    headers: list[tuple[str, str | bytes | None]] = [
-        ("pair-id", row["pair_id"].encode()),
-        ("revision", str(row["revision"]).encode()),
-        ("kind", row["kind"].encode()),
-        ("op", row["op"].encode()),
-    ]
-    value = None
-    if row["op"] != "retract":
-        fields = [f"{json.dumps(name)}:{json.dumps(row[name], ensure_ascii=False)}" for name in key]
-        fields.append(f'"ts":{row["ts"]}')
-        # Payloads are JSON texts already and go out as they came in, every digit kept.
-        fields += [f"{json.dumps(name)}:{row[name] or 'null'}" for name in payloads]
-        value = f"{{{','.join(fields)}}}".encode()
-    return Message(row["batch_id"], "-".join(row[name] for name in key).encode(), value, headers)

@@ -172,9 +172,25 @@ def look_at_positions(settings: Settings, group: str, topic: str, partitions: in
         problem = error.args[0]
         if right := lacked(problem, topic, group, "Read"):
             raise lacking(settings, right) from None
-        if problem.code() == KafkaError._TIMED_OUT and not may_see_group(settings, group):
-            raise lacking(settings, on_group(group)) from None
+        if problem.code() == KafkaError._TIMED_OUT:
+            if not may_see_group(settings, group):
+                raise lacking(settings, on_group(group)) from None
+            if _has_undecided(settings, group, topic, partitions):
+                text = "no transaction of this publisher is open, but the broker takes the end of one as still to come"
+                raise KafkaException(KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, text)) from None
         raise
+
+
+def _has_undecided(settings: Settings, group: str, topic: str, partitions: int) -> bool:
+    """Whether the broker gives positions at once to who does not mind that some are of transactions that have not ended."""
+    consumer = Consumer(consumer_settings(settings, group) | {"isolation.level": "read_uncommitted"})
+    try:
+        committed_positions(consumer, topic, range(partitions))
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
 
 
 def committed_positions(consumer: Consumer, topic: str, partitions: range) -> dict[int, Position | None]:

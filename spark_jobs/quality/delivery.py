@@ -75,7 +75,7 @@ def due(pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, unti
 def message_facts(warehouse: Warehouse, wanted: Due, read: Reader) -> DataFrame:
     """Facts `message`: this pipeline's messages in the spans, marked as their compounds are."""
     records = read(warehouse.spark, wanted.spans, False)
-    told = records.select(header("pair-id", "key").alias("pair_id"), header("revision", "key").alias("revision"))
+    told = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
     mine, nothing = told.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
     return facts(mine, F.lit("message"), F.lit(""), nothing, mark=F.xxhash64("pair_id", "revision"))
 

@@ -17,9 +17,9 @@ from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 _ID = ("pair_id", "revision")
 
 
-def header(name: str, called: str) -> Column:
-    """The text of a header. `called`: how the field of its name is called, `name` in rows of messages and `key` in records."""
-    value = F.get(F.filter("headers", lambda header: header[called] == name), F.lit(0))["value"]
+def header(name: str) -> Column:
+    """The text of a header of a record."""
+    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
     return value.cast("string")
 
 
@@ -49,8 +49,8 @@ def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> Da
     messages = rows.mapInArrow(to_messages(pipeline, slots or 1), MESSAGE_COLUMNS)
     return messages.select(
         "batch_id",
-        header("pair-id", "name").alias("pair_id"),
-        header("revision", "name").alias("revision"),
+        "pair_id",
+        F.col("revision").cast("string").alias("revision"),
         (F.col("slot") if slots else F.lit(None).cast("int")).alias("slot"),
         fingerprint("key", "value").alias("bytes"),
     )
@@ -61,8 +61,8 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
     nothing, number = F.lit(None).cast("bigint"), F.lit(None).cast("int")
     rows = expected.select(*_ID, "batch_id", "slot", "bytes", number.alias("partition"), nothing.alias("said"))
     messages = records.select(
-        header("pair-id", "key").alias("pair_id"),
-        header("revision", "key").alias("revision"),
+        header("pair-id").alias("pair_id"),
+        header("revision").alias("revision"),
         nothing.alias("batch_id"),
         number.alias("slot"),
         nothing.alias("bytes"),

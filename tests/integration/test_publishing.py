@@ -7,15 +7,17 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.local_broker import create_topics
 from spark_jobs import publish_compounds
 from spark_jobs.broker import publisher
 from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, own_messages, to_messages
-from spark_jobs.broker.messages import Message, compound_message, size
+from spark_jobs.broker.messages import Message, size
 from spark_jobs.broker.offsets import output_topic
 from spark_jobs.broker.positions import Leg, transactional_id
 from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
@@ -261,8 +263,10 @@ def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
     # Numbers 7 and 8 are as large as is taken, and a byte more.
     paired()
     (row, *_) = table_rows(warehouse, "compound_events")
-    payloads = (pipeline.left.payload, pipeline.right.payload)
-    free = 5000 - size(compound_message({**row, "analytics": '""', "user1": "u7", "ts": 7}, pipeline.key, payloads))
+    columns = to_arrow_schema(declared_schema(pipeline, COMPOUNDS))
+    one = pa.RecordBatch.from_pylist([{**row, "analytics": '""', "user1": "u7", "ts": 7}], columns)
+    (message,) = own_messages(to_messages(pipeline, 1)([one]), 0)
+    free = 5000 - size(message)
     free -= len(f"{2 * CALLS}") - len(f"{CALLS}")
     paired({7: free, 8: free + 1, 9: 100_000})
     if died:
