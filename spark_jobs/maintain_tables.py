@@ -22,8 +22,9 @@ from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
 
 # Most of the time goes into waiting for small commits.
 _AT_ONCE = 3
-# Of other tables than open_events nobody but a reader at work needs an old version.
-_KEPT_MS = MS_PER_UNIT["d"]
+# Of other tables than open_events nobody but a reader at work needs an old version. Delta cuts a log at a midnight (UTC), so that in the
+# night an hour more would keep a day more; and what lies in a log is listed with every look at the table.
+_KEPT_MS = 3 * MS_PER_UNIT["h"]
 # Clocks of machines differ, and so do those of a file system and of this process.
 _MARGIN_MS = MS_PER_UNIT["m"]
 

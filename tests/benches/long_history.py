@@ -2,12 +2,12 @@
 
 The first batch is real. All further ones are copies of what it left: rows of every table, with their own ids, offsets and times, each
 in a Delta commit of its own with its transaction version, and the ledger's five rows in five, by delta-rs with the table kept open (a real batch
-takes a second or more, such a copy some 50 ms). Beside each commit lie three empty files in the place of the checksums that Spark and Hadoop leave
-there, for a folder of many files takes longer to list.
+takes a second or more, such a copy some 50 ms). Beside each commit lies an empty file in the place of the checksum that Hadoop leaves there, for a
+folder of many files takes longer to list.
 
-`maintain_tables` is run after every 288 batches, a day of a batch every five minutes, of the last five whole days. What is older is written as it has
+`maintain_tables` is run after every 288 batches, a day of a batch every five minutes, of the last four whole days. What is older is written as it has
 long been by then, put together: a commit for each table and step.
-A day passes in seconds here, so what is to be kept for a day or three is told to the job as the seconds since then, and log files that are older
+A day passes in seconds here, so what is to be kept for hours or days is told to the job as the seconds since then, and log files that are older
 get a date of last week.
 """
 
@@ -37,7 +37,9 @@ from spark_jobs.storage.tables import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED
 
 A_DAY = 288
 _EVERY_MS = 300_000
-_DAYS_ONE_BY_ONE, _TIME_TRAVEL = 5, 3
+_DAYS_ONE_BY_ONE = 4
+# In batches. The job runs at half past three and keeps three hours; Delta keeps a log from the midnight before.
+_KEPT, _TIME_TRAVEL, _FROM_MIDNIGHT = 36, 3 * A_DAY, 42
 _TIMES = ("ts", "left_ts", "right_ts", "record_timestamp")
 
 
@@ -59,8 +61,7 @@ class _Kept:
         write_deltalake(self.table, rows, mode=mode, commit_properties=once)
         version = self.table.version()
         if Path(self.path).name not in (LEDGER, METRICS):
-            for name in _beside(version):
-                (Path(self.path) / "_delta_log" / name).touch()
+            _beside(Path(self.path), version).touch()
         return version
 
 
@@ -72,7 +73,7 @@ class LongHistory:
         self.tables = {table: _Kept(warehouse.path(table)) for table in (*_data_tables(warehouse), LEDGER)}
         self.steps = Ledger(warehouse).last_batch()
         self.landed = {(at.topic, at.partition): at.until_offset for at in self.steps[PLANNED].offsets}
-        self.days: list[float] = []
+        self.made: dict[int, float] = {}
 
     def grow(self, batches: int, told: Callable[[str], None]) -> None:
         """Up to so many batches, the last of them five minutes ago."""
@@ -82,13 +83,12 @@ class LongHistory:
         one_by_one = max(2, (batches // A_DAY - _DAYS_ONE_BY_ONE) * A_DAY + 1)
         if one_by_one > 2:
             self._append(range(2, one_by_one), later)
-            self.days.append(time.time())
         for batch_id in range(one_by_one, batches + 1):
             self._append(range(batch_id, batch_id + 1), later)
+            self.made[batch_id] = time.time()
             if batch_id % A_DAY == 0:
-                self.days.append(time.time())
                 begin = time.perf_counter()
-                self._maintain()
+                self._maintain(batch_id)
                 told(f"{batch_id:,} of {batches:,} batches; maintaining the tables took {time.perf_counter() - begin:.1f} s")
         self._move_positions(batches)
 
@@ -152,24 +152,29 @@ class LongHistory:
             rows = rows.set_column(at, rows.schema.field(at), moved)
         return rows
 
-    def _maintain(self) -> None:
-        """As the schedule would have had it at the end of the last day."""
-        back = self._since(_TIME_TRAVEL)
+    def _maintain(self, last: int) -> None:
+        """As the schedule would have had it in the night after batch `last`."""
+
+        def made(back: int) -> float:
+            """When the batch so many before was made; 0: nobody knows, long ago."""
+            return self.made.get(last - back, 0.0)
+
+        def ms_since(back: int) -> int:
+            return int((time.time() - made(back)) * 1000)
+
         for table in self.tables:
-            # Delta keeps a log up to the midnight before, so up to a day longer.
-            self._age_log(
-                Path(self.warehouse.path(table)) / "_delta_log", self._since(1 + (_TIME_TRAVEL if table == OPEN else 1))
-            )
-        care = replace(self.warehouse.pipeline.maintenance, time_travel_ms=int((time.time() - back) * 1000))
+            log = Path(self.warehouse.path(table)) / "_delta_log"
+            _age(log, made(_FROM_MIDNIGHT + (_TIME_TRAVEL if table == OPEN else 0)))
+        care = replace(self.warehouse.pipeline.maintenance, time_travel_ms=ms_since(_TIME_TRAVEL))
         warehouse = replace(self.warehouse, pipeline=replace(self.warehouse.pipeline, maintenance=care))
         # The ledger's times are those of the history, so all of open_events would be needed.
         with (
-            patch.object(maintain_tables, "_KEPT_MS", int((time.time() - self._since(1)) * 1000)),
+            patch.object(maintain_tables, "_KEPT_MS", ms_since(_KEPT)),
             patch.object(maintain_tables, "needed_since", lambda _: None),
         ):
             maintain_tables.main(warehouse)
         for kept in self.tables.values():
-            _tidy_up(Path(kept.path) / "_delta_log")
+            _tidy_up(Path(kept.path))
             kept.opened()
 
     def _move_positions(self, batch_id: int) -> None:
@@ -187,31 +192,26 @@ class LongHistory:
         admin = AdminClient(settings)
         admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
 
-    def _since(self, days: int) -> float:
-        """When it was so many days before the last day's end."""
-        return self.days[-1 - days] if len(self.days) > days else 0.0
 
-    def _age_log(self, log: Path, before: float) -> None:
-        now, longer = time.time(), 9 * 86_400
-        for file in log.iterdir():
-            # Each older than the next, as they were made: Delta looks at that, too.
-            if file.is_file() and now - longer < (made := file.stat().st_mtime) < before:
-                os.utime(file, (made - longer, made - longer))
+def _age(log: Path, before: float) -> None:
+    """What was made before becomes a week older."""
+    now, longer = time.time(), 9 * 86_400
+    for file in log.iterdir():
+        # Each older than the next, as they were made: Delta looks at that, too.
+        if file.is_file() and now - longer < (made := file.stat().st_mtime) < before:
+            os.utime(file, (made - longer, made - longer))
 
 
-def _beside(version: int) -> tuple[str, ...]:
-    """Not the names of the checksums, which would be read."""
-    return tuple(name.format(version) for name in (".{:020d}.json.crc~", "{:020d}.crc~", ".{:020d}.crc.crc~"))
+def _beside(table: Path, version: int) -> Path:
+    """Not the name of the checksum, which would be read."""
+    return table / "_delta_log" / f".{version:020d}.json.crc~"
 
 
-def _tidy_up(log: Path) -> None:
+def _tidy_up(table: Path) -> None:
     """What lies beside a commit goes with it."""
-    names = {file.name for file in log.iterdir()}
-    first = min(int(name[:20]) for name in names if name.endswith(".json") and name[0] != ".")
-    for version in range(first):
-        for name in _beside(version):
-            if name in names:
-                (log / name).unlink()
+    for checksum in (table / "_delta_log").glob(".*.json.crc~"):
+        if not checksum.with_name(checksum.name[1:].removesuffix(".crc~")).exists():
+            checksum.unlink()
 
 
 def _data_tables(warehouse: Warehouse) -> list[str]:
