@@ -20,11 +20,17 @@ from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
+_LAST = "{:020d}.json"
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 
 
-def in_folder(path: str) -> DeltaTable | None:
-    """The newest version of the table at the path; None if the path is no folder.
+# Of each table the newest version that was opened, and the file of its commit. Opening one with hundreds of files takes ten times as
+# long as seeing that nothing was added to it.
+_opened: dict[str, tuple[DeltaTable, tuple[int, ...]]] = {}
+
+
+def in_folder(path: str, of_its_own: bool = False) -> DeltaTable | None:
+    """The newest version of the table at the path; None if the path is no folder. Later calls move it on, unless it is `of_its_own`.
 
     Only for tables as small as the ledger, and for what the log says of any table. Raises NeedsOperator if files of the log are
     missing or empty, which delta-rs and Delta take for an older version, or cut off; and delta-rs's own errors.
@@ -33,9 +39,17 @@ def in_folder(path: str) -> DeltaTable | None:
     if folder is None:
         return None
     log = folder / "_delta_log"
-    _check_log(path, log)
+    newest = _check_log(path, log)
     try:
-        return DeltaTable(folder)
+        known, commit = (None, ()) if of_its_own else _opened.get(path, (None, ()))
+        if known is None or _file(log, known.version()) != commit:
+            # Another table than before, or one that was put back from a backup.
+            known = DeltaTable(folder)
+        elif known.version() < newest:
+            known.update_incremental()
+        if not of_its_own:
+            _opened[path] = known, _file(log, known.version())
+        return known
     except TableNotFoundError:
         raise
     except DeltaError:
@@ -46,7 +60,17 @@ def in_folder(path: str) -> DeltaTable | None:
         raise
 
 
-def _check_log(path: str, log: Path) -> None:
+def _file(log: Path, version: int) -> tuple[int, ...]:
+    """Which file the commit is: another one after it was replaced, even by an equal one; empty if there is none."""
+    try:
+        found = (log / _LAST.format(version)).stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _check_log(path: str, log: Path) -> int:
+    """The newest version, -1 if there is none. Raises NeedsOperator."""
     entries = os.scandir(log) if log.is_dir() else ()
     found = [(int(name[1]), name[2], file) for file in entries if (name := _VERSION.fullmatch(file.name))]
     # A checkpoint holds all that came before it, which may be much.
@@ -61,6 +85,7 @@ def _check_log(path: str, log: Path) -> None:
     for version in range(last + 1, max((version for version, _, _ in read), default=-1) + 1):
         if version not in commits:
             raise damaged(log_file(path, version), "is missing")
+    return max((version for version, _, _ in read), default=-1)
 
 
 def _is_whole(commit: Path) -> bool:
@@ -116,7 +141,7 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
     `told`: what the commit says it is. Raises delta-rs's own errors.
     """
     for tries_left in reversed(range(_TRIES)):
-        table = in_folder(path)
+        table = in_folder(path, of_its_own=True)
         if table is None:
             return False
         known = table.transaction_version(app_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
@@ -46,6 +47,24 @@ def test_a_table_is_made_once(path):
     assert create(path, SCHEMA, {})
     assert in_folder(path).metadata().id == made.id
     assert (made.configuration, rows(path)) == (PROPERTIES, [{**row(1), "counts": [("a", 1)]}])
+
+
+def test_what_others_append_is_seen_and_what_was_put_back_is_read_anew(path, tmp_path):
+    append(path, [row(1)], "p.planned", 1, "planned of batch 1")
+    assert largest(in_folder(path), "batch_id") == 1
+    shutil.copytree(path, tmp_path / "backup")
+    for batch_id in (2, 3):
+        append(path, [row(batch_id)], "p.planned", batch_id, f"planned of batch {batch_id}")
+        assert (in_folder(path).version(), largest(in_folder(path), "batch_id")) == (batch_id, batch_id)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "backup", path)
+    assert (in_folder(path).version(), largest(in_folder(path), "batch_id")) == (1, 1)
+    append(path, [row(7)], "p.planned", 7, "planned of batch 7")
+    append(path, [row(8)], "p.planned", 8, "planned of batch 8")
+    assert (in_folder(path).version(), largest(in_folder(path), "batch_id")) == (3, 8)
+    shutil.rmtree(path)
+    with pytest.raises(TableNotFoundError):
+        in_folder(path)
 
 
 def test_a_version_or_an_older_one_is_appended_once(path):
