@@ -79,5 +79,5 @@ bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of eac
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery
 
-bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (20 minutes)
+bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history
