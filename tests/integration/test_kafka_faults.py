@@ -236,13 +236,14 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
 
 
 @pytest.fixture
-def end_is_lost(broker):
-    """end_is_lost(): the broker has forgotten the end of the transaction that was last to move a position."""
+def end_is_lost(broker, pipeline):
+    """end_is_lost(): the broker has forgotten the end of the transaction that was last to move a position of this pipeline."""
 
     def lose():
         broker.kill()
         data = broker.folder / "data"
-        (log,) = (log for log in data.glob("__consumer_offsets-*/*.log") if log.stat().st_size)
+        group = publisher_group(pipeline.name).encode()
+        (log,) = (log for log in data.glob("__consumer_offsets-*/*.log") if group in log.read_bytes())
         batches = log.read_bytes()
         starts = list(batch_starts(batches))
         log.write_bytes(batches[: starts[-1]])
