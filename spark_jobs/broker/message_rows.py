@@ -53,8 +53,8 @@ def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
     # Payloads are JSON texts already and go out as they came in, every digit kept.
     fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
     parts: list[pa.Array | str] = []
-    for before, (name, text) in zip("{" + "," * len(fields), fields, strict=False):
-        parts += [f"{before}{json.dumps(name)}:", text]
+    for name, text in fields:
+        parts += [f"{',' if parts else '{'}{json.dumps(name)}:", text]
     values = pc.binary_join_element_wise(*parts, "}", "")
     return pc.if_else(pc.equal(rows.column("op"), "retract"), pa.scalar(None, pa.string()), values)
 

@@ -20,7 +20,6 @@ from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
-_LAST = "{:020d}.json"
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 
 
@@ -42,13 +41,13 @@ def in_folder(path: str, of_its_own: bool = False) -> DeltaTable | None:
     newest = _check_log(path, log)
     try:
         known, commit = (None, ()) if of_its_own else _opened.get(path, (None, ()))
-        if known is None or _file(log, known.version()) != commit:
+        if known is None or _commit(folder, known.version()) != commit:
             # Another table than before, or one that was put back from a backup.
             known = DeltaTable(folder)
         elif known.version() < newest:
             known.update_incremental()
         if not of_its_own:
-            _opened[path] = known, _file(log, known.version())
+            _opened[path] = known, _commit(folder, known.version())
         return known
     except TableNotFoundError:
         raise
@@ -60,10 +59,10 @@ def in_folder(path: str, of_its_own: bool = False) -> DeltaTable | None:
         raise
 
 
-def _file(log: Path, version: int) -> tuple[int, ...]:
-    """Which file the commit is: another one after it was replaced, even by an equal one; empty if there is none."""
+def _commit(folder: Path, version: int) -> tuple[int, ...]:
+    """Which file the commit of a version is: another one after it was replaced, even by an equal one; empty if there is none."""
     try:
-        found = (log / _LAST.format(version)).stat()
+        found = Path(log_file(str(folder), version)).stat()
     except FileNotFoundError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size
@@ -81,11 +80,12 @@ def _check_log(path: str, log: Path) -> int:
         if not file.stat().st_size:
             raise damaged(file.path, "is empty")
     commits = {version for version, kind, _ in read if kind == "json"}
+    newest = max((version for version, _, _ in read), default=-1)
     # A checksum is written after its commit.
-    for version in range(last + 1, max((version for version, _, _ in read), default=-1) + 1):
+    for version in range(last + 1, newest + 1):
         if version not in commits:
             raise damaged(log_file(path, version), "is missing")
-    return max((version for version, _, _ in read), default=-1)
+    return newest
 
 
 def _is_whole(commit: Path) -> bool:

@@ -40,7 +40,7 @@ _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOU
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
 
-# A batch reads what was committed since the last checkpoint file by file: 35 of them took as long as ten checkpoints.
+# What was committed since the last checkpoint is read file by file: a small batch took 11.5 s after some 35 of them, 10.5 s after none.
 CHECKPOINT_EVERY = "20"
 
 
