@@ -18,15 +18,29 @@ from spark_jobs.storage.tables import Warehouse, raw_table
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
     """What the raw tables hold of the batch, by partition and problem."""
     raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in planned.pipeline.sides))
-    return list(
+    place = ("topic", "partition", "problem")
+    # Different offsets, counted as the bits of blocks of 64: a 64th of the rows of a count_distinct is brought together.
+    block = F.shiftright("offset", 6).alias("block")
+    bit = F.expr("shiftleft(1L, int(offset & 63))")
+    blocks = (
         raw.where(F.col("batch_id") == planned.batch_id)
-        .groupBy("topic", "partition", "problem")
+        .groupBy(*place, block)
         .agg(
             F.count("*").alias("records"),
-            F.count_distinct("offset").alias("offsets"),
+            F.bit_or(bit).alias("bits"),
             F.min("offset").alias("first"),
             F.max("offset").alias("last"),
             F.max("ts").alias("max_ts"),
+        )
+    )
+    return list(
+        blocks.groupBy(*place)
+        .agg(
+            F.sum("records").alias("records"),
+            F.sum(F.bit_count("bits")).alias("offsets"),
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+            F.max("max_ts").alias("max_ts"),
         )
         .collect()
     )

@@ -6,19 +6,24 @@ import json
 import re
 import time
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyarrow import parquet
 
+from include.local_machine import REPEATED
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.batch_rules import batch_rules
+from spark_jobs.landed import landed_counts
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.storage import delta_log
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
-from spark_jobs.storage.tables import TableProblem, Warehouse, schemas
+from spark_jobs.storage.tables import TableProblem, Warehouse, raw_table, schemas
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 
@@ -249,6 +254,55 @@ def test_a_missing_topic_is_said_by_name(warehouse, pipeline):
 
     with pytest.raises(NeedsOperator, match=r"topic nowhere is not on the broker at 127\.0\.0\.1"):
         land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, right=Side("nowhere", "metrics"))))
+
+
+def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path):
+    warehouse = Warehouse(spark, str(tmp_path), pipeline)
+    warehouse.create_missing()
+    side = pipeline.left
+    places = {
+        0: [0, 1, 31, 32, 33, 62, 63, 64, 127, 128, 2**31 - 1, 2**31, 2**62],
+        1: [5, 5, 63, 64, 64, 64],
+        2: [2**63 - 1] * 2,
+    }
+    rows = [(side.topic, number, offset, 1) for number, offsets in places.items() for offset in offsets]
+    given = spark.createDataFrame(rows, "topic STRING, partition INT, offset BIGINT, batch_id BIGINT")
+    given.write.format("delta").mode("append").save(warehouse.path(raw_table(side)))
+    planned = SimpleNamespace(pipeline=pipeline, batch_id=1)
+    found = {row["partition"]: row for row in landed_counts(warehouse, planned)}
+    counted = {number: [row[name] for name in ("records", "offsets", "first", "last")] for number, row in found.items()}
+    assert counted == {n: [len(all_), len(set(all_)), min(all_), max(all_)] for n, all_ in places.items()}
+
+
+def test_a_record_landed_twice_is_refused(warehouse, pipeline, send, now, monkeypatch):
+    for number in range(70):
+        send("a", "u", now - LONG_AGO + number, 1)
+    append = land_events._append_raw
+
+    def twice(warehouse, planned, ranges, side):
+        append(warehouse, planned, ranges, side)
+        table = warehouse.read(raw_table(side))
+        table.where("offset = 66").write.format("delta").mode("append").save(warehouse.path(raw_table(side)))
+
+    monkeypatch.setattr(land_events, "_append_raw", twice)
+    with pytest.raises(BrokenInvariant, match=r"planned offsets 0 to 70 \(exclusive\), landed 71 records with 70 different"):
+        land(warehouse)
+
+
+def test_dictionaries_are_only_where_they_are_worth_it(warehouse, send, now):
+    for number in range(50):
+        send("a", "u", now - LONG_AGO + number * 600_000, number)
+    run_all(warehouse)
+    found, others = set(), set()
+    for table in ("raw_analytics", "compound_events"):
+        for file in Path(warehouse.path(table)).glob("*.parquet"):
+            rows = parquet.ParquetFile(file).metadata.row_group(0)
+            columns = [rows.column(number) for number in range(rows.num_columns)]
+            assert {column.compression for column in columns} == {"ZSTD"}
+            found |= {column.path_in_schema for column in columns if column.has_dictionary_page}
+            others |= {column.path_in_schema for column in columns if not column.has_dictionary_page}
+    assert found <= set(REPEATED) and found >= {"topic", "kind", "op", "left_topic", "batch_id"}
+    assert others >= {"offset", "ts", "user1", "value", "analytics", "pair_id", "left_offset"}
 
 
 def test_compounds_of_a_doubled_row_fail_the_report_and_go_on_failing(warehouse, send, now):
