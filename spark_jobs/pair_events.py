@@ -142,7 +142,7 @@ def accepted_events(warehouse: Warehouse, pipeline: Pipeline, wanted: Column) ->
 def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT).alias("side")
     columns: list[Column | str] = [*planned.pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
-    return warehouse.read(OPEN, planned.versions[OPEN]).select(*columns, F.lit(True).alias("is_open"))
+    return warehouse.read_at(OPEN, planned.versions[OPEN]).select(*columns, F.lit(True).alias("is_open"))
 
 
 def _decider(rules: Rules) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

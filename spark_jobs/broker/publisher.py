@@ -76,6 +76,8 @@ def _publish(settings: Settings, leg: Leg, partition: int, messages: Iterable[Me
     # The client fills its batches up to this, and counts their frame on top.
     limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
     producer = Producer(producer_settings(limited, transactional_id(leg.group, partition)))
+    # Connects the client. Where it is still about to, it looks for the coordinator only twice a second.
+    producer.list_topics(leg.topic, timeout=ANSWER_WITHIN_S)
     patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     consumer = Consumer(consumer_settings(settings, leg.group))
     try:

@@ -158,7 +158,7 @@ def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]
     """The open events at these versions of the table, which take the place of the batch_id."""
     tables = []
     for version in sorted(set(versions)):
-        rows, at = warehouse.read(OPEN, version), F.lit(version).cast("bigint")
+        rows, at = warehouse.read_at(OPEN, version), F.lit(version).cast("bigint")
         whose = F.concat(F.lit("open_"), "side")
         tables.append(facts(rows, whose, F.lit("open"), at, mark=place_mark()))
     return tables

@@ -20,6 +20,7 @@ from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 
 
@@ -112,16 +113,41 @@ def rows_between(
     if not files.num_rows:
         return []
     least, most = (files.column(f"{end}.{column}").to_pylist() for end in ("min", "max"))
-    folder = Path(unquote(urlsplit(table.table_uri).path))
     wanted = [
-        str(folder / unquote(path))
-        for path, low, high in zip(files.column("path").to_pylist(), least, most, strict=True)
+        path
+        for path, low, high in zip(_paths(table, files), least, most, strict=True)
         if (high is None or high >= first) and (last is None or low is None or low <= last)
     ]
     number = ds.field(column)
     fits = number >= first if last is None else (number >= first) & (number <= last)
     rows = ds.dataset(wanted, schema=pa.schema(table.schema().to_arrow()), format="parquet")
     return list(rows.to_table(columns=columns, filter=fits).to_pylist()) if wanted else []
+
+
+def files_at(path: str, version: int) -> list[str] | None:
+    """The files that hold the rows of a version of the table at the path, of whatever size.
+
+    None if the path is no folder, or one whose name Spark would take for a pattern, or if its files have rows that are deleted, which they
+    do not tell themselves. Raises NeedsOperator if a file is missing; and delta-rs's own errors.
+    """
+    folder = local_folder(path)
+    if folder is None or _PATTERN.search(str(folder)):
+        return None
+    table = DeltaTable(folder, version=version)
+    # What a file does not tell itself has come with later readers.
+    if table.protocol().min_reader_version > 1:
+        return None
+    files = _paths(table, pa.table(table.get_add_actions(flatten=True)))
+    for file in files:
+        if not os.path.exists(file):
+            raise damaged(file, "is missing")
+    return files
+
+
+def _paths(table: DeltaTable, files: pa.Table) -> list[str]:
+    """Where the files of a table's add actions lie."""
+    folder = Path(unquote(urlsplit(table.table_uri).path))
+    return [str(folder / unquote(path)) for path in files.column("path").to_pylist()]
 
 
 def create(path: str, schema: StructType, properties: dict[str, str]) -> bool:

@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.delta_log import append, create, in_folder, largest, rows_between
+from spark_jobs.storage.delta_log import append, create, files_at, in_folder, largest, rows_between
 
 SCHEMA = (
     StructType()
@@ -148,6 +148,33 @@ def test_only_the_files_that_can_have_the_rows_are_opened(path):
     assert sorted(each["batch_id"] for each in found(4)) == [4, 4, 5, 5]
     with pytest.raises(FileNotFoundError):
         found(1)
+
+
+def test_the_files_of_an_earlier_version_are_told_by_name(path):
+    create(path, SCHEMA, PROPERTIES)
+    for batch_id in (1, 2):
+        append(path, [row(batch_id)], "a", batch_id, "told")
+    rows = in_folder(path).to_pyarrow_table()
+    write_deltalake(path, rows.slice(0, 1), mode="overwrite")
+
+    def batches(version):
+        return sorted(row["batch_id"] for file in files_at(path, version) for row in pq.read_table(file).to_pylist())
+
+    assert [batches(version) for version in range(4)] == [[], [1], [1, 2], [rows["batch_id"][0].as_py()]]
+    Path(files_at(path, 1)[0]).unlink()
+    assert len(files_at(path, 3)) == 1
+    with pytest.raises(NeedsOperator, match=r"part-.*\.parquet is missing: the table is damaged"):
+        files_at(path, 2)
+    with pytest.raises(DeltaError):
+        files_at(path, 4)
+
+
+def test_files_that_do_not_tell_all_are_left_to_spark(tmp_path):
+    for name, properties in (("a[b]", {}), ("deleted", {"delta.enableDeletionVectors": "true"})):
+        path = str(tmp_path / name)
+        create(path, SCHEMA, PROPERTIES | properties)
+        assert files_at(path, 0) is None
+    assert files_at("s3://bucket/table", 0) is None
 
 
 def test_a_table_without_rows_has_none(path):
