@@ -45,7 +45,8 @@ class LocalAirflow(LocalServer):
     """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connections lead to the broker at `kafka`.
 
     `warehouse`: folder or URI, default that of the environment. `spark`: the Spark server that jobs work on, `sc://host:port`;
-    None: each job starts a Spark of its own. As a context manager it runs inside the block.
+    None: each job starts a Spark of its own. `database`: where Airflow keeps its own data, for SQLAlchemy; None: a file in the folder. As a
+    context manager it runs inside the block.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class LocalAirflow(LocalServer):
         warehouse: str | None = None,
         dags: Path = ROOT / "dags",
         spark: str | None = None,
+        database: str | None = None,
     ) -> None:
         super().__init__(folder, port)
         self.kafka = kafka
         self.warehouse = warehouse or project_environment()["PAIRING_WAREHOUSE"]
         self.dags = dags
         self.spark = spark
+        self.database = database
 
     @property
     def url(self) -> str:
@@ -79,6 +82,7 @@ class LocalAirflow(LocalServer):
         return {
             "PAIRING_WAREHOUSE": self.warehouse,
             **({REMOTE_VARIABLE: self.spark} if self.spark else {}),
+            **({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database} if self.database else {}),
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),

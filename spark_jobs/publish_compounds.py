@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import BEFORE_PUBLISH
 from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
-from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, Stage, own_messages, to_messages
+from spark_jobs.broker.message_rows import Stage, messages_of, own_messages
 from spark_jobs.broker.offsets import OutputTopic, ends_written, output_topic, topic_id
 from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
 from spark_jobs.broker.publisher import SlotReport, publish_slot
@@ -148,7 +148,7 @@ def plan_leg(
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
     pipeline, slots = warehouse.pipeline, leg.slots
     beyond = (F.col("batch_id") > leg.copy) & (F.col("batch_id") <= leg.target)
-    messages = warehouse.read(COMPOUNDS).where(beyond).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
+    messages = messages_of(warehouse.read(COMPOUNDS).where(beyond), pipeline, slots)
     # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
     everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (

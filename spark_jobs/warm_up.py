@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from include.pipeline_file import load_pipeline
-from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
+from spark_jobs.broker.message_rows import messages_of
 from spark_jobs.broker.offsets import TopicsNow
 from spark_jobs.broker.records import Span, read_records
 from spark_jobs.landed import landed_counts
@@ -46,7 +46,7 @@ def main(warehouse: Warehouse) -> None:
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
-    messages = warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0).mapInArrow(to_messages(pipeline, 2), MESSAGE_COLUMNS)
+    messages = messages_of(warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)

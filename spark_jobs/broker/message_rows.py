@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
 from include.pipeline_config import Pipeline
 from spark_jobs.broker.messages import Message
@@ -26,6 +27,13 @@ _HEADERS = ("pair_id", "revision", "kind", "op")
 _ESCAPED = r'["\\\x00-\x1f]'
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def messages_of(compounds: DataFrame, pipeline: Pipeline, slots: int) -> DataFrame:
+    """Rows of compound_events as messages (`MESSAGE_COLUMNS`)."""
+    # Spark does not see which columns the stage wants, and would read and hand over all of them.
+    wanted = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
+    return compounds.select(wanted).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
 
 
 def to_messages(pipeline: Pipeline, slots: int) -> Stage:

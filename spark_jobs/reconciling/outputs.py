@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
-from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, to_messages
+from spark_jobs.broker.message_rows import messages_of
 from spark_jobs.broker.offsets import OutputTopic
 from spark_jobs.reconciling.findings import Finding, fingerprint, flagged
 from spark_jobs.storage.ledger import PUBLISHED
@@ -45,8 +45,8 @@ def expected_messages(warehouse: Warehouse, published: DataFrame) -> DataFrame:
 
 
 def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> DataFrame:
-    rows = compounds.where(F.col("slots").eqNullSafe(F.lit(slots).cast("bigint"))).drop("slots")
-    messages = rows.mapInArrow(to_messages(pipeline, slots or 1), MESSAGE_COLUMNS)
+    rows = compounds.where(F.col("slots").eqNullSafe(F.lit(slots).cast("bigint")))
+    messages = messages_of(rows, pipeline, slots or 1)
     return messages.select(
         "batch_id",
         "pair_id",

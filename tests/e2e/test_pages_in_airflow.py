@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,6 +26,8 @@ from tests.airflow_pages import (
     to_quality,
 )
 from tests.browser import NEEDED, Page, chromium
+from tests.local_postgres import NEEDED as NO_POSTGRES
+from tests.local_postgres import local_postgres, programs
 from tests.timeline import CALLS
 
 pytestmark = [
@@ -42,11 +45,17 @@ FIELDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def airflow_and_runs(tmp_path_factory):
-    """Airflow, and the ids of three runs: of the batch that failed, and of the two before it."""
-    with airflow_with_history(tmp_path_factory.mktemp("airflow"), range(FAILED - 2, FAILED + 1)) as both:
-        yield both
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def airflow_and_runs(request, tmp_path_factory):
+    """Airflow on each of its databases, and the ids of three runs: of the batch that failed, and of the two before it."""
+    with ExitStack() as until_then:
+        database = None
+        if request.param == "postgres":
+            if programs() is None:
+                pytest.skip(NO_POSTGRES)
+            database = until_then.enter_context(local_postgres())
+        shown = range(FAILED - 2, FAILED + 1)
+        yield until_then.enter_context(airflow_with_history(tmp_path_factory.mktemp("airflow"), shown, database))
 
 
 @pytest.fixture(scope="module")
