@@ -16,7 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
 
-from spark_jobs.broker.messages import BATCH_FRAME, Message, pair_id, size
+from spark_jobs.broker.messages import BATCH_FRAME, Message, fits, pair_id
 from spark_jobs.broker.patience import given_up_after, patiently
 from spark_jobs.broker.positions import Leg, Position, believe, committed_positions, transactional_id
 from spark_jobs.broker.rights import is_refusal, lacked, lacking
@@ -160,7 +160,7 @@ class _Transactions:
 
     def _leave_out(self, message: Message, limit: int) -> bool:
         """Whether the message is larger than the limit. One that no broker takes must not keep the others back."""
-        if size(message) <= limit:
+        if fits(message, limit):
             return False
         self.limits[message.batch_id] = limit
         self.refused[message.batch_id] += 1
