@@ -20,6 +20,7 @@ from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
 
 _TRIES = 20
+# What Spark takes for a pattern in the name of a file, if there is any of it.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 

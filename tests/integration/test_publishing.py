@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from include.local_broker import create_topics
 from spark_jobs import publish_compounds
 from spark_jobs.broker import publisher
-from spark_jobs.broker.message_rows import MESSAGE_COLUMNS, own_messages, to_messages
+from spark_jobs.broker.message_rows import messages_of, own_messages, to_messages
 from spark_jobs.broker.messages import Message, size
 from spark_jobs.broker.offsets import output_topic
 from spark_jobs.broker.positions import Leg, transactional_id
@@ -89,8 +89,7 @@ def publish_only(warehouse, *partitions, leg=None):
     """What a publisher has done that died when only these partitions had their share."""
     leg = leg or plan(warehouse)
     rows = warehouse.read("compound_events").where(f"batch_id > {leg.copy} and batch_id <= {leg.target}")
-    stage = to_messages(warehouse.pipeline, leg.slots)
-    table = rows.orderBy("batch_id").mapInArrow(stage, MESSAGE_COLUMNS).toArrow()
+    table = messages_of(rows.orderBy("batch_id"), warehouse.pipeline, leg.slots).toArrow()
     for partition in partitions:
         mine = [
             batch.filter([slot == partition for slot in batch.column("slot").to_pylist()]) for batch in table.to_batches()
