@@ -17,13 +17,13 @@ from spark_jobs.storage.tables import Warehouse, raw_table
 
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
     """What the raw tables hold of the batch, by partition and problem."""
-    raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in planned.pipeline.sides))
+    sides = (warehouse.read_batches(raw_table(side), [planned.batch_id]) for side in planned.pipeline.sides)
     place = ("topic", "partition", "problem")
     # Different offsets, counted as the bits of blocks of 64: a 64th of the rows of a count_distinct is brought together.
     block = F.shiftright("offset", 6).alias("block")
     bit = F.expr("shiftleft(1L, int(offset & 63))")
     blocks = (
-        raw.where(F.col("batch_id") == planned.batch_id)
+        reduce(DataFrame.unionAll, sides)
         .groupBy(*place, block)
         .agg(
             F.count("*").alias("records"),

@@ -147,8 +147,8 @@ def plan_leg(
 
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
     pipeline, slots = warehouse.pipeline, leg.slots
-    beyond = (F.col("batch_id") > leg.copy) & (F.col("batch_id") <= leg.target)
-    messages = messages_of(warehouse.read(COMPOUNDS).where(beyond), pipeline, slots)
+    beyond = warehouse.read_batches(COMPOUNDS, range(leg.copy + 1, leg.target + 1))
+    messages = messages_of(beyond, pipeline, slots)
     # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
     everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (

@@ -46,7 +46,7 @@ def main(warehouse: Warehouse) -> None:
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
-    messages = messages_of(warehouse.read(COMPOUNDS).where(F.col("batch_id") > 0), pipeline, 2)
+    messages = messages_of(warehouse.read_batches(COMPOUNDS, [1]), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)

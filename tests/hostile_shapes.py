@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.pair_events import _KEY_HASH, _decider
+from spark_jobs.deciding.whole_keys import KEY_HASH, decider
 from spark_jobs.pairing.rules import LEFT, event_schema
 from tests.hostile_events import SHAPES, Events, Shape
 
@@ -66,7 +66,7 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
             yield _with_hash(batch, shape.rules.key)
 
     begin = _user_seconds()
-    kept = [batch.select(["outcome", "left_offset", "right_offset"]) for batch in _decider(shape.rules)(timed())]
+    kept = [batch.select(["outcome", "left_offset", "right_offset"]) for batch in decider(shape.rules)(timed())]
     seconds = _user_seconds() - begin - making
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return {"seconds": seconds, "peak_mb": peak, "exact": _exact(pa.Table.from_batches(kept), events)}
@@ -76,7 +76,7 @@ def _with_hash(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
     """A number for each key, as Spark's hash gives one; in these shapes one key field tells the keys apart."""
     encoded = batch.column(key[0]).dictionary_encode()
     numbers = pa.array([zlib.crc32(text.encode()) for text in encoded.dictionary.to_pylist()], pa.int64())
-    return batch.append_column(_KEY_HASH, numbers.take(encoded.indices))
+    return batch.append_column(KEY_HASH, numbers.take(encoded.indices))
 
 
 def _exact(outcomes: pa.Table, events: Events) -> bool:

@@ -123,17 +123,17 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
 
     `around`: compounds further from it (epoch ms) are not told by their hour.
     """
-    pipeline, mine = warehouse.pipeline, F.col("batch_id").between(first, last)
+    pipeline, mine = warehouse.pipeline, range(first, last + 1)
     tables = []
     for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-        raw = warehouse.read(raw_table(side)).where(mine)
+        raw = warehouse.read_batches(raw_table(side), mine)
         problem = F.coalesce("problem", F.lit("accepted"))
         partition = F.col("partition").cast("bigint")
         tables.append(facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark()))
-    rejected = warehouse.read(REJECTED).where(mine)
+    rejected = warehouse.read_batches(REJECTED, mine)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
     tables.append(facts(rejected, whose, F.col("reason"), mark=place_mark()))
-    return [*tables, _compounds(warehouse.read(COMPOUNDS).where(F.col("batch_id").between(sent_from, last)), around)]
+    return [*tables, _compounds(warehouse.read_batches(COMPOUNDS, range(sent_from, last + 1)), around)]
 
 
 def _compounds(rows: DataFrame, around: int) -> DataFrame:

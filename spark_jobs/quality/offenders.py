@@ -36,19 +36,19 @@ def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender
     """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that
     one more than is shown tells that there are more. One Spark job.
     """
-    rejected = _mine(warehouse.read(REJECTED), first, last, F.col("reason"), F.col("record_timestamp"), *_SOURCE)
-    compounds = warehouse.read(COMPOUNDS).where((F.col("kind") != "pair") & (F.col("op") == "upsert"))
+    mine = range(first, last + 1)
+    rejected = _mine(warehouse.read_batches(REJECTED, mine), F.col("reason"), F.col("record_timestamp"), *_SOURCE)
+    compounds = warehouse.read_batches(COMPOUNDS, mine).where((F.col("kind") != "pair") & (F.col("op") == "upsert"))
     sources = [F.coalesce(f"left_{name}", f"right_{name}") for name in _SOURCE]
-    alone = _mine(compounds, first, last, F.col("kind"), F.col("ts"), *sources)
+    alone = _mine(compounds, F.col("kind"), F.col("ts"), *sources)
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
     return [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
 
 
-def _mine(rows: DataFrame, first: int, last: int, label: Column, ts: Column, *source: str | Column) -> DataFrame:
+def _mine(rows: DataFrame, label: Column, ts: Column, *source: str | Column) -> DataFrame:
     columns = [
         F.col(each).alias(name) if isinstance(each, str) else each.alias(name)
         for name, each in zip(_SOURCE, source, strict=True)
     ]
-    mine = rows.where(F.col("batch_id").between(first, last))
-    return mine.select("batch_id", label.alias("label"), *columns, ts.alias("ts"))
+    return rows.select("batch_id", label.alias("label"), *columns, ts.alias("ts"))

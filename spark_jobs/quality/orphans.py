@@ -65,8 +65,7 @@ def _ids(looked: Looked) -> list[int]:
 
 
 def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
-    rows = warehouse.read(COMPOUNDS)
-    return rows.where(F.col("batch_id").isin(batch_ids) & F.col("kind").isin(*ORPHANS))
+    return warehouse.read_batches(COMPOUNDS, batch_ids).where(F.col("kind").isin(*ORPHANS))
 
 
 def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
@@ -100,11 +99,11 @@ def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[Data
     if not ids:
         return []
     place = ["topic", "partition", "offset"]
-    late = warehouse.read(REJECTED).where(F.col("batch_id").isin(ids) & (F.col("reason") == str(Reason.LATE)))
+    late = warehouse.read_batches(REJECTED, ids).where(F.col("reason") == str(Reason.LATE))
     late = F.broadcast(late.select(*place))
     found = []
     for number, side in enumerate(pipeline.sides):
-        raw = warehouse.read(raw_table(side)).where(F.col("batch_id").isin(ids)).join(late, place, "left_semi")
+        raw = warehouse.read_batches(raw_table(side), ids).join(late, place, "left_semi")
         said = {_IS_LEFT: F.lit(number == 0), _AT: F.col("ts"), _LATE: F.lit(True), _MINE: F.lit(True)}
         found.append(raw.select(*pipeline.key, *(value.alias(name) for name, value in said.items()), "batch_id"))
     return found

@@ -7,7 +7,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.pair_events import compound_rows
+from spark_jobs.deciding.rows import compound_rows
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rehearsal.words import moment

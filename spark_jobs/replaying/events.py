@@ -12,7 +12,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
-from spark_jobs.pair_events import accepted_events
+from spark_jobs.deciding.events import accepted_events
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rehearsal.words import moment
 from spark_jobs.replaying.window import REACH, Window, window_of

@@ -11,7 +11,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from include.pipeline_config import MS_PER_UNIT
-from spark_jobs.pair_events import accepted_events
+from spark_jobs.deciding.events import accepted_events
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.replaying.window import WINDOW_END, WINDOW_START, Window
 from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPLAY, LedgerRow, rewinds_among

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.batch_rules import batch_rules
+from spark_jobs.deciding.whole_keys import decide
 from spark_jobs.job import Counts
-from spark_jobs.pair_events import decide
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
 from spark_jobs.replaying.difference import (
     CHANGED,

@@ -1,4 +1,4 @@
-"""The two functions through which every Delta table is changed: by rows that Spark has, and by a few that are here."""
+"""The three functions through which every Delta table is changed: by rows that Spark has, by a few that are here, by files of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.delta_log import append
+from spark_jobs.storage.delta_log import add_files, append
+from spark_jobs.storage.table_files import NewFile
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 
@@ -52,6 +53,14 @@ def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], st
         declared = declared_schema(warehouse.pipeline, table)
         frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
         _save(warehouse, table, frame.write.mode("append"), step, batch_id)
+
+
+def commit_files(
+    warehouse: Warehouse, table: str, files: list[NewFile], step: str, batch_id: int, mode: str = "append"
+) -> None:
+    """As `commit`, by files that workers have written into the table's folder (`Warehouse.folder_for_files`)."""
+    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+        add_files(warehouse.path(table), files, mode, _app_id(warehouse, step), batch_id, _told(step, batch_id))
 
 
 def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int) -> None:

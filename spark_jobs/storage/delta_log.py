@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,10 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
+from spark_jobs.storage.table_files import NewFile
 
 _TRIES = 20
 # What Spark takes for a pattern in the name of a file, if there is any of it.
@@ -110,19 +115,26 @@ def rows_between(
 
     Only the files are opened that can have such rows, by their statistics: of a table that grows, the newest ones.
     """
-    files = pa.table(table.get_add_actions(flatten=True))
-    if not files.num_rows:
-        return []
-    least, most = (files.column(f"{end}.{column}").to_pylist() for end in ("min", "max"))
-    wanted = [
-        path
-        for path, low, high in zip(_paths(table, files), least, most, strict=True)
-        if (high is None or high >= first) and (last is None or low is None or low <= last)
-    ]
+
+    def can_have(low: int | None, high: int | None) -> bool:
+        return (high is None or high >= first) and (last is None or low is None or low <= last)
+
+    wanted = _files_with(table, column, can_have)
     number = ds.field(column)
     fits = number >= first if last is None else (number >= first) & (number <= last)
     rows = ds.dataset(wanted, schema=pa.schema(table.schema().to_arrow()), format="parquet")
     return list(rows.to_table(columns=columns, filter=fits).to_pylist()) if wanted else []
+
+
+def _files_with(table: DeltaTable, column: str, can_have: Callable[[int | None, int | None], bool]) -> list[str]:
+    """The files whose smallest and largest number in the column, None if that is not known, are as wanted."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    unknown = pa.nulls(files.num_rows)
+    least, most = (
+        (files.column(name) if name in files.column_names else unknown).to_pylist()
+        for name in (f"min.{column}", f"max.{column}")
+    )
+    return [path for path, low, high in zip(_paths(table, files), least, most, strict=True) if can_have(low, high)]
 
 
 def files_at(path: str, version: int) -> list[str] | None:
@@ -132,13 +144,24 @@ def files_at(path: str, version: int) -> list[str] | None:
     do not tell themselves. Raises NeedsOperator if a file is missing; and delta-rs's own errors.
     """
     folder = local_folder(path)
-    if folder is None or _PATTERN.search(str(folder)):
-        return None
-    table = DeltaTable(folder, version=version)
+    table = None if folder is None else DeltaTable(folder, version=version)
+    return _all_there(path, table, lambda table: _paths(table, pa.table(table.get_add_actions(flatten=True))))
+
+
+def files_of(path: str, column: str, numbers: Sequence[int]) -> list[str] | None:
+    """As `files_at`, of the newest version those files that can have rows with one of the numbers (ascending) in the column."""
+
+    def can_have(low: int | None, high: int | None) -> bool:
+        return low is None or high is None or bisect_left(numbers, low) < bisect_right(numbers, high)
+
+    return _all_there(path, in_folder(path), lambda table: _files_with(table, column, can_have))
+
+
+def _all_there(path: str, table: DeltaTable | None, files_of: Callable[[DeltaTable], list[str]]) -> list[str] | None:
     # What a file does not tell itself has come with later readers.
-    if table.protocol().min_reader_version > 1:
+    if table is None or _PATTERN.search(str(local_folder(path))) or table.protocol().min_reader_version > 1:
         return None
-    files = _paths(table, pa.table(table.get_add_actions(flatten=True)))
+    files = files_of(table)
     for file in files:
         if not os.path.exists(file):
             raise damaged(file, "is missing")
@@ -164,9 +187,55 @@ def create(path: str, schema: StructType, properties: dict[str, str]) -> bool:
 def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, told: str) -> bool:
     """Appends the rows in one commit unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.
 
-    The commit is made on exactly the table that was looked at, across processes, too: whoever comes second looks again.
     `told`: what the commit says it is. Raises delta-rs's own errors.
     """
+
+    def change(table: DeltaTable, fenced: CommitProperties) -> None:
+        declared = pa.schema(table.schema().to_arrow())
+        write_deltalake(table, pa.Table.from_pylist(rows, schema=declared), mode="append", commit_properties=fenced)
+
+    return _commit_once(path, change, app_id, version, told)
+
+
+def folder_for_files(path: str, declared: StructType) -> str | None:
+    """The folder of the table at the path, if files with the declared columns are all that a change of the table takes.
+
+    None if the path is no folder, or the table has got other columns, partitions, or what only writers of later protocols can do.
+    """
+    folder, table = local_folder(path), in_folder(path)
+    if folder is None or table is None:
+        return None
+    protocol, schema = table.protocol(), Schema.from_json(declared.json())
+    plain = protocol.min_reader_version == 1 and protocol.min_writer_version <= 2
+    as_declared = pa.schema(table.schema().to_arrow()).equals(pa.schema(schema.to_arrow()))
+    return str(folder.absolute()) if plain and as_declared and not table.metadata().partition_columns else None
+
+
+def add_files(path: str, files: list[NewFile], mode: str, app_id: str, version: int, told: str) -> None:
+    """Appends files that lie in the table's folder, or puts them in the place of all others, as `append` does with rows.
+
+    `mode`: append or overwrite.
+    """
+    now = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+
+    def change(table: DeltaTable, fenced: CommitProperties) -> None:
+        table.create_write_transaction(actions, mode, table.schema(), commit_properties=fenced)
+
+    if not _commit_once(path, change, app_id, version, told):
+        raise ValueError(f"{path} is no folder")
+
+
+def _commit_once(
+    path: str, change: Callable[[DeltaTable, CommitProperties], None], app_id: str, version: int, told: str
+) -> bool:
+    """Makes the change unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.
+
+    The commit is made on exactly the table that was looked at, across processes, too: whoever comes second looks again.
+    """
+    fenced = CommitProperties(
+        custom_metadata={"userMetadata": told}, max_commit_retries=0, app_transactions=[Transaction(app_id, version)]
+    )
     for tries_left in reversed(range(_TRIES)):
         table = in_folder(path, of_its_own=True)
         if table is None:
@@ -174,12 +243,8 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
         known = table.transaction_version(app_id)
         if known is not None and known >= version:
             return True
-        fenced = CommitProperties(
-            custom_metadata={"userMetadata": told}, max_commit_retries=0, app_transactions=[Transaction(app_id, version)]
-        )
-        declared = pa.schema(table.schema().to_arrow())
         try:
-            write_deltalake(table, pa.Table.from_pylist(rows, schema=declared), mode="append", commit_properties=fenced)
+            change(table, fenced)
             return True
         except CommitFailedError:
             if not tries_left:

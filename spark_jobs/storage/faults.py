@@ -19,6 +19,8 @@ _NO_FOLDER = re.compile(r"DELTA_CANNOT_CREATE_LOG_PATH\] Cannot create (?:file:)
 _TRUNCATED = re.compile(r"DELTA_TRUNCATED_TRANSACTION_LOG\] (?:file:)?(\S+?/_delta_log/\S+?): ")
 _GAP = re.compile(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] Versions \(([\d, ]+)\)")
 _UNREADABLE = re.compile(r"FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
+# As Python tells it, with the place, also out of a worker.
+_IN_PYTHON = re.compile(r"\[Errno \d+\] [^:\n]+: '([^'\n]+)'")
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.*)$", re.MULTILINE)
 
 
@@ -33,7 +35,8 @@ def files_named(place: str) -> Iterator[None]:
     except (JobProblem, BrokenInvariant, PipelineError):
         raise
     except OSError as error:
-        _raise_if_known(f"{error.strerror}", str(error.filename or place))
+        # delta-rs gives a text and no number.
+        _raise_if_known(error.strerror or str(error), str(error.filename or place))
         raise
     except Exception as error:
         _raise_if_known(full_text(error), place)
@@ -53,6 +56,8 @@ def java_line(text: str) -> str | None:
 
 
 def _raise_if_known(text: str, place: str) -> None:
+    if found := _IN_PYTHON.search(text):
+        place = found[1]
     for reason in _FULL:
         if reason in text:
             raise JobProblem(

@@ -5,7 +5,7 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,9 @@ from pyspark.sql.types import StructType
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.delta_log import create, files_at, in_folder, largest, rows_between
+from spark_jobs.storage.delta_log import create, files_at, files_of, folder_for_files, in_folder, largest, rows_between
 from spark_jobs.storage.faults import files_named
+from spark_jobs.storage.table_files import SEARCHED
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -37,8 +38,6 @@ _OFFSETS = (
     "max_ts: bigint, lost: bigint>>"
 )
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
-# What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
-SEARCHED = ("batch_id", "ts", "partition", "offset")
 
 # What was committed since the last checkpoint is read file by file: a small batch took 11.5 s after some 35 of them, 10.5 s after none.
 CHECKPOINT_EVERY = "20"
@@ -89,10 +88,29 @@ class Warehouse:
         """
         with self.at_work_on(table):
             files = files_at(self.path(table), version)
-        if files is None:
-            return self.read(table, version)
+        return self.read(table, version) if files is None else self._rows_of(table, files)
+
+    def read_batches(self, table: str, batch_ids: Iterable[int]) -> DataFrame:
+        """The rows of these batches, of the newest version.
+
+        As `read_at`: the scan of a Delta table takes 0.2 s before it begins, however little there is.
+        """
+        wanted = sorted(batch_ids)
+        with self.at_work_on(table):
+            files = files_of(self.path(table), "batch_id", wanted)
+        number = F.col("batch_id")
+        all_between = bool(wanted) and wanted[-1] - wanted[0] < len(wanted)
+        mine = number.between(wanted[0], wanted[-1]) if all_between else number.isin(wanted)
+        return (self.read(table) if files is None else self._rows_of(table, files)).where(mine)
+
+    def _rows_of(self, table: str, files: list[str]) -> DataFrame:
         declared = declared_schema(self.pipeline, table)
         return self.spark.read.schema(declared).parquet(*files) if files else self.spark.createDataFrame([], declared)
+
+    def folder_for_files(self, table: str) -> str | None:
+        """The folder into which workers can write the table's files; None if only Spark can write the table."""
+        with self.at_work_on(table):
+            return folder_for_files(self.path(table), declared_schema(self.pipeline, table))
 
     @contextmanager
     def at_work_on(self, table: str) -> Iterator[None]:

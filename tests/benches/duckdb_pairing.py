@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from include.pipeline_config import Pipeline
 from spark_jobs.batch_rules import batch_rules
-from spark_jobs.pair_events import complete_keys
+from spark_jobs.deciding.whole_keys import complete_keys
 from spark_jobs.pairing.outcomes import COMPOUNDS, Outcome, outcome_batches
 from spark_jobs.pairing.rules import Rules, event_schema
 from spark_jobs.storage.ledger import LedgerRow

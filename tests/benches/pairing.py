@@ -27,11 +27,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import pair_events
+from spark_jobs.deciding.events import batch_events
+from spark_jobs.deciding.whole_keys import EVENTS_A_TASK
 from spark_jobs.pairing.rules import event_schema
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.tables import OPEN, SEARCHED, Warehouse, declared_schema, raw_table
+from spark_jobs.storage.table_files import SEARCHED
+from spark_jobs.storage.tables import OPEN, Warehouse, declared_schema, raw_table
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import bodies, slots
@@ -104,8 +107,8 @@ class Pairing:
     def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         expect_rows(self.spark, self.events)
         schema = from_arrow_schema(event_schema(CALLS.key))
-        tasks = max(2, self.events // pair_events._EVENTS_A_TASK)
-        rows = pair_events.batch_events(warehouse, planned).repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
+        tasks = max(2, self.events // EVENTS_A_TASK)
+        rows = batch_events(warehouse, planned).repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
         searched = ",".join(name for name in SEARCHED if name in schema.fieldNames())
         rows.write.format("delta").option("delta.dataSkippingStatsColumns", searched).save(f"{warehouse.root}/shuffled")
 

@@ -16,6 +16,8 @@ from include.local_machine import REPEATED
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.batch_rules import batch_rules
+from spark_jobs.deciding.events import batch_events
+from spark_jobs.deciding.whole_keys import decide
 from spark_jobs.landed import landed_counts
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
@@ -215,7 +217,7 @@ def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, n
 
     def rows():
         rules = batch_rules(warehouse.pipeline, steps[LANDED].clock, steps[PLANNED].clock)
-        return sorted(pair_events.decide(pair_events.batch_events(warehouse, steps[PLANNED]), rules, 40).collect())
+        return sorted(decide(batch_events(warehouse, steps[PLANNED]), rules, 40).collect())
 
     first = rows()
     warehouse.spark.conf.set("spark.sql.shuffle.partitions", "5")

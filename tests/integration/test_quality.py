@@ -14,6 +14,7 @@ from include.pipeline_config import BEFORE_PUBLISH, Quality
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.broker.publisher import SlotReport
+from spark_jobs.deciding import ways
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.report_quality import BrokenBatch
@@ -66,30 +67,26 @@ def _bootstrap():
     return kafka_settings()["bootstrap.servers"]
 
 
+def _write_other_compounds(patch, change):
+    """Pairing goes the way in which Spark has the rows before they are written."""
+    made = ways.compound_rows
+    patch.setattr(pair_events, "decided_batch", ways.decided_by_spark)
+    patch.setattr(ways, "compound_rows", lambda *given: change(made(*given)))
+
+
 def lose_a_tenth_of_the_orphans(patch):
-    made = pair_events.compound_rows
-
-    def rows(*given):
-        return made(*given).where("kind != 'left_only' or user1 not in ('u10analytics', 'u20analytics')")
-
-    patch.setattr(pair_events, "compound_rows", rows)
+    lost = "kind = 'left_only' and user1 in ('u10analytics', 'u20analytics')"
+    _write_other_compounds(patch, lambda rows: rows.where(f"not ({lost})"))
 
 
 def double_one(patch):
-    made = pair_events.compound_rows
-    patch.setattr(
-        pair_events, "compound_rows", lambda *given: made(*given).unionAll(made(*given).where("user1 = 'u11metrics'"))
-    )
+    _write_other_compounds(patch, lambda rows: rows.unionAll(rows.where("user1 = 'u11metrics'")))
 
 
 def double_one_and_lose_another(patch):
-    made = pair_events.compound_rows
-
-    def rows(*given):
-        found = made(*given)
-        return found.where("user1 != 'u12analytics'").unionAll(found.where("user1 = 'u11analytics'"))
-
-    patch.setattr(pair_events, "compound_rows", rows)
+    _write_other_compounds(
+        patch, lambda rows: rows.where("user1 != 'u12analytics'").unionAll(rows.where("user1 = 'u11analytics'"))
+    )
 
 
 def swallow_what_is_rejected(patch):

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from include.local_machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events, session
+from spark_jobs.deciding import ways, whole_keys
 from spark_jobs.storage.ledger import PLANNED, Ledger
 from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
 from tests.conftest import PARTITIONS, yaml_of
@@ -117,13 +118,14 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
         counts[name] > 0 for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
     ), counts
     partitions, at_once = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
-    many_tasks, few_rows = (pair_events, 60), (pair_events, 7)
+    many_tasks, few_rows = (whole_keys, 60), (whole_keys, 7)
     compiled, interpreted = (session, 0), (session, 10**9)
     variants = {
-        "many tasks": run("1", [(partitions, "13")], _EVENTS_A_TASK=many_tasks, _MANY_ROWS=interpreted),
+        "many tasks": run("1", [(partitions, "13")], EVENTS_A_TASK=many_tasks, _MANY_ROWS=interpreted),
         "few rows at once": run("2", [(partitions, "1"), (at_once, "3")], _ROWS_AT_ONCE=few_rows),
         "compiled, adaptive": run("3", [(partitions, "7")], _MANY_ROWS=compiled),
-        "another order, compiled": run("4", [(at_once, "11")], shuffled=1, _MANY_ROWS=compiled, _EVENTS_A_TASK=many_tasks),
+        "another order, compiled": run("4", [(at_once, "11")], shuffled=1, _MANY_ROWS=compiled, EVENTS_A_TASK=many_tasks),
+        "written by Spark": run("5", EVENTS_A_TASK=many_tasks, decided_batch=(pair_events, ways.decided_by_spark)),
     }  # fmt: skip
     for name, found in variants.items():
         for part in found:

@@ -14,9 +14,11 @@ import pytest
 
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.deciding import ways
+from spark_jobs.deciding.ways import decided_batch
 from spark_jobs.job import told_in_one_line
 from spark_jobs.storage import ledger
-from spark_jobs.storage.commit import commit, commit_rows
+from spark_jobs.storage.commit import commit, commit_files, commit_rows
 from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.tables import LEDGER, Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
@@ -142,7 +144,13 @@ def assert_everything_once(warehouse, broker, batches):
 RAW, AT_ONCE = ["raw_analytics", "raw_metrics"], ["compound_events", "rejected_events", "open_events"]
 WRITES = {
     LAND: {"planned": [LEDGER], "raw_analytics": RAW, "raw_metrics": RAW, "landed": [LEDGER]},
-    PAIR: {"compound_events": AT_ONCE, "rejected_events": AT_ONCE, "open_events": AT_ONCE, "paired": [LEDGER]},
+    PAIR: {
+        "decided": ["compound_events", "open_events"],
+        "compound_events": AT_ONCE,
+        "rejected_events": AT_ONCE,
+        "open_events": AT_ONCE,
+        "paired": [LEDGER],
+    },
     PUBLISH: {"published": [LEDGER]},
     REPORT: {"quality_metrics": ["quality_metrics"], "reported": [LEDGER]},
 }
@@ -161,6 +169,14 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
 
     for module in (land_events, pair_events):
         monkeypatch.setattr(module, "commit", when_full(commit))
+    monkeypatch.setattr(ways, "commit_files", when_full(commit_files))
+
+    def deciding_when_full(*given):
+        if full_before == "decided":
+            disk.fill()
+        return decided_batch(*given)
+
+    monkeypatch.setattr(pair_events, "decided_batch", deciding_when_full)
     for module in (report_quality, ledger):
         monkeypatch.setattr(module, "commit_rows", when_full(commit_rows))
     for job, writes in WRITES.items():

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -14,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.delta_log import append, create, files_at, in_folder, largest, rows_between
+from spark_jobs.storage.delta_log import append, create, files_at, files_of, in_folder, largest, rows_between
 
 SCHEMA = (
     StructType()
@@ -169,12 +170,39 @@ def test_the_files_of_an_earlier_version_are_told_by_name(path):
         files_at(path, 4)
 
 
+def test_of_some_batches_only_the_files_are_told_that_can_have_rows_of_them(path):
+    for batch_id in (1, 2, 4, 5, 9):
+        append(path, [row(batch_id)], "a", batch_id, "told")
+    append(path, [row(6), row(8)], "a", 10, "told")
+
+    def batches(*numbers):
+        return sorted(
+            row["batch_id"] for file in files_of(path, "batch_id", numbers) for row in pq.read_table(file).to_pylist()
+        )
+
+    assert (batches(1), batches(3), batches(), batches(2, 3, 4, 9)) == ([1], [], [], [2, 4, 9])
+    # By the least and the most of a file, 7 could be among its rows.
+    assert (batches(7), batches(8), batches(*range(3, 6))) == ([6, 8], [6, 8], [4, 5])
+    Path(files_of(path, "batch_id", [5])[0]).unlink()
+    assert batches(4) == [4]
+    with pytest.raises(NeedsOperator, match=r"part-.*\.parquet is missing: the table is damaged"):
+        batches(5)
+
+
+def test_a_file_without_statistics_can_have_any_row(tmp_path):
+    path = str(tmp_path / "table")
+    create(path, SCHEMA, {"delta.dataSkippingNumIndexedCols": "0"})
+    append(path, [row(1)], "a", 1, "told")
+    write_deltalake(path, pa.table({"batch_id": pa.nulls(1, pa.int64())}), mode="append", schema_mode="merge")
+    assert len(files_of(path, "batch_id", [1])) == 2
+
+
 def test_files_that_do_not_tell_all_are_left_to_spark(tmp_path):
     for name, properties in (("a[b]", {}), ("deleted", {"delta.enableDeletionVectors": "true"})):
         path = str(tmp_path / name)
         create(path, SCHEMA, PROPERTIES | properties)
-        assert files_at(path, 0) is None
-    assert files_at("s3://bucket/table", 0) is None
+        assert files_at(path, 0) is files_of(path, "batch_id", [1]) is None
+    assert files_at("s3://bucket/table", 0) is files_of("s3://bucket/table", "batch_id", [1]) is None
 
 
 def test_a_table_without_rows_has_none(path):

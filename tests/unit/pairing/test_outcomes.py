@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.batch_rules import batch_rules
-from spark_jobs.pair_events import complete_keys
+from spark_jobs.deciding.whole_keys import complete_keys
 from spark_jobs.pairing import outcomes as kernel
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
 from spark_jobs.pairing.event_order import order_events

@@ -1,0 +1,82 @@
+"""Events brought together by key for the workers, which decide every key as a whole."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.pairing.outcomes import outcome_batches, outcome_schema
+from spark_jobs.pairing.rules import Rules, event_schema
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+EVENTS_A_TASK = 250_000
+# No field of a message can have this name.
+KEY_HASH = "hash of the key"
+_ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64_000_000
+
+
+def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
+    """The outcomes (`outcome_schema`) of events (`event_schema`), each key whole; about `expected` of them."""
+    together = by_key(events, rules.key, expected)
+    return together.mapInArrow(decider(rules), from_arrow_schema(outcome_schema(rules.key)))
+
+
+def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
+    """The events and the hash of their key, the keys of a hash behind each other in one task; about `expected` events."""
+    tasks = max(2, expected // EVENTS_A_TASK)
+    # Sorting by one number is several times cheaper than by texts. Keys that share it by chance are decided together.
+    hashed = events.withColumn(KEY_HASH, F.xxhash64(*key))
+    return hashed.repartition(tasks, KEY_HASH).sortWithinPartitions(KEY_HASH)
+
+
+def decider(rules: Rules) -> Stage:
+    """A stage from what `by_key` gives a task to outcomes (`outcome_schema`)."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = event_schema(rules.key)
+        for events in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+            yield from outcome_batches(events.select(schema.names).cast(schema), rules)
+            # The next ones are read while this name would still keep these.
+            del events
+
+    return run
+
+
+def complete_keys(
+    batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_at_once: int, bytes_at_once: int
+) -> Iterator[pa.Table]:
+    """Regroups batches sorted by key into tables that hold every key whole: about so many rows or bytes, or one larger key."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        cut = _start_of_last_key(batch, key)
+        size += batch.nbytes
+        # The last key of a batch may go on in the next one; all before it is complete.
+        if (rows + cut >= rows_at_once or size >= bytes_at_once) and (
+            cut or (waiting and not _same_key(waiting[-1], batch, key))
+        ):
+            yield pa.Table.from_batches([*waiting, batch.slice(0, cut)])
+            batch = batch.slice(cut)
+            waiting, rows, size = [], 0, batch.nbytes
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _start_of_last_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> int:
+    fields = [batch.column(name) for name in key]
+    return bisect_left(range(batch.num_rows), True, key=lambda row: all(field[row] == field[-1] for field in fields))
+
+
+def _same_key(one: pa.RecordBatch, other: pa.RecordBatch, key: tuple[str, ...]) -> bool:
+    return all(one.column(name)[-1] == other.column(name)[0] for name in key)
