@@ -11,19 +11,30 @@ more than a second, or if a process needs more than 3 GB. What Spark does around
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.dataset import Dataset, dataset
 
-from spark_jobs.deciding.whole_keys import KEY_HASH, decider
+from spark_jobs.deciding.ways import writing_stage
+from spark_jobs.deciding.whole_keys import KEY_HASH
+from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.rules import LEFT, event_schema
+from spark_jobs.storage.table_files import FilePlace
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, schemas
 from tests.hostile_events import SHAPES, Events, Shape
+from tests.timeline import CALLS
+from tests.unit.test_doc_examples import arrow_fields
 
 MAX_GROWTH = 5.0
 MAX_MB = 3_000
@@ -65,11 +76,43 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
                 return
             yield _with_hash(batch, shape.rules.key)
 
-    begin = _user_seconds()
-    kept = [batch.select(["outcome", "left_offset", "right_offset"]) for batch in decider(shape.rules)(timed())]
-    seconds = _user_seconds() - begin - making
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return {"seconds": seconds, "peak_mb": peak, "exact": _exact(pa.Table.from_batches(kept), events)}
+    with tempfile.TemporaryDirectory(prefix="pairing-") as root:
+        pipeline = replace(CALLS, key=shape.rules.key)
+        columns = {table: re.findall(r"\w+", schemas(pipeline)[table]) for table in (COMPOUNDS, OPEN)}
+        places = {table: FilePlace(f"{root}/{table}", pa.schema(arrow_fields(names))) for table, names in columns.items()}
+        for place in places.values():
+            Path(place.folder).mkdir()
+        run = writing_stage(pipeline, 1, shape.rules, places)
+        begin = _user_seconds()
+        *refused, told = run(timed())
+        seconds = _user_seconds() - begin - making
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        written = {table: dataset(place.folder, format="parquet") for table, place in places.items()}
+        return {"seconds": seconds, "peak_mb": peak, "exact": _exact(_outcomes(written, refused, told, events), events)}
+
+
+def _outcomes(written: dict[str, Dataset], refused: list[pa.RecordBatch], told: pa.RecordBatch, events: Events) -> pa.Table:
+    """What a worker wrote and told, as outcomes with the offsets of their two sides."""
+    columns = ["outcome", "left_offset", "right_offset"]
+    found = []
+    if written[COMPOUNDS].schema.names:
+        found.append(written[COMPOUNDS].to_table(["kind", *columns[1:]]).rename_columns(columns))
+    single = [batch.select(["reason", "topic", "offset"]) for batch in refused]
+    if written[OPEN].schema.names:
+        rows = written[OPEN].to_table(["topic", "offset"])
+        single.append(rows.add_column(0, "reason", pa.repeat(str(Outcome.OPEN), rows.num_rows)))
+    for rows in single:
+        is_left, nothing = pc.equal(rows["topic"], CALLS.left.topic), pa.scalar(None, pa.int64())
+        sides = [pc.if_else(is_left, rows["offset"], nothing), pc.if_else(is_left, nothing, rows["offset"])]
+        found.append(pa.table([rows["reason"], *sides], columns))
+    seen = np.concatenate([column.drop_null().to_numpy() for rows in found for column in rows.columns[1:]])
+    collapsed = np.setdiff1d(np.arange(len(events.ts)), seen)
+    # Of these only the number is told.
+    if len(collapsed) == json.loads(told["told"][0].as_py())["outcomes"].get(Outcome.COLLAPSED, 0):
+        is_left = events.side[collapsed] == LEFT
+        sides = [pa.array(collapsed, mask=~is_left), pa.array(collapsed, mask=is_left)]
+        found.append(pa.table([pa.repeat(str(Outcome.COLLAPSED), len(collapsed)), *sides], columns))
+    return pa.concat_tables(found)
 
 
 def _with_hash(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:

@@ -36,9 +36,11 @@ _UPSERT = "upsert"
 MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-def compound_maker(pipeline: Pipeline, batch_id: int) -> MakeRows:
-    """Makes rows of compound_events: pairs and single sides, `ts` the smaller of the two, as their first revision."""
-    declared = to_arrow_schema(declared_schema(pipeline, COMPOUNDS))
+def compound_maker(pipeline: Pipeline, batch_id: int, declared: pa.Schema) -> MakeRows:
+    """Makes rows of compound_events: pairs and single sides, `ts` the smaller of the two, as their first revision.
+
+    `declared`: the columns of the table.
+    """
     constants = {"revision": 0, "op": _UPSERT, "batch_id": batch_id}
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
@@ -63,9 +65,8 @@ def compound_maker(pipeline: Pipeline, batch_id: int) -> MakeRows:
     return rows
 
 
-def open_maker(pipeline: Pipeline) -> MakeRows:
-    """Makes rows of open_events: the events of sessions that are not closed yet."""
-    declared = to_arrow_schema(declared_schema(pipeline, OPEN))
+def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
+    """Makes rows of open_events (columns: `declared`): the events of sessions that are not closed yet."""
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
         columns = _events(_only(outcomes, Outcome.OPEN), pipeline)
@@ -113,12 +114,14 @@ def as_stage(make: MakeRows) -> Stage:
 
 def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
     """Rows of compound_events out of outcomes that Spark has."""
-    return outcomes.mapInArrow(as_stage(compound_maker(pipeline, batch_id)), declared_schema(pipeline, COMPOUNDS))
+    declared = declared_schema(pipeline, COMPOUNDS)
+    return outcomes.mapInArrow(as_stage(compound_maker(pipeline, batch_id, to_arrow_schema(declared))), declared)
 
 
 def open_rows(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Rows of open_events out of outcomes that Spark has."""
-    return outcomes.mapInArrow(as_stage(open_maker(pipeline)), declared_schema(pipeline, OPEN))
+    declared = declared_schema(pipeline, OPEN)
+    return outcomes.mapInArrow(as_stage(open_maker(pipeline, to_arrow_schema(declared))), declared)
 
 
 def rejected_rows(warehouse: Warehouse, refused: DataFrame, planned: LedgerRow, landed_in: set[int]) -> DataFrame:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from include.pipeline_config import Pipeline
 from spark_jobs.deciding.rows import REFUSED, as_stage, compound_maker, compound_rows, open_maker, open_rows, refused_maker
 from spark_jobs.deciding.whole_keys import Stage, by_key, decide, decider
 from spark_jobs.pairing.reasons import AT_PAIRING
@@ -29,7 +30,7 @@ from spark_jobs.rewinding.revisions import next_revisions
 from spark_jobs.rewinding.target import CORRECTED_TO
 from spark_jobs.storage.commit import commit, commit_files
 from spark_jobs.storage.ledger import LedgerRow
-from spark_jobs.storage.table_files import FileWriter, NewFile
+from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse
 
 # What a worker tells: once what it has written, in JSON, and a row for each event that it has rejected.
@@ -54,20 +55,20 @@ def decided_batch(
     warehouse: Warehouse, planned: LedgerRow, events: DataFrame, rules: Rules, expected: int
 ) -> AbstractContextManager[Decided]:
     """The batch's events (`event_schema`, about `expected`) decided, the faster way if it can be gone."""
-    folders = {table: warehouse.folder_for_files(table) for table in (COMPOUNDS, OPEN)}
-    known = {table: folder for table, folder in folders.items() if folder is not None}
-    if len(known) < len(folders) or CORRECTED_TO in planned.counts:
+    compounds, still_open = warehouse.place_for_files(COMPOUNDS), warehouse.place_for_files(OPEN)
+    if compounds is None or still_open is None or CORRECTED_TO in planned.counts:
         return decided_by_spark(warehouse, planned, events, rules, expected)
-    return decided_by_workers(warehouse, planned, events, rules, expected, known)
+    places = {COMPOUNDS: compounds, OPEN: still_open}
+    return decided_by_workers(warehouse, planned, events, rules, expected, places)
 
 
 @contextmanager
 def decided_by_workers(
-    warehouse: Warehouse, planned: LedgerRow, events: DataFrame, rules: Rules, expected: int, folders: Mapping[str, str]
+    warehouse: Warehouse, planned: LedgerRow, events: DataFrame, rules: Rules, expected: int, places: Mapping[str, FilePlace]
 ) -> Iterator[Decided]:
-    """`folders`: of the tables, as the workers see them."""
+    """`places`: of the two tables that the workers write."""
     batch_id = planned.batch_id
-    stage = _writing_stage(planned, rules, folders)
+    stage = writing_stage(planned.pipeline, batch_id, rules, places)
     # Kept, for whoever asked a second time would have the files written a second time.
     answers = (
         by_key(events, rules.key, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).persist(StorageLevel.DISK_ONLY)
@@ -77,7 +78,7 @@ def decided_by_workers(
         outcomes: Counter[str] = Counter()
         for each in told:
             outcomes.update(each["outcomes"])
-        files = {table: [NewFile(*each[table]) for each in told if each[table]] for table in folders}
+        files = {table: [NewFile(*each[table]) for each in told if each[table]] for table in places}
         yield Decided(
             outcomes=outcomes,
             refused=answers.where(F.col("told").isNull()).drop("told"),
@@ -89,15 +90,16 @@ def decided_by_workers(
         answers.unpersist()
 
 
-def _writing_stage(planned: LedgerRow, rules: Rules, folders: Mapping[str, str]) -> Stage:
-    pipeline, batch_id = planned.pipeline, planned.batch_id
-    make_compounds, make_open = compound_maker(pipeline, batch_id), open_maker(pipeline)
+def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mapping[str, FilePlace]) -> Stage:
+    """A stage from what `by_key` gives a task to answers; its compounds and open events are in files at their places by then."""
+    make_compounds = compound_maker(pipeline, batch_id, places[COMPOUNDS].schema)
+    make_open = open_maker(pipeline, places[OPEN].schema)
     make_refused, decide_all = refused_maker(pipeline), decider(rules)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted: Counter[str] = Counter()
         landed_in: set[int] = set()
-        with FileWriter(folders[COMPOUNDS]) as compounds, FileWriter(folders[OPEN]) as still_open:
+        with FileWriter(places[COMPOUNDS].folder) as compounds, FileWriter(places[OPEN].folder) as still_open:
             for outcomes in decide_all(batches):
                 for each in pc.value_counts(outcomes["outcome"]).to_pylist():
                     counted[each["values"]] += each["counts"]

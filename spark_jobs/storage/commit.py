@@ -58,7 +58,7 @@ def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], st
 def commit_files(
     warehouse: Warehouse, table: str, files: list[NewFile], step: str, batch_id: int, mode: str = "append"
 ) -> None:
-    """As `commit`, by files that workers have written into the table's folder (`Warehouse.folder_for_files`)."""
+    """As `commit`, by files that workers have written into the table's folder (`Warehouse.place_for_files`)."""
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
         add_files(warehouse.path(table), files, mode, _app_id(warehouse, step), batch_id, _told(step, batch_id))
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from include.warehouse_folder import local_folder
 from spark_jobs.storage.faults import damaged, log_file
-from spark_jobs.storage.table_files import NewFile
+from spark_jobs.storage.table_files import FilePlace, NewFile
 
 _TRIES = 20
 # What Spark takes for a pattern in the name of a file, if there is any of it.
@@ -197,18 +197,20 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
     return _commit_once(path, change, app_id, version, told)
 
 
-def folder_for_files(path: str, declared: StructType) -> str | None:
-    """The folder of the table at the path, if files with the declared columns are all that a change of the table takes.
+def place_for_files(path: str, declared: StructType) -> FilePlace | None:
+    """Where files of the table at the path are written, if files with the declared columns are all that a change of it takes.
 
     None if the path is no folder, or the table has got other columns, partitions, or what only writers of later protocols can do.
     """
     folder, table = local_folder(path), in_folder(path)
     if folder is None or table is None:
         return None
-    protocol, schema = table.protocol(), Schema.from_json(declared.json())
+    protocol, schema = table.protocol(), pa.schema(table.schema().to_arrow())
     plain = protocol.min_reader_version == 1 and protocol.min_writer_version <= 2
-    as_declared = pa.schema(table.schema().to_arrow()).equals(pa.schema(schema.to_arrow()))
-    return str(folder.absolute()) if plain and as_declared and not table.metadata().partition_columns else None
+    as_declared = schema.equals(pa.schema(Schema.from_json(declared.json()).to_arrow()))
+    if not plain or not as_declared or table.metadata().partition_columns:
+        return None
+    return FilePlace(str(folder.absolute()), schema)
 
 
 def add_files(path: str, files: list[NewFile], mode: str, app_id: str, version: int, told: str) -> None:

@@ -19,6 +19,13 @@ from include.local_machine import REPEATED
 SEARCHED = ("batch_id", "ts", "partition", "offset")
 
 
+class FilePlace(NamedTuple):
+    """Where files of a table are written, and with which columns. `folder`: as the workers see it."""
+
+    folder: str
+    schema: pa.Schema
+
+
 class NewFile(NamedTuple):
     """A file that is complete. `name`: below the table's folder; `stats`: its statistics in Delta's JSON."""
 

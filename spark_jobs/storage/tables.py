@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.delta_log import create, files_at, files_of, folder_for_files, in_folder, largest, rows_between
+from spark_jobs.storage.delta_log import create, files_at, files_of, in_folder, largest, place_for_files, rows_between
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.table_files import SEARCHED
+from spark_jobs.storage.table_files import SEARCHED, FilePlace
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -107,10 +107,10 @@ class Warehouse:
         declared = declared_schema(self.pipeline, table)
         return self.spark.read.schema(declared).parquet(*files) if files else self.spark.createDataFrame([], declared)
 
-    def folder_for_files(self, table: str) -> str | None:
-        """The folder into which workers can write the table's files; None if only Spark can write the table."""
+    def place_for_files(self, table: str) -> FilePlace | None:
+        """Where workers can write files of the table; None if only Spark can write it."""
         with self.at_work_on(table):
-            return folder_for_files(self.path(table), declared_schema(self.pipeline, table))
+            return place_for_files(self.path(table), declared_schema(self.pipeline, table))
 
     @contextmanager
     def at_work_on(self, table: str) -> Iterator[None]:

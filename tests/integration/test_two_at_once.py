@@ -109,7 +109,9 @@ def test_zombies_that_no_lock_keeps_apart_change_nothing(machines, faults):
         calm.run(job)
 
     before = machines.state()
-    for point, standing in zombies.items():
+    # The publisher stands in tasks, and may have all the cores that the others of its server need.
+    for point in ("transaction_half_sent", *(zombies.keys() - {"transaction_half_sent"})):
+        standing = zombies[point]
         faults.release(point)
         status = standing.wait()
         assert machines.state() == before, f"{point}: {standing.told()}"

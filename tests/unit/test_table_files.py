@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from include.local_machine import REPEATED
 from spark_jobs.problems import JobProblem
-from spark_jobs.storage.delta_log import add_files, create, folder_for_files
+from spark_jobs.storage.delta_log import add_files, create, place_for_files
 from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.table_files import FileWriter
 
@@ -160,13 +160,13 @@ def test_the_log_gets_its_checkpoints(path):
 
 
 def test_only_a_table_as_it_was_made_takes_files(path, tmp_path):
-    assert folder_for_files(path, SCHEMA) == path
-    assert folder_for_files("file://" + path.replace(" ", "%20"), SCHEMA) == path
-    assert folder_for_files("s3a://bucket/table", SCHEMA) is None
-    assert folder_for_files(path, StructType(SCHEMA.fields[1:])) is None
+    assert place_for_files(path, SCHEMA) == (path, batch(1).schema)
+    assert place_for_files("file://" + path.replace(" ", "%20"), SCHEMA).folder == path
+    assert place_for_files("s3a://bucket/table", SCHEMA) is None
+    assert place_for_files(path, StructType(SCHEMA.fields[1:])) is None
     partitioned = f"{tmp_path}/partitioned"
     DeltaTable.create(partitioned, pa.schema([("batch_id", pa.int64())]), partition_by=["batch_id"])
-    assert folder_for_files(partitioned, StructType(SCHEMA.fields[:1])) is None
+    assert place_for_files(partitioned, StructType(SCHEMA.fields[:1])) is None
     # A check on every row, which files do not pass through.
     DeltaTable(path).alter.add_constraint({"positive": "ts > 0"})
-    assert folder_for_files(path, SCHEMA) is None
+    assert place_for_files(path, SCHEMA) is None
