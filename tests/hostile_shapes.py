@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
 from spark_jobs.deciding.ways import writing_stage
-from spark_jobs.deciding.whole_keys import KEY_HASH
+from spark_jobs.deciding.whole_keys import KEY_HASH, PLACE
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.rules import LEFT, event_schema
 from spark_jobs.storage.table_files import FilePlace
@@ -74,7 +74,7 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
             making += _user_seconds() - begin
             if batch is None:
                 return
-            yield _with_hash(batch, shape.rules.key)
+            yield _packed(batch, shape.rules.key)
 
     with tempfile.TemporaryDirectory(prefix="pairing-") as root:
         pipeline = replace(CALLS, key=shape.rules.key)
@@ -115,11 +115,13 @@ def _outcomes(written: dict[str, Dataset], refused: list[pa.RecordBatch], told: 
     return pa.concat_tables(found)
 
 
-def _with_hash(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
-    """A number for each key, as Spark's hash gives one; in these shapes one key field tells the keys apart."""
+def _packed(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
+    """As `by_key` packs them, with a number for each key as Spark's hash gives one; in these shapes one key field tells the keys apart."""
     encoded = batch.column(key[0]).dictionary_encode()
     numbers = pa.array([zlib.crc32(text.encode()) for text in encoded.dictionary.to_pylist()], pa.int64())
-    return batch.append_column(KEY_HASH, numbers.take(encoded.indices))
+    # All of the shapes are in partition 0, and no event is open yet.
+    packed = batch.drop_columns(["partition", "is_open", "side"]).append_column(PLACE, batch["side"].cast(pa.int64()))
+    return packed.append_column(KEY_HASH, numbers.take(encoded.indices))
 
 
 def _exact(outcomes: pa.Table, events: Events) -> bool:
