@@ -24,6 +24,8 @@ FOREIGN = re.compile(
 )
 # Names the Spark server on which jobs work, sc://host:port; unset: each job starts a Spark of its own.
 REMOTE_VARIABLE = "PAIRING_SPARK_REMOTE"
+# How files of the tables are compressed.
+CODEC = "zstd"
 # Columns of the tables that say the same again and again. Of most others Parquet would fill a dictionary in vain, which takes time; what
 # files gain in size without, zstd more than makes up for.
 REPEATED = (
@@ -34,7 +36,7 @@ REPEATED = (
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.compression.codec": CODEC,
     "spark.hadoop.parquet.enable.dictionary": "false",
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "true" for column in REPEATED},
 }

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
 from spark_jobs.deciding.ways import writing_stage
-from spark_jobs.deciding.whole_keys import KEY_HASH, PLACE
+from spark_jobs.deciding.whole_keys import KEY_HASH, PACKED
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.rules import LEFT, event_schema
 from spark_jobs.storage.table_files import FilePlace
@@ -120,7 +120,7 @@ def _packed(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
     encoded = batch.column(key[0]).dictionary_encode()
     numbers = pa.array([zlib.crc32(text.encode()) for text in encoded.dictionary.to_pylist()], pa.int64())
     # All of the shapes are in partition 0, and no event is open yet.
-    packed = batch.drop_columns(["partition", "is_open", "side"]).append_column(PLACE, batch["side"].cast(pa.int64()))
+    packed = batch.drop_columns(["partition", "is_open", "side"]).append_column(PACKED, batch["side"].cast(pa.int64()))
     return packed.append_column(KEY_HASH, numbers.take(encoded.indices))
 
 

@@ -6,7 +6,7 @@ A slot is an output partition, chosen from the key as Kafka's default partitione
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from include.pipeline_config import Pipeline
 from spark_jobs.broker.messages import Message
 from spark_jobs.broker.murmur2 import partitions_of
 from spark_jobs.pairing.conservation import BrokenInvariant
+from spark_jobs.stages import Stage
 
 MESSAGE_COLUMNS = (
     "slot INT, batch_id BIGINT, key BINARY, value BINARY, pair_id STRING, revision INT, kind STRING, op STRING, ts BIGINT"
@@ -25,8 +26,6 @@ MESSAGE_COLUMNS = (
 _HEADERS = ("pair_id", "revision", "kind", "op")
 # What JSON writes otherwise than it is.
 _ESCAPED = r'["\\\x00-\x1f]'
-
-Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def messages_of(compounds: DataFrame, pipeline: Pipeline, slots: int) -> DataFrame:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from spark_jobs.broker.offsets import Partition
 from spark_jobs.broker.rights import lacking, on_topic
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, java_settings, kafka_settings
+from spark_jobs.stages import Stage
 from spark_jobs.storage.faults import full_text
 
 RECORD = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
@@ -108,7 +109,7 @@ def read_any_records(spark: SparkSession, spans: Spans, all_there: bool) -> Data
     return frame.repartition(max(len(rows), 1), "topic", "partition").mapInArrow(reader, _SCHEMA)
 
 
-def _reader(settings: Settings, where_gone: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reader(settings: Settings, where_gone: str) -> Stage:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = consumer_settings(settings, "event-pairing.landing")
         # By itself a consumer would jump to the end where offsets are gone.

@@ -12,14 +12,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.pipeline_config import Pipeline
-from spark_jobs.deciding.whole_keys import Stage
 from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_PAIRING
+from spark_jobs.rewinding.revisions import UPSERT
+from spark_jobs.stages import Stage
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
 
-PLACE = ("topic", "partition", "offset")
+_PLACE = ("topic", "partition", "offset")
 # What is told of an event that is rejected at pairing; its bytes are in the raw tables.
 REFUSED = pa.schema(
     [
@@ -30,7 +31,6 @@ REFUSED = pa.schema(
         ("landed_in", pa.int64()),
     ]
 )
-_UPSERT = "upsert"
 
 # Outcomes (`outcome_schema`) in, those of them that are of a table out, as its rows.
 MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -41,7 +41,7 @@ def compound_maker(pipeline: Pipeline, batch_id: int, declared: pa.Schema) -> Ma
 
     `declared`: the columns of the table.
     """
-    constants = {"revision": 0, "op": _UPSERT, "batch_id": batch_id}
+    constants = {"revision": 0, "op": UPSERT, "batch_id": batch_id}
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
         found = _only(outcomes, *COMPOUND_KINDS)
@@ -81,7 +81,7 @@ def refused_maker(pipeline: Pipeline) -> MakeRows:
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
         found = _only(outcomes, *map(Outcome, AT_PAIRING))
         events = _events(found, pipeline)
-        columns = [*(events[name] for name in PLACE), found["outcome"], events["batch_id"]]
+        columns = [*(events[name] for name in _PLACE), found["outcome"], events["batch_id"]]
         return pa.record_batch(columns, schema=REFUSED)
 
     return rows
@@ -136,7 +136,7 @@ def rejected_rows(warehouse: Warehouse, refused: DataFrame, planned: LedgerRow, 
 
     rows = landed([batch_id]).where(F.col("problem").isNotNull()).withColumn("reason", F.col("problem"))
     if landed_in:
-        reasons = refused.select(*PLACE, "reason")
-        rows = rows.unionByName(landed(landed_in).join(F.broadcast(reasons), list(PLACE)), allowMissingColumns=True)
+        reasons = refused.select(*_PLACE, "reason")
+        rows = rows.unionByName(landed(landed_in).join(F.broadcast(reasons), list(_PLACE)), allowMissingColumns=True)
     columns = [field.name for field in declared_schema(pipeline, REJECTED).fields if field.name != "batch_id"]
     return rows.select(*columns, F.lit(batch_id).cast("bigint").alias("batch_id"))

@@ -23,11 +23,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.pipeline_config import Pipeline
 from spark_jobs.deciding.rows import REFUSED, as_stage, compound_maker, compound_rows, open_maker, open_rows, refused_maker
-from spark_jobs.deciding.whole_keys import Stage, by_key, decide, decider
+from spark_jobs.deciding.whole_keys import by_key, decide, decider
 from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import Rules
 from spark_jobs.rewinding.revisions import next_revisions
 from spark_jobs.rewinding.target import CORRECTED_TO
+from spark_jobs.stages import Stage
 from spark_jobs.storage.commit import commit, commit_files
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile

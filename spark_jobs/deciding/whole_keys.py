@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +13,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.pairing.outcomes import outcome_batches, outcome_schema
 from spark_jobs.pairing.rules import Rules, event_schema
-
-Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from spark_jobs.stages import Stage
 
 EVENTS_A_TASK = 250_000
 # No field of a message can have these names.
 KEY_HASH = "hash of the key"
 # partition x 4 + 2 if the event is an open one + side. Each column that is handed over to Python takes 0.1 s for 2 million events.
-PLACE = "partition, open and side"
+PACKED = "partition, open and side"
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
 
@@ -34,18 +33,20 @@ def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
     """The events, packed, and the hash of their key, the keys of a hash behind each other in one task; about `expected` events."""
     tasks = max(2, expected // EVENTS_A_TASK)
-    place = F.col("partition").cast("bigint") * 4 + F.col("is_open").cast("bigint") * 2 + F.col("side")
+    numbers = F.col("partition").cast("bigint") * 4 + F.col("is_open").cast("bigint") * 2 + F.col("side")
     # Sorting by one number is several times cheaper than by texts. Keys that share it by chance are decided together.
-    packed = events.select(*key, F.xxhash64(*key).alias(KEY_HASH), place.alias(PLACE), "offset", "ts", "payload", "batch_id")
+    packed = events.select(
+        *key, F.xxhash64(*key).alias(KEY_HASH), numbers.alias(PACKED), "offset", "ts", "payload", "batch_id"
+    )
     return packed.repartition(tasks, KEY_HASH).sortWithinPartitions(KEY_HASH)
 
 
 def _unpacked(packed: pa.Table, schema: pa.Schema) -> pa.Table:
-    place = packed[PLACE]
+    numbers = packed[PACKED]
     columns = {name: packed[name] for name in packed.schema.names}
-    columns["side"] = pc.bit_wise_and(place, 1)
-    columns["is_open"] = pc.equal(pc.bit_wise_and(place, 2), 2)
-    columns["partition"] = pc.shift_right(place, 2)
+    columns["side"] = pc.bit_wise_and(numbers, 1)
+    columns["is_open"] = pc.equal(pc.bit_wise_and(numbers, 2), 2)
+    columns["partition"] = pc.shift_right(numbers, 2)
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 

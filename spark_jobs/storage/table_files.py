@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from include.local_machine import REPEATED
+from include.local_machine import CODEC, REPEATED
 
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
@@ -42,7 +42,7 @@ class FileWriter:
     """
 
     def __init__(self, folder: str) -> None:
-        self.folder, self.name = folder, f"part-{uuid.uuid4()}.zstd.parquet"
+        self.folder, self.name = folder, f"part-{uuid.uuid4()}.{CODEC}.parquet"
         self.rows = 0
         self.least: dict[str, int] = {}
         self.most: dict[str, int] = {}
@@ -53,11 +53,12 @@ class FileWriter:
         return self
 
     def __exit__(self, problem: type[BaseException] | None, *rest: object) -> None:
-        if problem is None or self._writer is None:
+        if problem is None:
             return
-        # A disk that is full can use what the file took.
+        # A disk that is full can use what the file took; it may be there without a writer, if not even its begin could be written.
         with suppress(OSError):
-            self._writer.close()
+            if self._writer:
+                self._writer.close()
         with suppress(OSError):
             os.unlink(self._path)
 
@@ -81,7 +82,7 @@ class FileWriter:
         return pq.ParquetWriter(
             self._path,
             schema,
-            compression="zstd",
+            compression=CODEC,
             compression_level=1,
             use_dictionary=[name for name in schema.names if name in REPEATED],
             write_statistics=[name for name in schema.names if name in SEARCHED],

@@ -95,7 +95,7 @@ class Warehouse:
 
         As `read_at`: the scan of a Delta table takes 0.2 s before it begins, however little there is.
         """
-        wanted = sorted(batch_ids)
+        wanted = sorted(set(batch_ids))
         with self.at_work_on(table):
             files = files_of(self.path(table), "batch_id", wanted)
         number = F.col("batch_id")

@@ -110,6 +110,17 @@ def test_an_error_leaves_no_file(path):
     assert there and parquet_files(path) == []
 
 
+def test_a_file_that_could_not_even_be_begun_is_gone(path, monkeypatch):
+    def begun(file, *_, **__):
+        Path(file).touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "ParquetWriter", begun)
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        written(path, batch(1))
+    assert parquet_files(path) == []
+
+
 def test_an_error_of_the_folder_is_told_by_name_and_with_its_remedy(path, tmp_path):
     gone = f"{tmp_path}/other"
     with pytest.raises(FileNotFoundError, match=f"No such file or directory: '{gone}'"):
