@@ -119,8 +119,10 @@ def _packed(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
     """As `by_key` packs them, with a number for each key as Spark's hash gives one; in these shapes one key field tells the keys apart."""
     encoded = batch.column(key[0]).dictionary_encode()
     numbers = pa.array([zlib.crc32(text.encode()) for text in encoded.dictionary.to_pylist()], pa.int64())
-    # All of the shapes are in partition 0, and no event is open yet.
-    packed = batch.drop_columns(["partition", "is_open", "side"]).append_column(PACKED, batch["side"].cast(pa.int64()))
+    # All of the shapes are in partition 0 and batch 0, and no event is open yet.
+    packed = batch.drop_columns(["batch_id", "partition", "is_open", "side"]).append_column(
+        PACKED, batch["side"].cast(pa.int64())
+    )
     return packed.append_column(KEY_HASH, numbers.take(encoded.indices))
 
 
