@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from spark_jobs.pairing.parsing import DEEPEST, LARGEST_TS, BodyFields, message_parser, nests_too_deep
 
 _NULL = np.frombuffer(b"null", dtype=np.uint8)
+_NOT_PLAIN = -1
 
 
 class ParsedColumns(NamedTuple):
@@ -38,32 +39,31 @@ def parse_columns(
     `latest_ts` = W + max_future, inclusive. Raises ValueError if one column is longer than the other.
     """
     column = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
-    records = record_ts.to_pylist() if isinstance(record_ts, pa.Array) else list(record_ts)
+    records = record_ts if isinstance(record_ts, pa.Array) else pa.array(record_ts, pa.int64())
+    if len(column) != len(records):
+        raise ValueError(f"{len(column)} messages, but {len(records)} record timestamps")
     texts = column.to_numpy(zero_copy_only=False).tolist()
-    if len(texts) != len(records):
-        raise ValueError(f"{len(texts)} messages, but {len(records)} record timestamps")
     bodies = _plain_bodies(column, texts, fields, latest_ts)
     keys = [list(map(attrgetter(f"key_{rank}"), bodies)) for rank in range(len(fields.key))]
     ts = list(map(attrgetter("ts"), bodies))
     payloads = list(map(attrgetter("payload"), bodies))
-    problems: list[str | None] = [None] * len(texts)
-    parse = message_parser(fields, latest_ts)
-    for row in _not_plain(ts, records, latest_ts):
-        parsed = parse(texts[row], records[row])
-        for rank, name in enumerate(parsed.key):
-            keys[rank][row] = name
-        ts[row], problems[row] = parsed.ts, parsed.problem
-        payloads[row] = b"" if parsed.payload is None else parsed.payload.encode()
-    return ParsedColumns(
-        [pa.array(key, pa.string()) for key in keys],
-        pa.array(ts, pa.int64()),
-        _payload_column(payloads),
-        pa.array(problems, pa.string()),
-    )
+    moments = pa.array(ts, pa.int64())
+    problems: pa.Array = pa.nulls(len(texts), pa.string())
+    if unsure := pc.indices_nonzero(pc.less(pc.fill_null(moments, _NOT_PLAIN), 0)).to_pylist():
+        told: list[str | None] = [None] * len(texts)
+        parse = message_parser(fields, latest_ts)
+        for row in _not_plain(unsure, ts, records.to_pylist(), latest_ts):
+            parsed = parse(texts[row], records[row].as_py())
+            for rank, name in enumerate(parsed.key):
+                keys[rank][row] = name
+            ts[row], told[row] = parsed.ts, parsed.problem
+            payloads[row] = b"" if parsed.payload is None else parsed.payload.encode()
+        moments, problems = pa.array(ts, pa.int64()), pa.array(told, pa.string())
+    return ParsedColumns([pa.array(key, pa.string()) for key in keys], moments, _payload_column(payloads), problems)
 
 
 def _plain_bodies(column: pa.Array, texts: list[bytes | None], fields: BodyFields, latest_ts: int) -> list[Any]:
-    """A body for every message; its `ts` is None if the message has none, and -1 if it is not plain."""
+    """A body for every message; its `ts` is None if the message has none, and `_NOT_PLAIN` if it is not plain."""
     decode, nothing = _plain_decoder(fields, latest_ts)
     bodies: list[Any] = []
     for text in _utf8_and_flat(column, texts):
@@ -84,7 +84,7 @@ def _plain_decoder(fields: BodyFields, latest_ts: int) -> tuple[Callable[[bytes]
     attributes += [("ts", moment, None), ("payload", msgspec.Raw, msgspec.Raw(b""))]
     names = dict(zip([*key, "ts", "payload"], [*fields.key, fields.timestamp, fields.payload], strict=True))
     body = msgspec.defstruct("PlainBody", attributes, rename=names, gc=False)
-    return msgspec.json.Decoder(body).decode, body(*key, ts=-1)
+    return msgspec.json.Decoder(body).decode, body(*key, ts=_NOT_PLAIN)
 
 
 def _utf8_and_flat(column: pa.Array, texts: list[bytes | None]) -> list[bytes | None]:
@@ -110,17 +110,14 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _not_plain(ts: list[int | None], records: list[int | None], latest_ts: int) -> list[int]:
-    """Rows left to `message_parser`. Fills in the record's timestamp where a plain message has none of its own."""
+def _not_plain(unsure: list[int], ts: list[int | None], records: list[int | None], latest_ts: int) -> list[int]:
+    """Those of the rows that are left to `message_parser`. Fills in the record's timestamp where a plain message has none of its own."""
     rows = []
-    for row, moment in enumerate(ts):
-        if moment is None:
-            record = records[row]
-            if record is not None and 0 <= record <= min(latest_ts, LARGEST_TS):
-                ts[row] = record
-            else:
-                rows.append(row)
-        elif moment < 0:
+    for row in unsure:
+        record = records[row]
+        if ts[row] is None and record is not None and 0 <= record <= min(latest_ts, LARGEST_TS):
+            ts[row] = record
+        else:
             rows.append(row)
     return rows
 
