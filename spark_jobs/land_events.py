@@ -7,38 +7,29 @@ Begins by finishing a batch that was planned earlier but not paired; then plans 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
-
-from include.pipeline_config import Side
-from spark_jobs.batch_rules import body_fields, latest_ts
 from spark_jobs.broker.lag_group import show_landed
 from spark_jobs.broker.offsets import Partition, ask_broker
 from spark_jobs.broker.ranges import plan_ranges, ranges_left
-from spark_jobs.broker.records import RECORD, Reader, Span, with_either_reader
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.landed import advance, count, is_of, landed_counts
+from spark_jobs.landing import append_raw
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.pairing.parsing import BodyFields
-from spark_jobs.pairing.parsing_in_bulk import parse_columns
 from spark_jobs.replaying.work import finish_replay
 from spark_jobs.rewinding.revisions import still_to_come
 from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
-from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REPLAY, REWIND, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, declared_schema, raw_table
+from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, raw_table
 
 
 def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str] = ()) -> Counts:
@@ -112,12 +103,12 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     started = datetime.now(UTC)
     pipeline = planned.pipeline
     expect_rows(warehouse.spark, sum(known.planned for known in planned.offsets))
-    # Spark's source would try for minutes to reach a broker that is away, and not say which.
+    # Whoever reads would try for long to reach a broker that is away, and not say which.
     ranges = _still_there(warehouse, planned, accepted_losses)
     try:
         with ThreadPoolExecutor(max_workers=2) as both:
             # list() waits for both and raises what either raised.
-            list(both.map(lambda side: _append_raw(warehouse, planned, ranges, side), pipeline.sides))
+            list(both.map(lambda side: append_raw(warehouse, planned, ranges, side), pipeline.sides))
     except Exception:
         # If the broker went away meanwhile, or lost something, this says so in one line.
         _still_there(warehouse, planned, accepted_losses)
@@ -151,38 +142,6 @@ def _still_there(warehouse: Warehouse, planned: LedgerRow, accepted_losses: Coll
             place = (row["topic"], row["partition"])
             landed_from[place] = min(row["first"], landed_from.get(place, row["first"]))
     return ranges_left(planned.offsets, now, landed_from, accepted_losses)
-
-
-def _append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
-    spans = {
-        (at.topic, at.partition): Span(at.from_offset, at.until_offset)
-        for at in ranges
-        if at.topic == side.topic and at.planned
-    }
-    if not spans:
-        return
-    pipeline = planned.pipeline
-    declared = declared_schema(pipeline, raw_table(side))
-    parsed = StructType([field for field in declared.fields if field.name not in (*RECORD, "batch_id")])
-    # Only what is parsed travels to Python, and only what was found in it travels back.
-    parser = _parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time))
-    parse = F.arrow_udf(parser, parsed)  # type: ignore[call-overload]  # its hints forget that a struct can be returned
-
-    def append(read: Reader) -> None:
-        records = read(warehouse.spark, spans, True).withColumn("parsed", parse("value", "record_timestamp"))
-        rows = records.select(*RECORD, "parsed.*", F.lit(planned.batch_id).cast("bigint").alias("batch_id"))
-        commit(warehouse, raw_table(side), rows, raw_table(side), planned.batch_id)
-
-    with_either_reader(append)
-
-
-def _parser(fields: BodyFields, latest: int) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    def parse(values: pa.Array, record_ts: pa.Array) -> pa.Array:
-        parsed = parse_columns(values, record_ts, fields, latest)
-        columns = [parsed.ts, *parsed.key, parsed.payload, parsed.problem]
-        return pa.StructArray.from_arrays(columns, ["ts", *fields.key, "payload", "problem"])
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The records of topics: as Spark reads them, and by librdkafka where Spark cannot.
+"""The records of topics, by librdkafka in the workers, and by Spark's source.
 
+Whoever only wants them as rows of Spark is faster with its source; of a worker that does its work itself, librdkafka is the faster one by far.
 Spark's source keeps a record's time in microseconds, and no 64 bits hold those of a record stamped beyond the year 294246: one such
-record, which any producer may send, fails whoever reads it, for ever. librdkafka gives the same records at half the speed.
+record, which any producer may send, fails whoever reads it by that source, for ever; librdkafka gives it like any other.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -29,9 +31,12 @@ _SCHEMA = (
     "headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>"
 )
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_TYPES = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), _HEADERS)
-_BYTES_AT_ONCE = 32_000_000
+# Whatever has come by then is handed on: at a gigabyte a second, a hundred megabytes.
+_WITHIN_S = 0.1
 _ROWS_AT_ONCE = 10_000
+# By itself librdkafka, once it has 64 MB ahead, waits for a second before it fetches more: whoever reads all that it can get waits, too,
+# three times as long as it reads. At the end of a partition nothing more comes, and nobody has to wait for it.
+_READING = {"fetch.queue.backoff.ms": 5, "fetch.wait.max.ms": 10, "check.crcs": True, "enable.partition.eof": True}
 
 
 class Span(NamedTuple):
@@ -48,6 +53,7 @@ Reader = Callable[[SparkSession, Spans, bool], DataFrame]
 T = TypeVar("T")
 # What the Java client says, and librdkafka's reader here in its place: through Spark only the text arrives.
 _FORBIDDEN = "Not authorized to access topics: ["
+_UNTOLD_HEADER = "a header's name is not UTF-8"
 
 
 def with_either_reader(work: Callable[[Reader], T]) -> T:
@@ -56,17 +62,18 @@ def with_either_reader(work: Callable[[Reader], T]) -> T:
     Raises NeedsOperator where a topic may be seen, but not read.
     """
     try:
-        return _allowed(work, read_records)
+        return allowed(lambda: work(read_records))
     except Exception as error:
         if "long overflow" not in full_text(error):
             raise
         print("records are stamped beyond what Spark's source can tell: all are read by librdkafka", file=sys.stderr)
-        return _allowed(work, read_any_records)
+        return allowed(lambda: work(read_any_records))
 
 
-def _allowed(work: Callable[[Reader], T], read: Reader) -> T:
+def allowed(work: Callable[[], T]) -> T:
+    """What `work`, which has records read, gives. Raises NeedsOperator where a topic may be seen, but not read."""
     try:
-        return work(read)
+        return work()
     except Exception as error:
         if forbidden := re.search(rf"{re.escape(_FORBIDDEN)}([\w.-]+)", full_text(error)):
             raise lacking(kafka_settings(), on_topic("Read", forbidden[1])) from None
@@ -111,58 +118,99 @@ def read_any_records(spark: SparkSession, spans: Spans, all_there: bool) -> Data
 
 def _reader(settings: Settings, where_gone: str) -> Stage:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mine = consumer_settings(settings, "event-pairing.landing")
-        # By itself a consumer would jump to the end where offsets are gone.
-        mine |= {"enable.partition.eof": True, "auto.offset.reset": where_gone}
         for batch in batches:
-            for span in batch.to_pylist():
-                yield from _span(mine, **span)
+            for at in batch.to_pylist():
+                yield from read_span(settings, at["topic"], at["partition"], Span(at["first"], at["until"]), where_gone)
 
     return read
 
 
-def _span(settings: Settings, topic: str, partition: int, first: int, until: int) -> Iterator[pa.RecordBatch]:
-    """The records in pieces of a few megabytes."""
-    consumer = Consumer(settings)
-    rows: list[tuple[object, ...]] = []
-    size = 0
+def read_span(
+    settings: Settings, topic: str, partition: int, span: Span, where_gone: str = "error"
+) -> Iterator[pa.RecordBatch]:
+    """The committed records of a span (`RECORD`), in their order, in pieces of a few megabytes.
+
+    `where_gone`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also if the broker is silent, and
+    ValueError at a header whose name is not UTF-8 (`untold_header`).
+    """
+    consumer = Consumer(_READING | consumer_settings(settings, "event-pairing.landing") | {"auto.offset.reset": where_gone})
     try:
-        consumer.assign([TopicPartition(topic, partition, first)])
-        for message in read_messages(consumer, until):
-            kind, moment = message.timestamp()
-            # Kafka's own word for no time, as Spark's source has it.
-            moment = -1 if kind == TIMESTAMP_NOT_AVAILABLE else moment
-            key, value, headers = message.key(), message.value(), message.headers()
-            rows.append((topic, partition, message.offset(), moment, key, value, headers and list(headers)))
-            size += len(key or b"") + len(value or b"")
-            if len(rows) >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
-                yield _table(rows)
-                rows, size = [], 0
-        if rows:
-            yield _table(rows)
+        consumer.assign([TopicPartition(topic, partition, span.first)])
+        for messages in _pieces(consumer, span.first, span.until):
+            yield _table(topic, partition, messages)
     finally:
         consumer.close()
 
 
-def read_messages(consumer: Consumer, until: int) -> Iterator[Message]:
-    """The messages of the one partition that the consumer was given, up to `until` (exclusive) or to its end. Raises KafkaException."""
-    while True:
-        message = consumer.poll(ANSWER_WITHIN_S)
-        error = KafkaError(KafkaError._TIMED_OUT) if message is None else message.error()
-        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+def untold_header(error: Exception) -> bool:
+    """Whether that is what a reader failed at: confluent-kafka cannot tell a header whose name is not UTF-8, and Spark's source can."""
+    return _UNTOLD_HEADER in full_text(error)
+
+
+def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:
+    """The messages of the one partition that the consumer was given, from `first`, up to `until` (exclusive) or to its end.
+
+    Raises KafkaException, also if the broker is silent.
+    """
+    for messages in _pieces(consumer, first, until):
+        yield from messages
+
+
+def _pieces(consumer: Consumer, first: int, until: int) -> Iterator[list[Message]]:
+    """As `read_messages`, as many at a time as there are."""
+    silent_since, at_end = time.monotonic(), False
+    while first < until and not at_end:
+        # No more than are wanted: for those it would wait.
+        heard = consumer.consume(min(_ROWS_AT_ONCE, until - first), _WITHIN_S)
+        if heard:
+            silent_since = time.monotonic()
+        elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        messages = [message for message in heard if message.error() is None]
+        if len(messages) < len(heard):
+            at_end = _ends(consumer, [message.error() for message in heard if message.error() is not None])
+        if messages:
+            first = (messages[-1].offset() or 0) + 1
+            # Where offsets hold no record, others come in their place.
+            wanted = messages if first <= until else [message for message in messages if (message.offset() or 0) < until]
+            if wanted:
+                yield wanted
+
+
+def _ends(consumer: Consumer, errors: Iterable[KafkaError | None]) -> bool:
+    """Whether what was heard instead of messages is the partition's end. Raises KafkaException."""
+    at_end = False
+    for error in errors:
+        if error is None or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # The client looks for its group's coordinator, but nothing is ever asked of the group.
             continue
-        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             (place,) = consumer.assignment()
             raise KafkaException(KafkaError(error.code(), f"{_FORBIDDEN}{place.topic}]"))
         # The last offsets may hold no record; then the end of the partition is all that is heard of them.
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
-        if message is None or error is not None or (message.offset() or 0) >= until:
-            return
-        yield message
+        at_end = True
+    return at_end
 
 
-def _table(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
-    arrays = [pa.array(list(column), kind) for column, kind in zip(zip(*rows, strict=True), _TYPES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, list(RECORD))
+def _headers(message: Message) -> object:
+    try:
+        return message.headers() or None
+    except (SystemError, UnicodeError) as error:
+        raise ValueError(f"{_UNTOLD_HEADER} at offset {message.offset()}") from error
+
+
+def _table(topic: str, partition: int, messages: list[Message]) -> pa.RecordBatch:
+    moments = [message.timestamp() for message in messages]
+    columns = (
+        pa.repeat(pa.scalar(topic, pa.string()), len(messages)),
+        pa.repeat(pa.scalar(partition, pa.int32()), len(messages)),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        # Kafka's own word for no time, as Spark's source has it.
+        pa.array([-1 if kind == TIMESTAMP_NOT_AVAILABLE else moment for kind, moment in moments], pa.int64()),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        pa.array([_headers(message) for message in messages], _HEADERS),
+    )
+    return pa.RecordBatch.from_arrays(list(columns), list(RECORD))

@@ -54,7 +54,7 @@ def _read(consumer: Consumer, topic: str, stretch: Stretch, end: int, ids: set[I
     if first >= until:
         return
     consumer.assign([TopicPartition(topic, stretch.partition, first)])
-    for message in read_messages(consumer, until):
+    for message in read_messages(consumer, first, until):
         headers = dict(message.headers() or [])
         pair_id, revision = _header(headers, "pair-id"), _header(headers, "revision")
         if revision.isdecimal() and (pair_id, int(revision)) in ids:

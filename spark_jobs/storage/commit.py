@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.delta_log import add_files, append
+from spark_jobs.storage.delta_log import add_files, append, has_version
 from spark_jobs.storage.table_files import NewFile
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
@@ -61,6 +61,12 @@ def commit_files(
     """As `commit`, by files that workers have written into the table's folder (`Warehouse.place_for_files`)."""
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
         add_files(warehouse.path(table), files, mode, _app_id(warehouse, step), batch_id, _told(step, batch_id))
+
+
+def is_committed(warehouse: Warehouse, table: str, step: str, batch_id: int) -> bool:
+    """Whether a change of `table` for (`step`, `batch_id`), or a later batch, would be skipped; False where only Delta knows."""
+    with warehouse.at_work_on(table):
+        return has_version(warehouse.path(table), _app_id(warehouse, step), batch_id)
 
 
 def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int) -> None:

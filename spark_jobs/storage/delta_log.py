@@ -228,6 +228,17 @@ def add_files(path: str, files: list[NewFile], mode: str, app_id: str, version: 
         raise ValueError(f"{path} is no folder")
 
 
+def has_version(path: str, app_id: str, version: int) -> bool:
+    """Whether the table at the path has `version`, or a later one, of `app_id`; False if the path is no folder."""
+    table = in_folder(path, of_its_own=True)
+    return table is not None and _has_version(table, app_id, version)
+
+
+def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
+    known = table.transaction_version(app_id)
+    return known is not None and known >= version
+
+
 def _commit_once(
     path: str, change: Callable[[DeltaTable, CommitProperties], None], app_id: str, version: int, told: str
 ) -> bool:
@@ -242,8 +253,7 @@ def _commit_once(
         table = in_folder(path, of_its_own=True)
         if table is None:
             return False
-        known = table.transaction_version(app_id)
-        if known is not None and known >= version:
+        if _has_version(table, app_id, version):
             return True
         try:
             change(table, fenced)

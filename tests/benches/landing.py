@@ -2,8 +2,10 @@
 
     python -m tests.benches.landing [--events 2000000 5000000] [--rounds 5]
 
-Both run `land_batch` whole: ask the broker, read the planned offsets, append, read back and count, record in the ledger. The
-other one leaves the columns empty that parsing fills.
+All run `land_batch` whole: ask the broker, read the planned offsets, append, read back and count, record in the ledger.
+
+without parsing: the same job, but the columns that parsing fills stay empty.
+by Spark, unparsed: Spark's own source reads, and Spark writes; not a byte comes to Python.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from include.local_broker import LocalBroker, create_topics
 from include.local_process import free_port
 from include.pipeline_config import Pipeline, Side
-from spark_jobs import land_events
+from spark_jobs import land_events, landing
 from spark_jobs.broker.records import Span, read_records
+from spark_jobs.pairing.parsing import BodyFields
+from spark_jobs.pairing.parsing_in_bulk import ParsedColumns
 from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import Ledger
 from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
@@ -36,7 +41,7 @@ from tests.timeline import CALLS
 PARTITIONS = 2
 TARGET = 1.4
 _NUMBERS = count(1)
-OURS, UNPARSED = "landing", "without parsing"
+OURS, UNPARSED, BY_SPARK = "landing", "without parsing", "by Spark, unparsed"
 
 
 def on_topics(broker: LocalBroker, events: int) -> Pipeline:
@@ -56,8 +61,14 @@ def on_topics(broker: LocalBroker, events: int) -> Pipeline:
     return pipeline
 
 
-def append_unparsed(warehouse: Warehouse, planned: Any, ranges: Any, side: Side) -> None:
-    """What `land_events` does with one topic, but for the parsing."""
+def parse_nothing(values: pa.Array, record_ts: pa.Array, fields: BodyFields, latest_ts: int) -> ParsedColumns:
+    """In the place of `parse_columns`."""
+    none = pa.nulls(len(values), pa.string())
+    return ParsedColumns([none for _ in fields.key], pa.nulls(len(values), pa.int64()), none, none)
+
+
+def append_by_spark(warehouse: Warehouse, planned: Any, ranges: Any, side: Side) -> None:
+    """What `append_raw` does with one topic, by Spark alone and without the parsing."""
     spans = {(at.topic, at.partition): Span(at.from_offset, at.until_offset) for at in ranges if at.topic == side.topic}
     rows = read_records(warehouse.spark, spans, True).withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
     declared = declared_schema(planned.pipeline, raw_table(side))
@@ -91,7 +102,11 @@ class Landing:
             raise RuntimeError(f"{self.events} events sent, but landed {landed.counts}")
 
     def land_unparsed(self, *prepared: Any) -> None:
-        with mock.patch.object(land_events, "_append_raw", append_unparsed):
+        with mock.patch.object(landing, "parse_columns", parse_nothing):
+            self.land(*prepared)
+
+    def land_by_spark(self, *prepared: Any) -> None:
+        with mock.patch.object(land_events, "append_raw", append_by_spark):
             self.land(*prepared)
 
 
@@ -102,10 +117,12 @@ def main() -> None:
     given = arguments.parse_args()
     with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
         for events in given.events:
-            landing = Landing(spark, folder / "warehouse", on_topics(broker, events), events)
-            times = take_turns({OURS: landing.land, UNPARSED: landing.land_unparsed}, given.rounds, landing.prepare)
+            bench = Landing(spark, folder / "warehouse", on_topics(broker, events), events)
+            candidates = {OURS: bench.land, UNPARSED: bench.land_unparsed, BY_SPARK: bench.land_by_spark}
+            times = take_turns(candidates, given.rounds, bench.prepare)
             show_times(f"{events:,} events, Kafka to raw tables", times)
             show_ratio(times, OURS, UNPARSED, TARGET)
+            show_ratio(times, OURS, BY_SPARK)
 
 
 if __name__ == "__main__":

@@ -279,14 +279,14 @@ def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path
 def test_a_record_landed_twice_is_refused(warehouse, pipeline, send, now, monkeypatch):
     for number in range(70):
         send("a", "u", now - LONG_AGO + number, 1)
-    append = land_events._append_raw
+    append = land_events.append_raw
 
     def twice(warehouse, planned, ranges, side):
         append(warehouse, planned, ranges, side)
         table = warehouse.read(raw_table(side))
         table.where("offset = 66").write.format("delta").mode("append").save(warehouse.path(raw_table(side)))
 
-    monkeypatch.setattr(land_events, "_append_raw", twice)
+    monkeypatch.setattr(land_events, "append_raw", twice)
     with pytest.raises(BrokenInvariant, match=r"planned offsets 0 to 70 \(exclusive\), landed 71 records with 70 different"):
         land(warehouse)
 

@@ -19,7 +19,7 @@ from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.report_quality import BrokenBatch
 from spark_jobs.storage.ledger import PUBLISHED, REPORTED, Ledger
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.storage.tables import Warehouse, raw_table
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 from tests.integration.stages import land, run_all
@@ -109,14 +109,14 @@ def publish_nothing(patch):
 
 
 def lose_records_and_call_them_gaps(patch):
-    read = land_events.with_either_reader
-    patch.setattr(
-        land_events,
-        "with_either_reader",
-        lambda work: read(
-            lambda reader: work(lambda *given: reader(*given).where("topic like '%metrics' or offset % 5 > 0"))
-        ),
-    )
+    append = land_events.append_raw
+
+    def lose(warehouse, planned, ranges, side):
+        append(warehouse, planned, ranges, side)
+        if side == warehouse.pipeline.left:
+            warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name(raw_table(side))} WHERE offset % 5 = 0")
+
+    patch.setattr(land_events, "append_raw", lose)
 
 
 SABOTAGE = {

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from include.warehouse_folder import pages_folder
-from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs import land_events, landing, pair_events, publish_compounds, report_quality
 from spark_jobs.deciding import ways
 from spark_jobs.deciding.ways import decided_batch
 from spark_jobs.job import told_in_one_line
 from spark_jobs.storage import ledger
 from spark_jobs.storage.commit import commit, commit_files, commit_rows
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.tables import LEDGER, Warehouse
+from spark_jobs.storage.tables import LEDGER, Warehouse, raw_table
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.integration.reading import consume, table_rows
 
@@ -143,7 +143,13 @@ def assert_everything_once(warehouse, broker, batches):
 
 RAW, AT_ONCE = ["raw_analytics", "raw_metrics"], ["compound_events", "rejected_events", "open_events"]
 WRITES = {
-    LAND: {"planned": [LEDGER], "raw_analytics": RAW, "raw_metrics": RAW, "landed": [LEDGER]},
+    LAND: {
+        "planned": [LEDGER],
+        "files of raw_analytics": RAW,
+        "raw_analytics": RAW,
+        "raw_metrics": RAW,
+        "landed": [LEDGER],
+    },
     PAIR: {
         "decided": ["compound_events", "open_events"],
         "compound_events": AT_ONCE,
@@ -167,9 +173,21 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
 
         return written
 
-    for module in (land_events, pair_events):
-        monkeypatch.setattr(module, "commit", when_full(commit))
-    monkeypatch.setattr(ways, "commit_files", when_full(commit_files))
+    monkeypatch.setattr(pair_events, "commit", when_full(commit))
+    for module in (landing, ways):
+        monkeypatch.setattr(module, "commit_files", when_full(commit_files))
+
+    def append_when_full(target, planned, ranges, side):
+        left, right = map(raw_table, target.pipeline.sides)
+        if full_before == f"files of {left}":
+            disk.fill()
+        # Else the other side might be landed before the disk is full, and not be written when its turn has come.
+        if raw_table(side) == right and str(full_before).endswith(left):
+            return
+        append_raw(target, planned, ranges, side)
+
+    append_raw = land_events.append_raw
+    monkeypatch.setattr(land_events, "append_raw", append_when_full)
 
     def deciding_when_full(*given):
         if full_before == "decided":
@@ -184,8 +202,8 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
             traffic()
         for step, tables in writes.items():
             full_before = step
-            mine = step if step in tables else LEDGER
-            rows = table_rows(warehouse, mine) if step != "raw_analytics" else []
+            mine = table if (table := step.removeprefix("files of ")) in tables else LEDGER
+            rows = table_rows(warehouse, mine) if mine != "raw_analytics" else []
             # Of the tables that are written at once any may be the one that says it.
             assert told(warehouse, job) in [
                 f"{warehouse.path(table)} cannot be written (No space left on device): free space there; what is done is done, the "
@@ -366,13 +384,13 @@ def assert_each_is_missed(warehouse, told, job, backup, without_ledger):
 
 
 def assert_deleted_in_the_middle(warehouse, told, monkeypatch):
-    def commit_after_deletion(target, table, rows, step, *others, **more):
+    def commit_after_deletion(target, table, files, step, *others, **more):
         if step == "raw_metrics":
             shutil.rmtree(target.path(table))
-        commit(target, table, rows, step, *others, **more)
+        commit_files(target, table, files, step, *others, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(land_events, "commit", commit_after_deletion)
+        patched.setattr(landing, "commit_files", commit_after_deletion)
         assert told(warehouse, LAND).startswith(f"{warehouse.path('raw_metrics')} is gone, but ")
     assert not os.path.exists(warehouse.path("raw_metrics"))
 

@@ -114,7 +114,10 @@ def test_zombies_that_no_lock_keeps_apart_change_nothing(machines, faults):
         faults.release(point)
         status = standing.wait()
         assert machines.state() == before, f"{point}: {standing.told()}"
-        # Whoever only finds that all is done has not failed; the publisher was pushed aside.
+        # Whoever only finds that all is done has not failed; the publisher was pushed aside. A later job of its server may have
+        # cancelled what a zombie was writing beside the write that it stood at.
+        if "OPERATION_CANCELED" in standing.told():
+            continue
         pushed_aside = point == "transaction_half_sent"
         assert status == int(pushed_aside), f"{point}: {standing.told()}"
         assert not pushed_aside or "fenced" in standing.told()

@@ -1,0 +1,155 @@
+"""The two ways in which the records of a topic come into its raw table, each record as it came, with what it says.
+
+By the workers: each reads a span of offsets, parses it, and writes a file of the table; all that comes back are names of files. By Spark:
+its own source reads, only what is parsed travels to Python and back, and Spark writes; twice the time, on any file system.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.pipeline_config import Side
+from spark_jobs.batch_rules import body_fields, latest_ts
+from spark_jobs.broker.offsets import Partition
+from spark_jobs.broker.records import RECORD, Reader, Span, allowed, read_span, untold_header, with_either_reader
+from spark_jobs.broker.settings import Settings, kafka_settings
+from spark_jobs.pairing.parsing import BodyFields
+from spark_jobs.pairing.parsing_in_bulk import ParsedColumns, parse_columns
+from spark_jobs.stages import Stage
+from spark_jobs.storage.commit import commit, commit_files, is_committed
+from spark_jobs.storage.ledger import LedgerRow, OffsetRange
+from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
+from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
+
+OFFSETS_A_TASK = 500_000
+_WRITTEN = "name string, size bigint, stats string"
+_ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64_000_000
+
+# Values and record timestamps in, columns out; fields and the latest timestamp as `parse_columns` has them.
+Parse = Callable[[pa.Array, pa.Array, BodyFields, int], ParsedColumns]
+
+
+class _Share(NamedTuple):
+    """What one task reads."""
+
+    topic: str
+    partition: int
+    span: Span
+
+
+def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
+    """Appends the records of one topic in the ranges to its raw table, once for the batch, the faster way if it can be gone.
+
+    Raises what the broker or the tables refuse.
+    """
+    spans = {
+        (at.topic, at.partition): Span(at.from_offset, at.until_offset)
+        for at in ranges
+        if at.topic == side.topic and at.planned
+    }
+    table = raw_table(side)
+    # What is in the table already may be gone from the broker.
+    if not spans or is_committed(warehouse, table, table, planned.batch_id):
+        return
+    place = warehouse.place_for_files(table)
+    if place is not None:
+        try:
+            return _append_by_workers(warehouse, planned, spans, side, place)
+        except Exception as error:
+            if not untold_header(error):
+                raise
+            print(f"{side.topic} has a header whose name is not UTF-8: all is read by Spark's source", file=sys.stderr)
+    with_either_reader(lambda read: _append_by_spark(warehouse, planned, spans, side, read))
+
+
+def _append_by_workers(
+    warehouse: Warehouse, planned: LedgerRow, spans: Mapping[Partition, Span], side: Side, place: FilePlace
+) -> None:
+    pipeline, table = planned.pipeline, raw_table(side)
+    shares = [
+        _Share(*of, Span(first, min(first + OFFSETS_A_TASK, span.until)))
+        for of, span in spans.items()
+        for first in range(span.first, span.until, OFFSETS_A_TASK)
+    ]
+    latest = latest_ts(pipeline, planned.wall_time)
+    stage = writing_stage(
+        kafka_settings(), shares, place, body_fields(pipeline, side), latest, planned.batch_id, parse_columns
+    )
+    numbers = warehouse.spark.range(0, len(shares), 1, len(shares))
+    written = allowed(lambda: numbers.mapInArrow(stage, _WRITTEN).collect())
+    commit_files(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
+
+
+def writing_stage(
+    settings: Settings, shares: list[_Share], place: FilePlace, fields: BodyFields, latest: int, batch_id: int, parse: Parse
+) -> Stage:
+    """A stage from numbers of shares (`id`) to the files in which their records are by then (`NewFile`)."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                with FileWriter(place.folder) as file:
+                    records = read_span(settings, *shares[number])
+                    for rows in _together(_rows(each, place.schema, fields, latest, batch_id, parse) for each in records):
+                        file.write(rows)
+                    written = file.finish()
+                # Of all the offsets there may be no record left.
+                if written is not None:
+                    yield pa.RecordBatch.from_pylist([written._asdict()])
+
+    return run
+
+
+def _rows(
+    records: pa.RecordBatch, schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int, parse: Parse
+) -> pa.RecordBatch:
+    """Rows of a raw table (columns: `schema`) out of records (`RECORD`)."""
+    parsed = parse(records["value"], records["record_timestamp"], fields, latest)
+    columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
+    columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": parsed.problem}
+    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
+    return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+
+def _together(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches worth a row group."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        rows, size = rows + piece.num_rows, size + piece.nbytes
+        if rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _append_by_spark(
+    warehouse: Warehouse, planned: LedgerRow, spans: Mapping[Partition, Span], side: Side, read: Reader
+) -> None:
+    pipeline, table = planned.pipeline, raw_table(side)
+    declared = declared_schema(pipeline, table)
+    parsed = StructType([field for field in declared.fields if field.name not in (*RECORD, "batch_id")])
+    # Only what is parsed travels to Python, and only what was found in it travels back.
+    parser = _parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time))
+    parse = F.arrow_udf(parser, parsed)  # type: ignore[call-overload]  # its hints forget that a struct can be returned
+    records = read(warehouse.spark, spans, True).withColumn("parsed", parse("value", "record_timestamp"))
+    rows = records.select(*RECORD, "parsed.*", F.lit(planned.batch_id).cast("bigint").alias("batch_id"))
+    commit(warehouse, table, rows, table, planned.batch_id)
+
+
+def _parser(fields: BodyFields, latest: int) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    def parse(values: pa.Array, record_ts: pa.Array) -> pa.Array:
+        parsed = parse_columns(values, record_ts, fields, latest)
+        columns = [parsed.ts, *parsed.key, parsed.payload, parsed.problem]
+        return pa.StructArray.from_arrays(columns, ["ts", *fields.key, "payload", "problem"])
+
+    return parse
