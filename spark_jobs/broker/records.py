@@ -35,8 +35,14 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _WITHIN_S = 0.1
 _ROWS_AT_ONCE = 10_000
 # By itself librdkafka, once it has 64 MB ahead, waits for a second before it fetches more: whoever reads all that it can get waits, too,
-# three times as long as it reads. At the end of a partition nothing more comes, and nobody has to wait for it.
-_READING = {"fetch.queue.backoff.ms": 5, "fetch.wait.max.ms": 10, "check.crcs": True, "enable.partition.eof": True}
+# as long as it reads. At the end of a partition nothing more comes, and nobody has to wait for it. What is fetched ahead at the end of a span
+# is for nothing.
+_READING = {
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 10,
+    "queued.min.messages": 30_000,
+    "check.crcs": True,
+}
 
 
 class Span(NamedTuple):
@@ -133,7 +139,8 @@ def read_span(
     `where_gone`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also if the broker is silent, and
     ValueError at a header whose name is not UTF-8 (`untold_header`).
     """
-    consumer = Consumer(_READING | consumer_settings(settings, "event-pairing.landing") | {"auto.offset.reset": where_gone})
+    required = {"enable.partition.eof": True, "auto.offset.reset": where_gone}
+    consumer = Consumer(_READING | consumer_settings(settings, "event-pairing.landing") | required)
     try:
         consumer.assign([TopicPartition(topic, partition, span.first)])
         for messages in _pieces(consumer, span.first, span.until):
