@@ -201,11 +201,13 @@ def _ends(consumer: Consumer, errors: Iterable[KafkaError | None]) -> bool:
     return at_end
 
 
-def _headers(message: Message) -> object:
+def _headers(messages: list[Message]) -> list[object]:
     try:
-        return message.headers() or None
+        # Called by `map`: at a name that is not UTF-8 the method leaves an exception behind and gives a result all the same, which code
+        # that Python has specialized for such calls does not see; the exception then comes up at whatever is done next.
+        return [each or None for each in map(Message.headers, messages)]
     except (SystemError, UnicodeError) as error:
-        raise ValueError(f"{_UNTOLD_HEADER} at offset {message.offset()}") from error
+        raise ValueError(_UNTOLD_HEADER) from error
 
 
 def _table(topic: str, partition: int, messages: list[Message]) -> pa.RecordBatch:
@@ -218,6 +220,6 @@ def _table(topic: str, partition: int, messages: list[Message]) -> pa.RecordBatc
         pa.array([-1 if kind == TIMESTAMP_NOT_AVAILABLE else moment for kind, moment in moments], pa.int64()),
         pa.array([message.key() for message in messages], pa.binary()),
         pa.array([message.value() for message in messages], pa.binary()),
-        pa.array([_headers(message) for message in messages], _HEADERS),
+        pa.array(_headers(messages), _HEADERS),
     )
     return pa.RecordBatch.from_arrays(list(columns), list(RECORD))
