@@ -33,7 +33,9 @@ _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
 
 # Values and record timestamps in, columns out; fields and the latest timestamp as `parse_columns` has them.
-Parse = Callable[[pa.Array, pa.Array, BodyFields, int], ParsedColumns]
+_Parse = Callable[[pa.Array, pa.Array, BodyFields, int], ParsedColumns]
+# Records (`RECORD`) in, as many rows of a raw table out.
+_MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class _Share(NamedTuple):
@@ -55,9 +57,11 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         if at.topic == side.topic and at.planned
     }
     table = raw_table(side)
-    # What is in the table already may be gone from the broker.
-    if not spans or is_committed(warehouse, table, table, planned.batch_id):
+    if not spans:
         return
+    if is_committed(warehouse, table, table, planned.batch_id):
+        # Skipped like any commit that is made again; but its records are not read again: they may be gone from the broker.
+        return commit_files(warehouse, table, [], table, planned.batch_id)
     place = warehouse.place_for_files(table)
     if place is not None:
         try:
@@ -79,25 +83,21 @@ def _append_by_workers(
         for first in range(span.first, span.until, OFFSETS_A_TASK)
     ]
     latest = latest_ts(pipeline, planned.wall_time)
-    stage = writing_stage(
-        kafka_settings(), shares, place, body_fields(pipeline, side), latest, planned.batch_id, parse_columns
-    )
+    make = _raw_maker(place.schema, body_fields(pipeline, side), latest, planned.batch_id, parse_columns)
+    stage = _writing_stage(kafka_settings(), shares, place.folder, make)
     numbers = warehouse.spark.range(0, len(shares), 1, len(shares))
     written = allowed(lambda: numbers.mapInArrow(stage, _WRITTEN).collect())
     commit_files(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
 
-def writing_stage(
-    settings: Settings, shares: list[_Share], place: FilePlace, fields: BodyFields, latest: int, batch_id: int, parse: Parse
-) -> Stage:
+def _writing_stage(settings: Settings, shares: list[_Share], folder: str, make: _MakeRows) -> Stage:
     """A stage from numbers of shares (`id`) to the files in which their records are by then (`NewFile`)."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                with FileWriter(place.folder) as file:
-                    records = read_span(settings, *shares[number])
-                    for rows in _together(_rows(each, place.schema, fields, latest, batch_id, parse) for each in records):
+                with FileWriter(folder) as file:
+                    for rows in _together(map(make, read_span(settings, *shares[number]))):
                         file.write(rows)
                     written = file.finish()
                 # Of all the offsets there may be no record left.
@@ -107,15 +107,17 @@ def writing_stage(
     return run
 
 
-def _rows(
-    records: pa.RecordBatch, schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int, parse: Parse
-) -> pa.RecordBatch:
-    """Rows of a raw table (columns: `schema`) out of records (`RECORD`)."""
-    parsed = parse(records["value"], records["record_timestamp"], fields, latest)
-    columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
-    columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": parsed.problem}
-    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
-    return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
+def _raw_maker(schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int, parse: _Parse) -> _MakeRows:
+    """Makes rows of a raw table (columns: `schema`)."""
+
+    def rows(records: pa.RecordBatch) -> pa.RecordBatch:
+        parsed = parse(records["value"], records["record_timestamp"], fields, latest)
+        columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
+        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": parsed.problem}
+        columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
+        return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+    return rows
 
 
 def _together(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

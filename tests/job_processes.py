@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from deltalake import DeltaTable
+
 from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
 from include.pipeline_config import Pipeline
 
@@ -129,6 +131,10 @@ class Jobs:
         self.faults.disarm(point)
         assert self.faults.is_reached(point), f"{job} did not come to {point}: {running.told()}"
         return running
+
+    def version(self, table: str) -> int:
+        """The newest one of the table."""
+        return DeltaTable(f"{self.warehouse}/{self.pipeline.name}/{table}").version()
 
     def kill_at(self, job: str, point: str) -> None:
         """Starts the job and kills it at the point."""

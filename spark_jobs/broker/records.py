@@ -34,9 +34,8 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # Whatever has come by then is handed on: at a gigabyte a second, a hundred megabytes.
 _WITHIN_S = 0.1
 _ROWS_AT_ONCE = 10_000
-# By itself librdkafka, once it has 64 MB ahead, waits for a second before it fetches more: whoever reads all that it can get waits, too,
-# as long as it reads. At the end of a partition nothing more comes, and nobody has to wait for it. What is fetched ahead at the end of a span
-# is for nothing.
+# By itself librdkafka, once it has 64 MB ahead, waits for a second before it fetches more: whoever takes all that comes waits as long as it
+# works. At the end of a partition nothing more comes, and nobody has to wait for it. What is fetched beyond a span's end is for nothing.
 _READING = {
     "fetch.queue.backoff.ms": 5,
     "fetch.wait.max.ms": 10,
@@ -173,9 +172,9 @@ def _pieces(consumer: Consumer, first: int, until: int) -> Iterator[list[Message
             silent_since = time.monotonic()
         elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        messages = [message for message in heard if message.error() is None]
-        if len(messages) < len(heard):
-            at_end = _ends(consumer, [message.error() for message in heard if message.error() is not None])
+        errors = [error for message in heard if (error := message.error()) is not None]
+        at_end = _ends(consumer, errors)
+        messages = [message for message in heard if message.error() is None] if errors else heard
         if messages:
             first = (messages[-1].offset() or 0) + 1
             # Where offsets hold no record, others come in their place.
@@ -184,20 +183,19 @@ def _pieces(consumer: Consumer, first: int, until: int) -> Iterator[list[Message
                 yield wanted
 
 
-def _ends(consumer: Consumer, errors: Iterable[KafkaError | None]) -> bool:
-    """Whether what was heard instead of messages is the partition's end. Raises KafkaException."""
+def _ends(consumer: Consumer, errors: Iterable[KafkaError]) -> bool:
+    """Whether what was heard instead of messages has the partition's end among it. Raises KafkaException."""
     at_end = False
     for error in errors:
-        if error is None or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            # The client looks for its group's coordinator, but nothing is ever asked of the group.
-            continue
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             (place,) = consumer.assignment()
             raise KafkaException(KafkaError(error.code(), f"{_FORBIDDEN}{place.topic}]"))
         # The last offsets may hold no record; then the end of the partition is all that is heard of them.
-        if error.code() != KafkaError._PARTITION_EOF:
+        if error.code() == KafkaError._PARTITION_EOF:
+            at_end = True
+        # The client looks for its group's coordinator, but nothing is ever asked of the group.
+        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
             raise KafkaException(error)
-        at_end = True
     return at_end
 
 

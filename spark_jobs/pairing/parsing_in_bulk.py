@@ -52,8 +52,9 @@ def parse_columns(
     if unsure := pc.indices_nonzero(pc.less(pc.fill_null(moments, _NOT_PLAIN), 0)).to_pylist():
         told: list[str | None] = [None] * len(texts)
         parse = message_parser(fields, latest_ts)
-        for row in _not_plain(unsure, ts, records.to_pylist(), latest_ts):
-            parsed = parse(texts[row], records[row].as_py())
+        stamps = records.to_pylist()
+        for row in _not_plain(unsure, ts, stamps, latest_ts):
+            parsed = parse(texts[row], stamps[row])
             for rank, name in enumerate(parsed.key):
                 keys[rank][row] = name
             ts[row], told[row] = parsed.ts, parsed.problem
