@@ -122,5 +122,10 @@ def _check_it_answers(server: str) -> None:
 
 def expect_rows(spark: SparkSession, rows: int) -> None:
     """Has Spark compile its plans if there are many rows to come, interpret them if few. The answers are the same."""
-    for name, value in (_COMPILED if rows >= _MANY_ROWS else _INTERPRETED).items():
+    for name, value in (_COMPILED if is_many(rows) else _INTERPRETED).items():
         spark.conf.set(name, value)
+
+
+def is_many(rows: int) -> bool:
+    """Whether so many rows are worth a look that takes 0.1 s in order to spare something with each of them."""
+    return rows >= _MANY_ROWS

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -28,7 +28,8 @@ from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.pairing.rules import Rules
 from spark_jobs.rewinding.revisions import next_revisions
 from spark_jobs.rewinding.target import CORRECTED_TO
-from spark_jobs.stages import Stage
+from spark_jobs.session import is_many
+from spark_jobs.stages import Stage, only_counted
 from spark_jobs.storage.commit import commit, commit_files
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
@@ -75,7 +76,8 @@ def decided_by_workers(
         by_key(events, rules.key, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).persist(StorageLevel.DISK_ONLY)
     )
     try:
-        told = [json.loads(row["told"]) for row in answers.where(F.col("told").isNotNull()).select("told").collect()]
+        with only_counted(events) if is_many(expected) else nullcontext():
+            told = [json.loads(row["told"]) for row in answers.where(F.col("told").isNotNull()).select("told").collect()]
         outcomes: Counter[str] = Counter()
         for each in told:
             outcomes.update(each["outcomes"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
 
@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include.local_machine import CODEC, REPEATED
+from include.warehouse_folder import local_folder
 
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
+_LONGEST_TEXTS = b"longest texts"
 
 
 class FilePlace(NamedTuple):
@@ -47,6 +49,7 @@ class FileWriter:
         self.least: dict[str, int] = {}
         self.most: dict[str, int] = {}
         self.nulls: dict[str, int] = {}
+        self.longest_texts = 0
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
@@ -77,6 +80,8 @@ class FileWriter:
         for name in rows.schema.names:
             if name in SEARCHED:
                 self._count(name, rows.column(name))
+        texts = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if pa.types.is_string(column.type)]
+        self.longest_texts = max(self.longest_texts, sum(texts))
 
     def _begun(self, schema: pa.Schema) -> pq.ParquetWriter:
         return pq.ParquetWriter(
@@ -109,7 +114,24 @@ class FileWriter:
         if self._writer is None:
             return None
         with self._folder_named():
+            self._writer.add_key_value_metadata({_LONGEST_TEXTS: str(self.longest_texts)})
             self._writer.close()
             size = os.path.getsize(self._path)
         stats = {"numRecords": self.rows, "minValues": self.least, "maxValues": self.most, "nullCount": self.nulls}
         return NewFile(self.name, size, json.dumps(stats))
+
+
+def longest_texts(files: Iterable[str]) -> int | None:
+    """No row of the files (URIs) has texts of more bytes than this together; None if a file does not tell, as those of Spark do not."""
+    longest = 0
+    for file in files:
+        place = local_folder(file)
+        try:
+            told = None if place is None else (pq.read_metadata(place).metadata or {}).get(_LONGEST_TEXTS)
+        except (OSError, pa.ArrowException):
+            # Whoever reads its rows says what is wrong with it.
+            return None
+        if told is None:
+            return None
+        longest = max(longest, int(told))
+    return longest

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow.compute as pc
@@ -243,10 +244,16 @@ def raw_table(side: Side) -> str:
 
 def declared_schema(pipeline: Pipeline, table: str) -> StructType:
     """The declared schema of a table."""
-    schema = StructType.fromDDL(schemas(pipeline)[table])
-    if not isinstance(schema, StructType):
-        raise TypeError(f"{table}: the declaration is no list of columns")
-    return schema
+    return _columns(schemas(pipeline)[table])
+
+
+@cache
+def _columns(declaration: str) -> StructType:
+    # Spark is asked each time, and a job asks a dozen times.
+    columns = StructType.fromDDL(declaration)
+    if not isinstance(columns, StructType):
+        raise TypeError(f"{declaration} is no list of columns")
+    return columns
 
 
 def schemas(pipeline: Pipeline) -> dict[str, str]:

@@ -13,7 +13,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import pair_events
@@ -31,10 +29,11 @@ from spark_jobs.deciding.events import batch_events
 from spark_jobs.deciding.whole_keys import EVENTS_A_TASK
 from spark_jobs.pairing.rules import event_schema
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.commit import commit
+from spark_jobs.stages import only_counted
+from spark_jobs.storage.commit import commit_files
 from spark_jobs.storage.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.table_files import SEARCHED
-from spark_jobs.storage.tables import OPEN, Warehouse, declared_schema, raw_table
+from spark_jobs.storage.table_files import SEARCHED, FileWriter
+from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import bodies, slots
@@ -43,6 +42,7 @@ from tests.timeline import CALLS
 OVER_SHUFFLE, OVER_DUCKDB = 1.6, 2.0
 OURS, SHUFFLE, DUCKDB = "pairing", "shuffle", "duckdb"
 _PARTITIONS = 2
+_ROWS_AT_ONCE = 65_536
 
 
 class Pairing:
@@ -60,22 +60,22 @@ class Pairing:
         return warehouse
 
     def _land(self) -> None:
-        """Fills the raw tables as landing would, a file a topic partition."""
-        staged = self.folder / "staged"
-        offsets = [0, 0]
-        for number, slot in enumerate(slots(self.events, self.now)):
-            for rank, side in enumerate(CALLS.sides):
-                mine = slot.filter(pc.equal(slot.column("side"), rank))
-                (staged / side.payload).mkdir(parents=True, exist_ok=True)
-                pq.write_table(_raw_rows(mine, rank, offsets[rank]), staged / side.payload / f"{number}.parquet")
-                offsets[rank] += mine.num_rows
-        for side in CALLS.sides:
-            table = raw_table(side)
-            declared = declared_schema(CALLS, table)
-            rows = self.spark.read.parquet(str(staged / side.payload))
-            rows = rows.withColumn("headers", F.lit(None).cast(declared["headers"].dataType)).select(declared.fieldNames())
-            commit(self.landed, table, rows.coalesce(_PARTITIONS), table, 1)
-        shutil.rmtree(staged)
+        """Fills the raw tables as landing does, a file a topic partition."""
+        for rank, side in enumerate(CALLS.sides):
+            table, first = raw_table(side), 0
+            place = self.landed.place_for_files(table)
+            if place is None:
+                raise ValueError(f"{self.landed.path(table)} is not for files of workers")
+            with ExitStack() as stack:
+                files = [stack.enter_context(FileWriter(place.folder)) for _ in range(_PARTITIONS)]
+                for slot in slots(self.events, self.now):
+                    rows = _raw_rows(slot.filter(pc.equal(slot.column("side"), rank)), rank, first, place.schema)
+                    for partition, file in enumerate(files):
+                        for batch in rows.filter(pc.equal(rows["partition"], partition)).to_batches(_ROWS_AT_ONCE):
+                            file.write(batch)
+                    first += rows.num_rows
+                written = [file.finish() for file in files]
+            commit_files(self.landed, table, [file for file in written if file], table, 1)
 
     def prepare(self) -> tuple[Warehouse, LedgerRow, LedgerRow]:
         """Empty tables beside the landed ones, and the plan and the `landed` row of the batch."""
@@ -108,28 +108,29 @@ class Pairing:
         expect_rows(self.spark, self.events)
         schema = from_arrow_schema(event_schema(CALLS.key))
         tasks = max(2, self.events // EVENTS_A_TASK)
-        rows = batch_events(warehouse, planned).repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
+        events = batch_events(warehouse, planned)
+        rows = events.repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
         searched = ",".join(name for name in SEARCHED if name in schema.fieldNames())
-        rows.write.format("delta").option("delta.dataSkippingStatsColumns", searched).save(f"{warehouse.root}/shuffled")
+        with only_counted(events):
+            rows.write.format("delta").option("delta.dataSkippingStatsColumns", searched).save(f"{warehouse.root}/shuffled")
 
 
-def _raw_rows(events: pa.Table, side: int, first_offset: int) -> pa.Table:
-    """The events as rows of a raw table, alternately in two partitions."""
+def _raw_rows(events: pa.Table, side: int, first_offset: int, schema: pa.Schema) -> pa.Table:
+    """The events as rows of a raw table, alternately in the partitions."""
     keys, values = bodies(events, CALLS, side)
     place = first_offset + np.arange(events.num_rows)
-    return pa.table(
-        {
-            "topic": pa.array([CALLS.sides[side].topic] * events.num_rows),
-            "partition": pa.array(place % _PARTITIONS, pa.int32()),
-            "offset": pa.array(place // _PARTITIONS),
-            "record_timestamp": events.column("ts"),
-            "key": keys,
-            "value": values,
-            **{name: events.column(name) for name in ("ts", *CALLS.key, "payload")},
-            "problem": pa.nulls(events.num_rows, pa.string()),
-            "batch_id": pa.array(np.ones(events.num_rows, dtype=np.int64)),
-        }
-    )
+    columns = {
+        "topic": pa.array([CALLS.sides[side].topic] * events.num_rows),
+        "partition": place % _PARTITIONS,
+        "offset": place // _PARTITIONS,
+        "record_timestamp": events.column("ts"),
+        "key": keys,
+        "value": values,
+        **{name: events.column(name) for name in ("ts", *CALLS.key, "payload")},
+        **{name: pa.nulls(events.num_rows, schema.field(name).type) for name in ("headers", "problem")},
+        "batch_id": np.ones(events.num_rows, dtype=np.int64),
+    }
+    return pa.table({name: columns[name] for name in schema.names}).cast(schema)
 
 
 def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

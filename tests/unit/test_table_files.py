@@ -17,7 +17,7 @@ from include.local_machine import REPEATED
 from spark_jobs.problems import JobProblem
 from spark_jobs.storage.delta_log import add_files, create, place_for_files
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.table_files import FileWriter
+from spark_jobs.storage.table_files import FileWriter, longest_texts
 
 SCHEMA = (
     StructType()
@@ -89,6 +89,28 @@ def test_files_are_as_spark_is_told_to_write_them(path):
     assert {column.compression for column in columns} == {"ZSTD"}
     with_dictionary = {column.path_in_schema for column in columns if column.has_dictionary_page}
     assert with_dictionary == {"batch_id", "topic"} < set(REPEATED)
+
+
+def test_files_tell_how_long_the_texts_of_a_row_can_be(path, tmp_path):
+    long = batch(1).set_column(4, "payload", pa.array(["ä" * 30]))
+    nothing = batch(1).set_column(4, "payload", pa.nulls(1, pa.string()))
+    files = [
+        f"file://{path.replace(' ', '%20')}/{written(path, *each).name}" for each in ([nothing, long], [batch(10, 200)])
+    ]
+    # The topic's one letter with them.
+    assert [longest_texts([file]) for file in files] == [61, 10]
+    assert longest_texts(files) == 61
+    assert longest_texts([]) == 0
+
+
+def test_files_that_cannot_tell_do_not(path, tmp_path):
+    ours, spark, broken = (str(tmp_path / name) for name in ("ours", "spark", "broken"))
+    Path(ours).symlink_to(Path(path, written(path, batch(1)).name))
+    pq.write_table(pa.table({"payload": ["x"]}), spark)
+    Path(broken).write_bytes(b"PAR1")
+    assert longest_texts([ours]) is not None
+    for other in (spark, broken, f"{tmp_path}/gone", "s3://bucket/file.parquet"):
+        assert longest_texts([ours, other]) is None
 
 
 def test_nothing_to_write_is_no_file(path):

@@ -1,0 +1,70 @@
+"""Rows that are all small are only counted on their way to Python; what may be large is sized, so that no batch outgrows a worker."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs.stages import only_counted
+from spark_jobs.storage.table_files import FileWriter
+
+ROWS = 20_000
+SIZED, COUNTED = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def rows_of(spark, folder, texts):
+    """Rows with the texts, by files of ours; Spark reads them in one task."""
+    folder.mkdir(exist_ok=True)
+    with FileWriter(str(folder)) as file:
+        for text, times in texts:
+            file.write(pa.record_batch({"payload": pa.array([text] * times)}))
+        file.finish()
+    return spark.read.schema("payload string").parquet(str(folder)).coalesce(1)
+
+
+def sizes(rows):
+    """Rows and bytes of each batch that a worker gets."""
+
+    def told(batches):
+        for batch in batches:
+            yield pa.record_batch({"rows": [batch.num_rows], "bytes": [batch.nbytes]})
+
+    return [tuple(row) for row in rows.mapInArrow(told, "rows bigint, bytes bigint").collect()]
+
+
+def settings(spark):
+    return {name: spark.conf.get(name) for name in (SIZED, COUNTED)}
+
+
+def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(spark, tmp_path):
+    rows = rows_of(spark, tmp_path, [("small", ROWS)])
+    spark.conf.set(COUNTED, "300")
+    spark.conf.set(SIZED, "1kb")
+    before = settings(spark)
+    try:
+        with only_counted(rows):
+            assert [number for number, _ in sizes(rows)] == [10_000, 10_000]
+        assert settings(spark) == before
+        with pytest.raises(ZeroDivisionError), only_counted(rows):
+            raise ZeroDivisionError
+        assert settings(spark) == before
+        assert len(sizes(rows)) > 10
+    finally:
+        for name in before:
+            spark.conf.unset(name)
+
+
+def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
+    rows = rows_of(spark, tmp_path, [("small", 1), ("x" * 10_000, ROWS)])
+    with only_counted(rows):
+        found = sizes(rows)
+    assert sum(number for number, _ in found) == ROWS + 1
+    assert max(size for _, size in found) < 80_000_000
+
+
+def test_rows_of_files_that_do_not_tell_are_sized(spark, tmp_path):
+    spark.range(5).selectExpr("repeat('x', 10) AS payload").write.parquet(f"{tmp_path}/by spark")
+    rows = spark.read.parquet(f"{tmp_path}/by spark").unionAll(rows_of(spark, tmp_path / "ours", [("small", 1)]))
+    before = settings(spark)
+    with only_counted(rows):
+        assert settings(spark) == before
