@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
@@ -118,6 +120,22 @@ def _check_it_answers(server: str) -> None:
         raise NoSparkServer(
             f"no Spark server answers at {REMOTE_VARIABLE}={server} ({error}): start it, or unset the variable"
         ) from None
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The settings hold while the block runs: on a server that stays up the session is the next job's, too."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def expect_rows(spark: SparkSession, rows: int) -> None:

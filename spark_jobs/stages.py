@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from spark_jobs.session import with_settings
 from spark_jobs.storage.table_files import longest_texts
 
 # For `mapInArrow`: batches in, batches out.
@@ -32,12 +33,5 @@ def only_counted(rows: DataFrame) -> Iterator[None]:
     if longest is None or longest * _ROWS_AT_ONCE > _BYTES_AT_ONCE:
         yield
         return
-    settings = rows.sparkSession.conf
-    before = {name: str(settings.get(name)) for name in _COUNTED}
-    try:
-        for name, value in _COUNTED.items():
-            settings.set(name, value)
+    with with_settings(rows.sparkSession, _COUNTED):
         yield
-    finally:
-        for name, value in before.items():
-            settings.set(name, value)

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from spark_jobs.fault_points import fault_point
 from spark_jobs.storage.tables import CHECKPOINT_EVERY, Warehouse
 
 _MB = 1024 * 1024
 _NEVER = "1000000000"
 # Files that are smaller are put together, up to so much: what was put together once is seldom rewritten.
-_SETTINGS = {
+MAINTENANCE_SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 * _MB),
     "spark.databricks.delta.optimize.maxFileSize": str(128 * _MB),
     # By default VACUUM starts 10,000 tasks to list a folder.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
-
-
-@contextmanager
-def maintenance_settings(warehouse: Warehouse) -> Iterator[None]:
-    """Holds while the block runs: on a server that stays up the session is the next job's, too."""
-    conf = warehouse.spark.conf
-    before: dict[str, str | None] = {name: conf.get(name, None) for name in _SETTINGS}
-    try:
-        for name, value in _SETTINGS.items():
-            conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                conf.unset(name)
-            else:
-                conf.set(name, old)
 
 
 def compact(warehouse: Warehouse, table: str) -> int:
