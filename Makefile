@@ -73,8 +73,9 @@ bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million even
 bench-growth: setup ## time per event and memory from 0.5 to 20 million events (20 minutes)
 	@$(VENV_PYTHON) -m tests.benches.growth
 
-bench-shapes: setup ## pairing on hostile shapes: time, growth and memory of each (10 minutes)
+bench-shapes: setup ## hostile shapes, by a worker alone and on the whole way: time, growth and memory of each (25 minutes)
 	@$(VENV_PYTHON) -m tests.hostile_shapes
+	@$(VENV_PYTHON) -m tests.benches.shapes
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery

@@ -21,7 +21,7 @@ from spark_jobs.broker.records import RECORD, Reader, Span, allowed, read_span, 
 from spark_jobs.broker.settings import Settings, kafka_settings
 from spark_jobs.pairing.parsing import BodyFields
 from spark_jobs.pairing.parsing_in_bulk import ParsedColumns, parse_columns
-from spark_jobs.stages import Stage
+from spark_jobs.stages import Stage, give_back_memory
 from spark_jobs.storage.commit import commit, commit_files, is_committed
 from spark_jobs.storage.ledger import LedgerRow, OffsetRange
 from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
@@ -100,6 +100,7 @@ def _writing_stage(settings: Settings, shares: list[_Share], folder: str, make: 
                     for rows in _together(map(make, read_span(settings, *shares[number]))):
                         file.write(rows)
                     written = file.finish()
+                give_back_memory()
                 # Of all the offsets there may be no record left.
                 if written is not None:
                     yield pa.RecordBatch.from_pylist([written._asdict()])

@@ -105,6 +105,8 @@ def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.databricks.delta.writeChecksumFile.enabled", "false")
     # What is cached is read three times and gone: compressing it costs more than the disk it saves.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+    # Of large rows; ordinary ones do not come to so much. What is on its way to Python takes several times that, outside the heap.
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "16mb")
     expect_rows(spark, 0)
     return spark
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,6 +17,8 @@ from spark_jobs.storage.table_files import longest_texts
 # For `mapInArrow`: batches in, batches out.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+# What a worker has after any task on messages of ordinary size.
+_KEPT_BYTES = 500_000_000
 _ROWS_AT_ONCE = 10_000
 _BYTES_AT_ONCE = 64_000_000
 _COUNTED = {
@@ -35,3 +40,15 @@ def only_counted(rows: DataFrame) -> Iterator[None]:
         return
     with with_settings(rows.sparkSession, _COUNTED):
         yield
+
+
+def give_back_memory() -> None:
+    """Called at the end of a task: what allocators keep of large payloads would come on top of what the worker's next task needs.
+
+    Below half a gigabyte nothing is done, for fetching it again would take longer than all else that a task does by the way.
+    """
+    if int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > _KEPT_BYTES:
+        pa.default_memory_pool().release_unused()
+        # Of the C library, which librdkafka and Python ask; not every one has it.
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

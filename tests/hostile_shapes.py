@@ -5,7 +5,8 @@
 Runs what a Spark worker runs on each shape, at a quarter of its size and at its size, each three times in a fresh process, and
 prints the least CPU seconds (user time: what the kernel takes to hand out memory is the machine's affair, and the memory is
 shown), their growth, and peak memory. Exit 1 if an answer is wrong, if four times the events take more than five times the time and
-more than a second, or if a process needs more than 3 GB. What Spark does around the worker is not in these figures.
+more than a second, or if a process needs more than 3 GB. What Kafka and Spark do around the worker is not in these
+figures: tests/benches/shapes.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
+from include.pipeline_config import Pipeline
 from spark_jobs.deciding.ways import writing_stage
 from spark_jobs.deciding.whole_keys import KEY_HASH, PACKED
 from spark_jobs.pairing.outcomes import Outcome
@@ -36,6 +38,9 @@ from tests.hostile_events import SHAPES, Events, Shape
 from tests.timeline import CALLS
 from tests.unit.test_doc_examples import arrow_fields
 
+# Columns of outcomes: which one it is, and the numbers of the left event and the right one.
+SIDES = ["left_offset", "right_offset"]
+OUTCOME = ["outcome", *SIDES]
 MAX_GROWTH = 5.0
 MAX_MB = 3_000
 
@@ -88,30 +93,37 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
         seconds = _user_seconds() - begin - making
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         written = {table: dataset(place.folder, format="parquet") for table, place in places.items()}
-        return {"seconds": seconds, "peak_mb": peak, "exact": _exact(_outcomes(written, refused, told, events), events)}
+        return {"seconds": seconds, "peak_mb": peak, "exact": exact(_outcomes(written, refused, told, events), events)}
 
 
 def _outcomes(written: dict[str, Dataset], refused: list[pa.RecordBatch], told: pa.RecordBatch, events: Events) -> pa.Table:
-    """What a worker wrote and told, as outcomes with the offsets of their two sides."""
-    columns = ["outcome", "left_offset", "right_offset"]
+    """What a worker wrote and told, as outcomes with the numbers of their two sides."""
     found = []
     if written[COMPOUNDS].schema.names:
-        found.append(written[COMPOUNDS].to_table(["kind", *columns[1:]]).rename_columns(columns))
-    single = [batch.select(["reason", "topic", "offset"]) for batch in refused]
+        found.append(written[COMPOUNDS].to_table(["kind", *SIDES]).rename_columns(OUTCOME))
     if written[OPEN].schema.names:
         rows = written[OPEN].to_table(["topic", "offset"])
-        single.append(rows.add_column(0, "reason", pa.repeat(str(Outcome.OPEN), rows.num_rows)))
-    for rows in single:
-        is_left, nothing = pc.equal(rows["topic"], CALLS.left.topic), pa.scalar(None, pa.int64())
-        sides = [pc.if_else(is_left, rows["offset"], nothing), pc.if_else(is_left, nothing, rows["offset"])]
-        found.append(pa.table([rows["reason"], *sides], columns))
+        found.append(one_sided(rows, pa.repeat(str(Outcome.OPEN), rows.num_rows), CALLS))
+    found += [one_sided(rows, rows["reason"], CALLS) for rows in refused]
+    collapsed = json.loads(told["told"][0].as_py())["outcomes"].get(Outcome.COLLAPSED, 0)
+    return with_collapsed(found, collapsed, events)
+
+
+def one_sided(rows: pa.Table | pa.RecordBatch, outcome: pa.Array, pipeline: Pipeline) -> pa.Table:
+    """Rows of single events (`topic`, `offset`) as outcomes."""
+    is_left, nothing = pc.equal(rows["topic"], pipeline.left.topic), pa.scalar(None, pa.int64())
+    sides = [pc.if_else(is_left, rows["offset"], nothing), pc.if_else(is_left, nothing, rows["offset"])]
+    return pa.table([outcome, *sides], OUTCOME)
+
+
+def with_collapsed(found: list[pa.Table], number: int, events: Events) -> pa.Table:
+    """The outcomes and those of collapsed events, of which only the number is told: all that are in no other, if they are so many."""
     seen = np.concatenate([column.drop_null().to_numpy() for rows in found for column in rows.columns[1:]])
     collapsed = np.setdiff1d(np.arange(len(events.ts)), seen)
-    # Of these only the number is told.
-    if len(collapsed) == json.loads(told["told"][0].as_py())["outcomes"].get(Outcome.COLLAPSED, 0):
+    if len(collapsed) == number:
         is_left = events.side[collapsed] == LEFT
         sides = [pa.array(collapsed, mask=~is_left), pa.array(collapsed, mask=is_left)]
-        found.append(pa.table([pa.repeat(str(Outcome.COLLAPSED), len(collapsed)), *sides], columns))
+        found = [*found, pa.table([pa.repeat(str(Outcome.COLLAPSED), number), *sides], OUTCOME)]
     return pa.concat_tables(found)
 
 
@@ -126,7 +138,8 @@ def _packed(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
     return packed.append_column(KEY_HASH, numbers.take(encoded.indices))
 
 
-def _exact(outcomes: pa.Table, events: Events) -> bool:
+def exact(outcomes: pa.Table, events: Events) -> bool:
+    """Whether the outcomes are those that are known beforehand."""
     left, right = (outcomes.column(f"{side}_offset").fill_null(-1).to_numpy() for side in ("left", "right"))
     is_pair = pc.equal(outcomes.column("outcome"), "pair").to_numpy()
     partner = np.full(len(events.ts), -1)

@@ -12,8 +12,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
@@ -31,9 +33,11 @@ _SCHEMA = (
     "headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>"
 )
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# Whatever has come by then is handed on: at a gigabyte a second, a hundred megabytes.
+# Whatever has come by then is taken: at a gigabyte a second, a hundred megabytes, or more where a megabyte was hundreds before its compression.
 _WITHIN_S = 0.1
 _ROWS_AT_ONCE = 10_000
+# Handed on in pieces, as columns and parsed it is several times its size.
+_BYTES_AT_ONCE = 16_000_000
 # By itself librdkafka, once it has 64 MB ahead, waits for a second before it fetches more: whoever takes all that comes waits as long as it
 # works. At the end of a partition nothing more comes, and nobody has to wait for it. What is fetched beyond a span's end is for nothing.
 _READING = {
@@ -133,7 +137,7 @@ def _reader(settings: Settings, where_gone: str) -> Stage:
 def read_span(
     settings: Settings, topic: str, partition: int, span: Span, where_gone: str = "error"
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of a span (`RECORD`), in their order, in pieces of a few megabytes.
+    """The committed records of a span (`RECORD`), in their order, in pieces of at most some megabytes.
 
     `where_gone`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also if the broker is silent, and
     ValueError at a header whose name is not UTF-8 (`untold_header`).
@@ -143,7 +147,8 @@ def read_span(
     try:
         consumer.assign([TopicPartition(topic, partition, span.first)])
         for messages in _pieces(consumer, span.first, span.until):
-            yield _table(topic, partition, messages)
+            for part in _parts(messages):
+                yield _table(topic, partition, part)
     finally:
         consumer.close()
 
@@ -181,6 +186,16 @@ def _pieces(consumer: Consumer, first: int, until: int) -> Iterator[list[Message
             wanted = messages if first <= until else [message for message in messages if (message.offset() or 0) < until]
             if wanted:
                 yield wanted
+
+
+def _parts(messages: list[Message]) -> Iterator[list[Message]]:
+    sizes = list(map(len, messages))
+    if sum(sizes) <= _BYTES_AT_ONCE:
+        yield messages
+        return
+    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _BYTES_AT_ONCE)) + 1
+    for begin, end in pairwise([0, *cuts.tolist(), len(messages)]):
+        yield messages[begin:end]
 
 
 def _ends(consumer: Consumer, errors: Iterable[KafkaError]) -> bool:

@@ -29,7 +29,7 @@ from spark_jobs.pairing.rules import Rules
 from spark_jobs.rewinding.revisions import next_revisions
 from spark_jobs.rewinding.target import CORRECTED_TO
 from spark_jobs.session import is_many
-from spark_jobs.stages import Stage, only_counted
+from spark_jobs.stages import Stage, give_back_memory, only_counted
 from spark_jobs.storage.commit import commit, commit_files
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
@@ -114,6 +114,7 @@ def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mappi
                     yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
             told: dict[str, object] = {"outcomes": counted, "landed_in": sorted(landed_in)}
             told |= {COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
+        give_back_memory()
         yield pa.RecordBatch.from_pylist([{"told": json.dumps(told)}], schema=_ANSWER)
 
     return run

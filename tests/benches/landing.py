@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -44,19 +45,24 @@ _NUMBERS = count(1)
 OURS, UNPARSED, BY_SPARK = "landing", "without parsing", "by Spark, unparsed"
 
 
-def on_topics(broker: LocalBroker, events: int) -> Pipeline:
-    """The shipped pipeline on topics of its own, which hold that many events when this returns."""
+def bench_topics(broker: LocalBroker, settings: Mapping[str, str] | None = None) -> Pipeline:
+    """The shipped pipeline on empty topics of its own, which have these settings."""
     os.environ["PAIRING_KAFKA"] = json.dumps({"bootstrap.servers": broker.bootstrap})
     name = f"bench{next(_NUMBERS)}"
     topics = {side: f"{name}-{side}" for side in ("analytics", "metrics", "output")}
-    create_topics(broker.bootstrap, dict.fromkeys(topics.values(), PARTITIONS), {"retention.ms": "-1"})
-    pipeline = replace(
+    create_topics(broker.bootstrap, dict.fromkeys(topics.values(), PARTITIONS), {"retention.ms": "-1", **(settings or {})})
+    return replace(
         CALLS,
         name=name,
         left=Side(topics["analytics"], "analytics"),
         right=Side(topics["metrics"], "metrics"),
         output_topic=topics["output"],
     )
+
+
+def on_topics(broker: LocalBroker, events: int) -> Pipeline:
+    """The pipeline of `bench_topics`; the topics hold that many events when this returns."""
+    pipeline = bench_topics(broker)
     send(broker.bootstrap, pipeline, events, time.time_ns() // 1_000_000)
     return pipeline
 

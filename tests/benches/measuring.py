@@ -77,13 +77,15 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def spark_of_two_cores(folder: Path) -> Iterator[Any]:
-    """The project's session on local[2], with the JVM's own choice of compilers, as on a cluster."""
+def spark_of_two_cores(folder: Path, as_shipped: bool = False) -> Iterator[Any]:
+    """The project's session on local[2], with the JVM's own choice of compilers, as on a cluster; or with the settings of `make setup`."""
     environment = project_environment()
     os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH", "SPARK_LOCAL_IP")})
-    settings = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC", "spark.local.dir": str(folder / "spark")}
+    settings = {"spark.local.dir": str(folder / "spark")}
+    if not as_shipped:
+        settings |= {"spark.driver.memory": HEAP, "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
     options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] --driver-memory {HEAP} {options} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] {options} pyspark-shell"
     from spark_jobs.session import spark_session
 
     session = spark_session("bench", "bench")

@@ -286,6 +286,16 @@ def test_both_readers_give_the_same_records(warehouse, generous, deliver):
     assert read(records.read_any_records) == rows
 
 
+def test_large_records_come_in_small_pieces_even_if_all_are_fetched_at_once(broker, generous, deliver):
+    # Compressed they are less than the client fetches at a time; what is handed on at a time is parsed, and written as a row group.
+    values = [f"{number} ".ljust(FIVE_MB).encode() for number in range(12)]
+    sent = deliver([Message(0, b"k", value, [], 0) for value in (*values, None)])
+    (topic, partition), span = (sent[0].topic, sent[0].partition), records.Span(sent[0].offset, sent[-1].offset + 1)
+    pieces = list(records.read_span({"bootstrap.servers": broker.bootstrap}, topic, partition, span))
+    assert [value for piece in pieces for value in piece["value"].to_pylist()] == [*values, None]
+    assert max(piece.nbytes for piece in pieces) < 22_000_000
+
+
 def send_header(bootstrap, topic, name, value):
     """Sends a body with a header whose name is any bytes, as a client in C can."""
     found = glob.glob(f"{Path(confluent_kafka.__file__).parent.parent}/confluent_kafka.libs/librdkafka*")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
-from spark_jobs.stages import only_counted
+from spark_jobs.stages import give_back_memory, only_counted
 from spark_jobs.storage.table_files import FileWriter
 
 ROWS = 20_000
@@ -68,3 +71,19 @@ def test_rows_of_files_that_do_not_tell_are_sized(spark, tmp_path):
     before = settings(spark)
     with only_counted(rows):
         assert settings(spark) == before
+
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1_000_000
+
+
+def test_what_a_large_task_has_left_behind_is_given_back():
+    # Too small to be the system's own blocks, and the last one keeps all below it from being given back by themselves.
+    blocks = [b"x" * (100_000 + number % 2) for number in range(8_000)]
+    last = blocks.pop()
+    del blocks
+    before = resident_mb()
+    assert before > 800
+    give_back_memory()
+    assert resident_mb() < before - 600
+    assert last

@@ -1,0 +1,164 @@
+"""The hostile shapes (`tests/hostile_events.py`) on the whole way: from Kafka, landed, paired and published by Spark (`make bench-shapes`).
+
+    python -m tests.benches.shapes [NAME …]
+
+Spark has the settings of `make setup`. Prints the seconds of the three jobs in a warm application, how they grow from a quarter of
+the size, and the peak memory of the largest Python worker and of Spark's JVM, which is driver and executor in one. Exit 1 if an
+answer is wrong, if four times the events take more than five times the time, or if a process needs more than 3 GB.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from include.local_broker import LocalBroker, admin_client
+from include.local_process import free_port
+from include.pipeline_config import Pipeline
+from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs.pairing.outcomes import Outcome
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse
+from tests.benches.landing import bench_topics
+from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
+from tests.hostile_events import SHAPES, Events, Shape
+from tests.hostile_shapes import MAX_GROWTH, MAX_MB, OUTCOME, SIDES, exact, one_sided, with_collapsed
+
+TAKEN = 12_000_000
+_DAY_MS = 86_400_000
+_QUEUED_MB = 200
+
+
+class Ran(NamedTuple):
+    """One shape at one size."""
+
+    land_s: float
+    pair_s: float
+    publish_s: float
+    peak: PeakMemory
+    exact: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.land_s + self.pair_s + self.publish_s
+
+
+def send(bootstrap: str, pipeline: Pipeline, shape: Shape, events: Events) -> None:
+    """Sends each event to partition 0 of its side's topic, all of them over for a day."""
+    settings = {"bootstrap.servers": bootstrap, "message.max.bytes": TAKEN, "linger.ms": 20, "compression.type": "lz4"}
+    # A retry must not change the order, by which the events are known again.
+    settings |= {"queue.buffering.max.kbytes": 1_024 * _QUEUED_MB, "enable.idempotence": True}
+    producer = Producer(settings)
+    shift = time.time_ns() // 1_000_000 - _DAY_MS - int(events.ts.max())
+    columns = (events.user.tolist(), (events.ts + shift).tolist(), events.side.tolist())
+    for number, (user, ts, side) in enumerate(zip(*columns, strict=True)):
+        name, text = str(user).ljust(shape.key_bytes, "u"), str(number) if shape.distinct else ""
+        field = pipeline.sides[side].payload
+        body = f'{{"user1":"{name}","user2":"v","timestamp":{ts},"{field}":"{text.ljust(shape.payload_bytes)}"}}'
+        while True:
+            try:
+                producer.produce(pipeline.sides[side].topic, body, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    if producer.flush(60):
+        raise RuntimeError(f"the broker at {bootstrap} did not take all events")
+
+
+def run(spark: Any, folder: Path, broker: LocalBroker, shape: Shape, size: int) -> Ran:
+    """Lands, pairs and publishes one batch of the shape."""
+    events, rules = shape.events(size), shape.rules
+    pipeline = replace(
+        bench_topics(broker, {"max.message.bytes": str(TAKEN)}),
+        tolerance_ms=rules.tolerance_ms,
+        gap_ms=rules.gap_ms,
+        grace_ms=rules.grace_ms,
+        max_session_ms=rules.max_session_ms,
+        matching=rules.matching,
+        drop_duplicates=rules.drop_duplicates,
+    )
+    send(broker.bootstrap, pipeline, shape, events)
+    warehouse = Warehouse(spark, str(folder / "warehouse"), pipeline)
+    warehouse.create_missing()
+    ledger = Ledger(warehouse)
+    planned = land_events.plan_batch(warehouse, ledger, None, size)
+    gc.collect()
+    with PeakMemory() as peak:
+        moments = [time.perf_counter()]
+        landed = land_events.land_batch(warehouse, ledger, planned)
+        moments.append(time.perf_counter())
+        paired = pair_events.pair_batch(warehouse, ledger, planned, landed)
+        moments.append(time.perf_counter())
+        publish_compounds.main(warehouse)
+        moments.append(time.perf_counter())
+    right = exact(_outcomes(warehouse, paired.counts[str(Outcome.COLLAPSED)], events), events)
+    topics = [*(side.topic for side in pipeline.sides), pipeline.output_topic]
+    admin = admin_client(broker.bootstrap)
+    for answer in admin.delete_topics(topics).values():
+        answer.result()
+    shutil.rmtree(folder / "warehouse")
+    return Ran(*np.diff(moments), peak, right)
+
+
+def _outcomes(warehouse: Warehouse, collapsed: int, events: Events) -> pa.Table:
+    """What is in the tables, as outcomes with the numbers of the events, which each side's offsets count by themselves."""
+
+    def rows(table: str, *columns: str) -> pa.Table:
+        return DeltaTable(warehouse.path(table)).to_pyarrow_table(columns=list(columns))
+
+    still_open, rejected = rows(OPEN, "topic", "offset"), rows(REJECTED, "reason", "topic", "offset")
+    found = [
+        rows(COMPOUNDS, "kind", *SIDES).rename_columns(OUTCOME),
+        one_sided(still_open, pa.repeat(str(Outcome.OPEN), still_open.num_rows), warehouse.pipeline),
+        one_sided(rejected, rejected["reason"], warehouse.pipeline),
+    ]
+    numbers = [pa.array(np.flatnonzero(events.side == side)) for side in (0, 1)]
+    told = [
+        pa.table(
+            [of["outcome"], *(number.take(of[side].combine_chunks()) for number, side in zip(numbers, SIDES, strict=True))],
+            OUTCOME,
+        )
+        for of in found
+    ]
+    return with_collapsed(told, collapsed, events)
+
+
+def main(names: list[str]) -> int:
+    """Prints a line a shape; gives the exit status."""
+    failed = False
+    with (
+        scratch() as folder,
+        LocalBroker(folder / "broker", free_port()) as broker,
+        spark_of_two_cores(folder, as_shipped=True) as spark,
+    ):
+        run(spark, folder, broker, SHAPES["dense"], 100_000)
+        print(f"{'shape':24} {'events':>9} {'land':>6} {'pair':>6} {'publish':>8} {'growth':>7} {'worker':>7} {'JVM':>6}")
+        for name in names:
+            shape = SHAPES[name]
+            quarter, whole = (run(spark, folder, broker, shape, size) for size in (shape.size // 4, shape.size))
+            growth = whole.seconds / quarter.seconds
+            wrong = [] if quarter.exact and whole.exact else ["wrong answer"]
+            wrong += ["grows too fast"] if growth > MAX_GROWTH else []
+            wrong += ["too much memory"] if max(whole.peak.worker_mb, whole.peak.jvm_mb) > MAX_MB else []
+            failed |= bool(wrong)
+            times = f"{whole.land_s:>6.1f} {whole.pair_s:>6.1f} {whole.publish_s:>8.1f} {growth:>7.1f}"
+            memory = f"{whole.peak.worker_mb:>7.0f} {whole.peak.jvm_mb:>6.0f}"
+            print(f"{name:24} {shape.size:>9} {times} {memory}  {shape.says}: {', '.join(wrong) or 'exact'}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    if unknown := [name for name in sys.argv[1:] if name not in SHAPES]:
+        sys.exit(f"no such shape: {', '.join(unknown)} (there are: {', '.join(SHAPES)})")
+    sys.exit(main(sys.argv[1:] or list(SHAPES)))
