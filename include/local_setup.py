@@ -103,6 +103,10 @@ def fetch_jars(program: str, lock: IO[str]) -> None:
     new.rename(JARS)
 
 
+# Else each thread keeps a buffer outside the heap as large as the largest batch of rows that it ever handed over to Python.
+SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
+
+
 def spark_defaults() -> str:
     """Spark's settings for small batches on one machine, all on loopback. A cluster brings its own."""
     settings = {
@@ -112,10 +116,8 @@ def spark_defaults() -> str:
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A server that stays up fills the 48 MB that C1 has by default, and then everything new is interpreted. And each thread would keep
-        # a buffer outside the heap as large as the largest batch of rows that it ever handed over to Python.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m "
-        "-Djdk.nio.maxCachedBufferSize=1048576",
+        # A server that stays up fills the 48 MB that C1 has by default, and then everything new is interpreted.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m {SMALL_BUFFERS}",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
         "spark.databricks.delta.snapshotPartitions": 2,

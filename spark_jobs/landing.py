@@ -94,13 +94,13 @@ def _writing_stage(settings: Settings, shares: list[_Share], folder: str, make: 
     """A stage from numbers of shares (`id`) to the files in which their records are by then (`NewFile`)."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        give_back_memory()
         for batch in batches:
             for number in batch["id"].to_pylist():
                 with FileWriter(folder) as file:
                     for rows in _together(map(make, read_span(settings, *shares[number]))):
                         file.write(rows)
                     written = file.finish()
-                give_back_memory()
                 # Of all the offsets there may be no record left.
                 if written is not None:
                     yield pa.RecordBatch.from_pylist([written._asdict()])

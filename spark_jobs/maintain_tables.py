@@ -16,7 +16,7 @@ from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.maintaining.files import MAINTENANCE_SETTINGS, checkpoint, compact, keep
 from spark_jobs.maintaining.needed import all_done, needed_since
 from spark_jobs.maintaining.raw_retention import remove_old
-from spark_jobs.session import with_settings
+from spark_jobs.session import temporarily_set
 from spark_jobs.storage.agreement import check_tables, newest_row
 from spark_jobs.storage.ledger import Ledger
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
@@ -53,7 +53,7 @@ def main(warehouse: Warehouse) -> Counts:
         checkpoint(warehouse, table, cut_log)
         return 0
 
-    with with_settings(warehouse.spark, MAINTENANCE_SETTINGS), ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
+    with temporarily_set(warehouse.spark, MAINTENANCE_SETTINGS), ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
         return counts | {"files_put_together": sum(beside.map(care_for, schemas(warehouse.pipeline)))}
 
 

@@ -21,6 +21,8 @@ from spark_jobs.problems import JobProblem
 
 _DEFAULT_PORT = 15002
 
+# Of rows that are handed over to Python, at a time.
+BYTES_TO_PYTHON = 16_000_000
 # Compiling a plan takes longer than running it on a few thousand rows: from this many rows on it pays.
 _MANY_ROWS = 200_000
 _COMPILED: dict[str, str | bool] = {
@@ -106,7 +108,7 @@ def _prepared(spark: SparkSession) -> SparkSession:
     # What is cached is read three times and gone: compressing it costs more than the disk it saves.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     # Of large rows; ordinary ones do not come to so much. What is on its way to Python takes several times that, outside the heap.
-    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "16mb")
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BYTES_TO_PYTHON))
     expect_rows(spark, 0)
     return spark
 
@@ -125,7 +127,7 @@ def _check_it_answers(server: str) -> None:
 
 
 @contextmanager
-def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def temporarily_set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """The settings hold while the block runs: on a server that stays up the session is the next job's, too."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from spark_jobs.session import with_settings
+from spark_jobs.session import BYTES_TO_PYTHON, temporarily_set
 from spark_jobs.storage.table_files import longest_texts
 
 # For `mapInArrow`: batches in, batches out.
@@ -20,7 +20,6 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 # What a worker has after any task on messages of ordinary size.
 _KEPT_BYTES = 500_000_000
 _ROWS_AT_ONCE = 10_000
-_BYTES_AT_ONCE = 64_000_000
 _COUNTED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_ROWS_AT_ONCE),
     # The one value at which Spark does not look at the size at all.
@@ -35,15 +34,15 @@ def only_counted(rows: DataFrame) -> Iterator[None]:
     With every row that it adds Spark asks each column of a batch for its size: an eighth of the time of pairing.
     """
     longest = longest_texts(rows.inputFiles())
-    if longest is None or longest * _ROWS_AT_ONCE > _BYTES_AT_ONCE:
+    if longest is None or longest * _ROWS_AT_ONCE > BYTES_TO_PYTHON:
         yield
         return
-    with with_settings(rows.sparkSession, _COUNTED):
+    with temporarily_set(rows.sparkSession, _COUNTED):
         yield
 
 
 def give_back_memory() -> None:
-    """Called at the end of a task: what allocators keep of large payloads would come on top of what the worker's next task needs.
+    """Called at the begin of a task: what allocators keep of an earlier one's large payloads would come on top of what this one needs.
 
     Below half a gigabyte nothing is done, for fetching it again would take longer than all else that a task does by the way.
     """

@@ -135,8 +135,8 @@ SHAPES = {
     "single-events": Shape("as many keys as events", 800_000, _single_events),
     "one-moment": Shape("one session, one timestamp", 200_000, _one_moment),
     "all-the-same": Shape("one timestamp, equal payloads", 200_000, _all_the_same, distinct=False),
-    "large-payloads": Shape("one key, 5 MB each: over 2 GB", 432, _dense, payload_bytes=5_000_000, rows_a_batch=13),
-    "large-duplicates": Shape("the same at one moment, equal", 432, _all_the_same, RULES, 10, 5_000_000, False, 13),
-    "large-key": Shape("one key of 10 kB", 80_000, _dense, key_bytes=10_000, rows_a_batch=6_400),
-    "large-keys": Shape("as many keys of 10 kB as events", 80_000, _single_events, key_bytes=10_000, rows_a_batch=6_400),
+    "large-payloads": Shape("one key, 5 MB each: over 2 GB", 432, _dense, payload_bytes=5_000_000, rows_a_batch=4),
+    "large-duplicates": Shape("the same at one moment, equal", 432, _all_the_same, RULES, 10, 5_000_000, False, 4),
+    "large-key": Shape("one key of 10 kB", 80_000, _dense, key_bytes=10_000, rows_a_batch=1_600),
+    "large-keys": Shape("as many keys of 10 kB as events", 80_000, _single_events, key_bytes=10_000, rows_a_batch=1_600),
 }

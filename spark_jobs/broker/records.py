@@ -12,7 +12,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 from spark_jobs.broker.offsets import Partition
 from spark_jobs.broker.rights import lacking, on_topic
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, java_settings, kafka_settings
+from spark_jobs.pairing.portions import portions
 from spark_jobs.stages import Stage
 from spark_jobs.storage.faults import full_text
 
@@ -147,8 +147,7 @@ def read_span(
     try:
         consumer.assign([TopicPartition(topic, partition, span.first)])
         for messages in _pieces(consumer, span.first, span.until):
-            for part in _parts(messages):
-                yield _table(topic, partition, part)
+            yield from _tables(topic, partition, messages)
     finally:
         consumer.close()
 
@@ -188,16 +187,6 @@ def _pieces(consumer: Consumer, first: int, until: int) -> Iterator[list[Message
                 yield wanted
 
 
-def _parts(messages: list[Message]) -> Iterator[list[Message]]:
-    sizes = list(map(len, messages))
-    if sum(sizes) <= _BYTES_AT_ONCE:
-        yield messages
-        return
-    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _BYTES_AT_ONCE)) + 1
-    for begin, end in pairwise([0, *cuts.tolist(), len(messages)]):
-        yield messages[begin:end]
-
-
 def _ends(consumer: Consumer, errors: Iterable[KafkaError]) -> bool:
     """Whether what was heard instead of messages has the partition's end among it. Raises KafkaException."""
     at_end = False
@@ -223,16 +212,25 @@ def _headers(messages: list[Message]) -> list[object]:
         raise ValueError(_UNTOLD_HEADER) from error
 
 
-def _table(topic: str, partition: int, messages: list[Message]) -> pa.RecordBatch:
+def _tables(topic: str, partition: int, messages: list[Message]) -> Iterator[pa.RecordBatch]:
     moments = [message.timestamp() for message in messages]
-    columns = (
-        pa.repeat(pa.scalar(topic, pa.string()), len(messages)),
-        pa.repeat(pa.scalar(partition, pa.int32()), len(messages)),
-        pa.array([message.offset() for message in messages], pa.int64()),
+    columns = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), len(messages)),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(messages)),
+        "offset": pa.array([message.offset() for message in messages], pa.int64()),
         # Kafka's own word for no time, as Spark's source has it.
-        pa.array([-1 if kind == TIMESTAMP_NOT_AVAILABLE else moment for kind, moment in moments], pa.int64()),
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
-        pa.array(_headers(messages), _HEADERS),
-    )
-    return pa.RecordBatch.from_arrays(list(columns), list(RECORD))
+        "record_timestamp": pa.array(
+            [-1 if kind == TIMESTAMP_NOT_AVAILABLE else moment for kind, moment in moments], pa.int64()
+        ),
+        "key": pa.array([message.key() for message in messages], pa.binary()),
+        "headers": pa.array(_headers(messages), _HEADERS),
+    }
+    told = pa.record_batch(columns)
+    values = list(map(len, messages))
+    if told.nbytes + sum(values) <= _BYTES_AT_ONCE:
+        cuts = [(0, len(messages))]
+    else:
+        cuts = list(portions(np.array(values) + told.nbytes // len(messages), _BYTES_AT_ONCE))
+    for begin, end in cuts:
+        value = pa.array([message.value() for message in messages[begin:end]], pa.binary())
+        yield told.slice(begin, end - begin).append_column("value", value).select(RECORD)

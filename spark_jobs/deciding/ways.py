@@ -100,6 +100,7 @@ def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mappi
     make_refused, decide_all = refused_maker(pipeline), decider(rules)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        give_back_memory()
         counted: Counter[str] = Counter()
         landed_in: set[int] = set()
         with FileWriter(places[COMPOUNDS].folder) as compounds, FileWriter(places[OPEN].folder) as still_open:
@@ -114,7 +115,6 @@ def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mappi
                     yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
             told: dict[str, object] = {"outcomes": counted, "landed_in": sorted(landed_in)}
             told |= {COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
-        give_back_memory()
         yield pa.RecordBatch.from_pylist([{"told": json.dumps(told)}], schema=_ANSWER)
 
     return run

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_jobs.pairing.duplicates import find_duplicates
 from spark_jobs.pairing.event_order import OrderedEvents, order_events
 from spark_jobs.pairing.matching import Partners, match_collapse, match_one_to_one
+from spark_jobs.pairing.portions import portions
 from spark_jobs.pairing.rules import LEFT, Flags, Ints, Rules
 from spark_jobs.pairing.sessions import cut_sessions
 from spark_jobs.pairing.texts import gather_texts
@@ -137,9 +138,7 @@ def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tup
     size = 100 + _text_bytes(events, key)[np.maximum(rows.left, rows.right)]
     for row in (rows.left, rows.right):
         size += np.where(row >= 0, payload[row], 0)
-    piece = np.cumsum(size) // _BYTES_AT_ONCE
-    begins = np.append(0, np.flatnonzero(np.diff(piece)) + 1).tolist()
-    yield from zip(begins, [*begins[1:], len(size)], strict=True)
+    yield from portions(size, _BYTES_AT_ONCE)
 
 
 def _text_bytes(events: pa.Table, names: tuple[str, ...]) -> Ints:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import psutil
 
 from include.local_machine import project_environment
+from include.local_setup import SMALL_BUFFERS
 
 ROUNDS = 5
 HEAP = "3g"
+JAVA = f"-XX:+UseParallelGC {SMALL_BUFFERS}"
 _EVERY_S = 0.05
 
 
@@ -83,8 +85,8 @@ def spark_of_two_cores(folder: Path, as_shipped: bool = False) -> Iterator[Any]:
     os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH", "SPARK_LOCAL_IP")})
     settings = {"spark.local.dir": str(folder / "spark")}
     if not as_shipped:
-        settings |= {"spark.driver.memory": HEAP, "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
-    options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+        settings |= {"spark.driver.memory": HEAP, "spark.driver.extraJavaOptions": JAVA}
+    options = " ".join(f"--conf '{name}={value}'" for name, value in settings.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] {options} pyspark-shell"
     from spark_jobs.session import spark_session
 

@@ -26,14 +26,13 @@ from include.local_machine import ROOT, project_environment
 from include.local_process import free_port
 from include.pipeline_config import Pipeline
 from tests.benches.landing import on_topics
-from tests.benches.measuring import HEAP, scratch
+from tests.benches.measuring import HEAP, JAVA, scratch
 from tests.conftest import yaml_of
 
 # Kafka Streams 3.9.2 with the original topology (outer join, session window, reduce, suppress), exactly once, RocksDB, two
 # threads, on two cores with the broker beside it, 1.96 million events, its JVM's start not counted; median of two runs.
 KAFKA_STREAMS_EVENTS_PER_S = 56_900
 TARGETS = {2_000_000: 1.0, 10_000_000: 2.0}
-JAVA = "-XX:+UseParallelGC"
 
 
 def submit(pipeline: Pipeline, folder: Path) -> float:

@@ -286,14 +286,24 @@ def test_both_readers_give_the_same_records(warehouse, generous, deliver):
     assert read(records.read_any_records) == rows
 
 
-def test_large_records_come_in_small_pieces_even_if_all_are_fetched_at_once(broker, generous, deliver):
-    # Compressed they are less than the client fetches at a time; what is handed on at a time is parsed, and written as a row group.
-    values = [f"{number} ".ljust(FIVE_MB).encode() for number in range(12)]
-    sent = deliver([Message(0, b"k", value, [], 0) for value in (*values, None)])
-    (topic, partition), span = (sent[0].topic, sent[0].partition), records.Span(sent[0].offset, sent[-1].offset + 1)
-    pieces = list(records.read_span({"bootstrap.servers": broker.bootstrap}, topic, partition, span))
-    assert [value for piece in pieces for value in piece["value"].to_pylist()] == [*values, None]
-    assert max(piece.nbytes for piece in pieces) < 22_000_000
+@pytest.mark.parametrize("large", ["key", "value", "headers"])
+def test_large_records_come_in_small_pieces_even_if_all_are_fetched_at_once(large, broker, generous, deliver):
+    # Compressed they are less than the client fetches at a time.
+    texts = [f"{number} ".ljust(FIVE_MB).encode() for number in range(12)]
+    made = {
+        "key": [Message(0, text, b"v", [], 0) for text in texts],
+        "value": [Message(0, b"k", text, [], 0) for text in (*texts, None)],
+        "headers": [Message(0, b"k", None, [("h", text)], 0) for text in texts],
+    }
+    sent = [message for message in deliver(made[large]) if message.topic == generous.left.topic]
+    places = {message.partition: [each for each in sent if each.partition == message.partition] for message in sent}
+    for partition, there in places.items():
+        span = records.Span(there[0].offset, there[-1].offset + 1)
+        settings = {"bootstrap.servers": broker.bootstrap}
+        pieces = list(records.read_span(settings, generous.left.topic, partition, span))
+        found = [(row["key"], row["value"]) for piece in pieces for row in piece.to_pylist()]
+        assert found == [(message.key, message.value) for message in there]
+        assert max(piece.nbytes for piece in pieces) < 22_000_000
 
 
 def send_header(bootstrap, topic, name, value):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_jobs import stages
+from spark_jobs.session import temporarily_set
 from spark_jobs.stages import give_back_memory, only_counted
 from spark_jobs.storage.table_files import FileWriter
 
@@ -41,10 +43,8 @@ def settings(spark):
 
 def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(spark, tmp_path):
     rows = rows_of(spark, tmp_path, [("small", ROWS)])
-    spark.conf.set(COUNTED, "300")
-    spark.conf.set(SIZED, "1kb")
-    before = settings(spark)
-    try:
+    with temporarily_set(spark, {COUNTED: "300", SIZED: "1kb"}):
+        before = settings(spark)
         with only_counted(rows):
             assert [number for number, _ in sizes(rows)] == [10_000, 10_000]
         assert settings(spark) == before
@@ -52,9 +52,6 @@ def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(sp
             raise ZeroDivisionError
         assert settings(spark) == before
         assert len(sizes(rows)) > 10
-    finally:
-        for name in before:
-            spark.conf.unset(name)
 
 
 def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
@@ -62,7 +59,7 @@ def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
     with only_counted(rows):
         found = sizes(rows)
     assert sum(number for number, _ in found) == ROWS + 1
-    assert max(size for _, size in found) < 80_000_000
+    assert max(size for _, size in found) < 20_000_000
 
 
 def test_rows_of_files_that_do_not_tell_are_sized(spark, tmp_path):
@@ -77,13 +74,16 @@ def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1_000_000
 
 
-def test_what_a_large_task_has_left_behind_is_given_back():
-    # Too small to be the system's own blocks, and the last one keeps all below it from being given back by themselves.
-    blocks = [b"x" * (100_000 + number % 2) for number in range(8_000)]
+def test_what_a_large_task_has_left_behind_is_given_back(monkeypatch):
+    # Too small to be blocks of their own, and the last one keeps all below it from being given back at once.
+    blocks = [b"x" * 100_000 for _ in range(2_000)]
     last = blocks.pop()
     del blocks
     before = resident_mb()
-    assert before > 800
+    monkeypatch.setattr(stages, "_KEPT_BYTES", 2 * before * 1_000_000)
     give_back_memory()
-    assert resident_mb() < before - 600
+    assert resident_mb() > before - 20
+    monkeypatch.setattr(stages, "_KEPT_BYTES", 0)
+    give_back_memory()
+    assert resident_mb() < before - 150
     assert last
