@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-recovery bench-history
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-recovery bench-history
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -76,6 +76,9 @@ bench-growth: setup ## time per event and memory from 0.5 to 20 million events (
 bench-shapes: setup ## hostile shapes, by a worker alone and on the whole way: time, growth and memory of each (25 minutes)
 	@$(VENV_PYTHON) -m tests.hostile_shapes
 	@$(VENV_PYTHON) -m tests.benches.shapes
+
+bench-hostile-messages: setup ## 60 families of hostile messages from 10 kB to 10 MB against a plain one, both parsers (3 minutes)
+	@$(VENV_PYTHON) -m tests.benches.hostile_messages
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery

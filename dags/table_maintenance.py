@@ -37,8 +37,8 @@ def doc(pipeline: Pipeline) -> str:
     """What the DAG's page in Airflow says."""
     return f"""### The tables of {pipeline.name}
 
-1. **maintain_tables** takes records out of the raw tables that are older than raw_retention, if that is set; puts small files
-   together; deletes files and log entries that no reader, retry or rewind can need any more.
+1. **maintain_tables** takes rows out of the tables that are older than the retention settings say, if any is set, and writes them
+   into the archive before, if that is set; puts small files together; deletes files and log entries that no reader, retry or rewind can need any more.
 """
 
 

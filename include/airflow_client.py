@@ -25,6 +25,10 @@ class AirflowUnavailable(AirflowError):
     """Airflow did not answer, or could not just now: its database was locked, for one."""
 
 
+class AirflowKnowsNothing(AirflowError):
+    """There is no such thing in Airflow, or not yet."""
+
+
 class AirflowClient:
     """Speaks to the Airflow at `url` as `user`, logging in when needed. Every method raises AirflowError."""
 
@@ -75,9 +79,8 @@ class AirflowClient:
                 dag: dict[str, Any] = self.call("GET", f"/dags/{quote(dag_id)}")
                 if not dag["is_stale"]:
                     return dag
-            except AirflowError as error:
-                if "404" not in str(error):
-                    raise
+            except AirflowKnowsNothing:
+                pass
             for broken in self.call("GET", "/importErrors")["import_errors"]:
                 cause = str(broken["stack_trace"]).strip().splitlines()[-1]
                 raise AirflowError(f"{broken['filename']} cannot be imported: {cause}")
@@ -155,12 +158,13 @@ class AirflowClient:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             detail = " ".join(error.read().decode(errors="replace").split())[:300]
-            kind = AirflowUnavailable if error.code >= 500 else AirflowError
+            kind = AirflowUnavailable if error.code >= 500 else _KINDS.get(error.code, AirflowError)
             raise kind(f"Airflow answered {error.code} to {method} {path}: {detail}") from None
         except (OSError, ValueError) as error:
             raise AirflowUnavailable(f"no answer from Airflow at {self.url} ({error}): make stop, then make demo") from None
 
 
+_KINDS = {404: AirflowKnowsNothing}
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

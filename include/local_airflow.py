@@ -95,6 +95,8 @@ class LocalAirflow(LocalServer):
             "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
+            # Of Kafka's settings, by parts of their names; those with password, secret or token in it Airflow knows by itself.
+            "AIRFLOW__CORE__SENSITIVE_VAR_CONN_NAMES": "pem,jaas,oauthbearer.config,credential,assertion",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": self.url,
             # Between two tasks of a run nobody should wait for a sleeping scheduler.

@@ -107,6 +107,8 @@ def command_line(name: str, variable: str, default_port: int, make: Callable[[in
 def start_program(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
     """Starts `command` in a session of its own, output to `<folder>/<name>.log`, process id in `<folder>/<name>.pid`."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Logs, and Airflow's passwords and keys, are nobody else's.
+    folder.chmod(0o700)
     # setproctitle, which Airflow uses, would write its titles over the mark without SPT_NOENV.
     marked = {**environment, MARK: str(folder.resolve()), "SPT_NOENV": "1"}
     with log_path(folder, name).open("ab") as log:

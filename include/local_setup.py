@@ -84,7 +84,7 @@ def install_packages(lock: IO[str]) -> None:
 
 def fetch_jars(program: str, lock: IO[str]) -> None:
     """Fetches both sets of jars beside the old ones and puts them in their place when they are complete."""
-    say("jars of Delta, Spark's Kafka source and the Kafka broker into .local/jars (66 MB; 20 s, more on a slow line) ...")
+    say("jars of Delta and the Kafka broker into .local/jars (55 MB; 20 s, more on a slow line) ...")
     ivy = next(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     new = JARS.with_name("jars.new")
     shutil.rmtree(new, ignore_errors=True)

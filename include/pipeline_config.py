@@ -42,7 +42,11 @@ class Side:
 
 # With fewer batches before it, a batch is not compared.
 FEWEST_BATCHES = 8
+# Fewer orphans in a row may be chance.
+FEWEST_ORPHANS = 10
 BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
+# How the fields of an output key become one text.
+ESCAPED, AS_JSON = "escaped", "json"
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Quality:
 
     `orphan_ratio_mads`: how many median absolute deviations the ratio may be off the median of the comparable ones among the last
     `history_batches`. `max_skew_drift_ms`: how far the sides' clocks may move against each other in that time. `keep_pages`: of so many
-    batches, the newest, the pages are kept. `gate`: whether a batch is judged before it is published, or after.
+    batches, the newest, the pages are kept. `gate`: whether a batch is judged before it is published, or after. `silence_ms`: so long one side may
+    send alone, or nearly nothing pair (None: for ever); `silent_share`: from this share of orphans on nearly nothing pairs.
     """
 
     max_orphan_ratio: float = 1.0
@@ -60,22 +65,32 @@ class Quality:
     max_skew_drift_ms: int = 30_000
     keep_pages: int = 2_000
     gate: str = AFTER_PUBLISH
+    silence_ms: int | None = 1_800_000
+    silent_share: float = 0.95
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """The care of the tables. `schedule`: cron, None: only by hand. `raw_retention_ms`: age from which landed records go, None: never.
+    """The care of the tables. `schedule`: cron, None: only by hand. `…_retention_ms`: age from which rows go, None: never; of the
+    ledger: also those of `quality_metrics`. `archive`: folder into which rows are written before they go, None: nowhere.
     `time_travel_ms`: how long an old version of `open_events` can be read, and so be gone back to.
     """
 
     schedule: str | None = "30 3 * * *"
     raw_retention_ms: int | None = None
     time_travel_ms: int = 3 * MS_PER_UNIT["d"]
+    rejected_retention_ms: int | None = None
+    compound_retention_ms: int | None = None
+    ledger_retention_ms: int | None = None
+    archive: str | None = None
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """All settings of one pipeline. Durations in ms; `key` in the order in which the output key joins its fields."""
+    """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
+
+    `output_key`: how these become one text, `escaped` or `json`.
+    """
 
     name: str
     left: Side
@@ -97,6 +112,7 @@ class Pipeline:
     max_records_per_batch: int
     # Plans made before there were such settings have none.
     consumer_group: str | None = None
+    output_key: str = ESCAPED
     replay_schedule: str = "0 * * * *"
     run_deadline_ms: int = 1_800_000
     quality: Quality = field(default_factory=Quality)
@@ -106,6 +122,11 @@ class Pipeline:
     def sides(self) -> tuple[Side, Side]:
         """Left, right."""
         return self.left, self.right
+
+    @property
+    def topics(self) -> tuple[str, str, str]:
+        """Left, right, output."""
+        return self.left.topic, self.right.topic, self.output_topic
 
     def to_json(self) -> str:
         """Canonical text: equal settings give equal bytes."""
@@ -129,7 +150,7 @@ class Pipeline:
     @property
     def identity(self) -> tuple[Any, ...]:
         """What the tables are made of: it may not change once a pipeline has run."""
-        return self.left, self.right, self.output_topic, self.key
+        return self.left, self.right, self.output_topic, self.key, self.output_key
 
 
 def parse_duration(text: object) -> int:

@@ -15,7 +15,9 @@ from croniter import CroniterError, croniter
 
 from include.pipeline_config import (
     AFTER_PUBLISH,
+    AS_JSON,
     BEFORE_PUBLISH,
+    ESCAPED,
     FEWEST_BATCHES,
     MAINTENANCE_SUFFIX,
     MS_PER_UNIT,
@@ -38,7 +40,10 @@ RESERVED_COLUMNS = frozenset(
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+# Where one pipeline reads what another publishes, they would move each other's positions.
+_PUBLISHER_GROUP = re.compile(rf"{_PIPELINE_NAME.pattern}\.publisher")
 _MOST_MADS = 1_000
+_RETENTIONS = ("raw_retention", "rejected_retention", "compound_retention", "ledger_retention")
 
 
 class _EachKeyOnce(yaml.SafeLoader):
@@ -98,11 +103,13 @@ class _Reader:
             raise PipelineError(
                 f"{self.path}: file name: {self.path.stem} would be the name of another pipeline's maintenance DAG; name it otherwise"
             )
+        output_topic, output_key = self.output()
         pipeline = Pipeline(
             name=self.path.stem,
             left=self.side("left"),
             right=self.side("right"),
-            output_topic=self.output(),
+            output_topic=output_topic,
+            output_key=output_key,
             key=self.key_fields(),
             timestamp=self.field_name("timestamp", self.rest.pop("timestamp", "timestamp")),
             tolerance_ms=self.duration("tolerance", "without it nothing says how far apart two sides of one call may be"),
@@ -149,12 +156,26 @@ class _Reader:
             raise self.refuse(
                 "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
             )
-        care = p.maintenance
-        if care.raw_retention_ms is not None and care.raw_retention_ms < care.time_travel_ms:
-            raise self.refuse(
-                "maintenance.raw_retention",
-                "must not be shorter than time_travel; batches to go back to would lack their records",
-            )
+        self.check_retention(p.maintenance)
+
+    def check_retention(self, care: Maintenance) -> None:
+        """Nothing may go before what says where it came from, or what became of it. None, for ever, is the longest."""
+        raw, time_travel = ("raw_retention", care.raw_retention_ms), ("time_travel", care.time_travel_ms)
+        rejected, compounds = (
+            ("rejected_retention", care.rejected_retention_ms),
+            ("compound_retention", care.compound_retention_ms),
+        )
+        ledger = ("ledger_retention", care.ledger_retention_ms)
+        for (name, kept), (other, at_least), otherwise in (
+            (raw, time_travel, "batches to go back to would lack their records"),
+            (rejected, raw, "records that were rejected would look lost"),
+            (compounds, raw, "a replay would publish again what it does not find"),
+            (ledger, rejected, "rejected events would be left that no batch of the ledger explains"),
+            (ledger, compounds, "compounds would be left of which nobody knows whether they are published"),
+        ):
+            if kept is not None and (at_least is None or kept < at_least):
+                for_ever = f" (null: for ever; set {other}, too)" if at_least is None else ""
+                raise self.refuse(f"maintenance.{name}", f"must not be shorter than {other}{for_ever}; {otherwise}")
 
     def mapping(self, key: str, missing: str) -> dict[Any, Any]:
         value = self.rest.pop(key, None)
@@ -169,11 +190,13 @@ class _Reader:
         self.nothing_left(key, value)
         return Side(topic, payload)
 
-    def output(self) -> str:
+    def output(self) -> tuple[str, str]:
         value = self.mapping("output", "missing; write {topic: …}, compounds would have nowhere to go")
         topic = self.topic("output.topic", value.pop("topic", None))
-        self.nothing_left("output", value)
-        return topic
+        within = _Within(self.path, value, "output")
+        spelling = within.choice("key", ESCAPED, AS_JSON)
+        self.nothing_left("output", within.rest)
+        return topic, spelling
 
     def nothing_left(self, key: str, rest: dict[Any, Any]) -> None:
         for unknown in rest:
@@ -247,12 +270,12 @@ class _Reader:
     def consumer_group(self) -> str | None:
         value = self.rest.pop("consumer_group", None)
         if value is None or (
-            isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and value != f"{self.path.stem}.publisher"
+            isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and not _PUBLISHER_GROUP.fullmatch(value)
         ):
             return value
         raise self.refuse(
             "consumer_group",
-            f"{value!r} cannot show what was landed (1 to 249 of letters, digits, '.', '_', '-', and not the group of the publisher)",
+            f"{value!r} cannot show what was landed (1 to 249 of letters, digits, '.', '_', '-', and not the group of a publisher)",
         )
 
     def quality(self) -> Quality:
@@ -275,6 +298,8 @@ class _Reader:
             max_skew_drift_ms=within.duration("max_skew_drift", default="30s"),
             keep_pages=within.number_between("keep_pages", 2_000, 100, 1_000_000, "pages of recent runs would be gone"),
             gate=within.choice("gate", AFTER_PUBLISH, BEFORE_PUBLISH),
+            silence_ms=within.silence(),
+            silent_share=within.silent_share(),
         )
         self.nothing_left("quality", within.rest)
         return quality
@@ -282,18 +307,32 @@ class _Reader:
     def maintenance(self) -> Maintenance:
         value = self.rest.pop("maintenance", {})
         if not isinstance(value, dict):
-            raise self.refuse("maintenance", "must be a mapping of schedule, raw_retention and time_travel")
+            raise self.refuse("maintenance", "must be a mapping of schedule, retentions, archive and time_travel")
         value, default = dict(value), Maintenance()
         schedule = self.cron_or_null("maintenance.schedule", value.pop("schedule", default.schedule))
-        kept, back = value.pop("raw_retention", None), value.pop("time_travel", None)
+        back, archive = value.pop("time_travel", None), self.archive(value.pop("archive", None))
+        kept = {name: value.pop(name, None) for name in _RETENTIONS}
         self.nothing_left("maintenance", value)
-        raw_retention_ms = None if kept is None else self.milliseconds("maintenance.raw_retention", kept)
+        retention_ms = {
+            f"{name}_ms": None if age is None else self.milliseconds(f"maintenance.{name}", age)
+            for name, age in kept.items()
+        }
+        if archive is not None and not any(retention_ms.values()):
+            raise self.refuse("maintenance.archive", f"nothing would come into it; set {_RETENTIONS[0]}, or leave it out")
         time_travel_ms = default.time_travel_ms if back is None else self.milliseconds("maintenance.time_travel", back)
         if time_travel_ms < MS_PER_UNIT["d"]:
             raise self.refuse(
                 "maintenance.time_travel", "must be at least 1d; files would be deleted that somebody is reading"
             )
-        return Maintenance(schedule, raw_retention_ms, time_travel_ms)
+        return Maintenance(schedule=schedule, time_travel_ms=time_travel_ms, archive=archive, **retention_ms)
+
+    def archive(self, value: object) -> str | None:
+        if value is None or (isinstance(value, str) and value.startswith("/") and value.isprintable()):
+            return value
+        raise self.refuse(
+            "maintenance.archive",
+            f"{value!r} is no absolute path of a folder; files would go to wherever a job happens to run",
+        )
 
 
 class _Within(_Reader):
@@ -311,6 +350,23 @@ class _Within(_Reader):
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self.refuse(key, f"{value!r} is not a whole number from {least} to {most}; {otherwise}")
         return value
+
+    def silence(self) -> int | None:
+        value = self.rest.pop("silence", "30m")
+        if value is None:
+            return None
+        silence = self.milliseconds("silence", value)
+        if silence < MS_PER_UNIT["m"]:
+            raise self.refuse("silence", "must be at least 1m (null: never warn); topics that take turns would seem silent")
+        return silence
+
+    def silent_share(self) -> float:
+        value = self.rest.pop("silent_share", 0.95)
+        if not _is_number(value) or not 0.5 <= value <= 1:
+            raise self.refuse(
+                "silent_share", f"{value!r} is not a number from 0.5 to 1; below, pairs that do come would not count"
+            )
+        return float(value)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from include.pipeline_config import Pipeline
 from include.sample_sending import ANSWER_WITHIN_S, SampleError, cause, start_hint
+from include.secret_values import without_values
 
 SILENCE_S = 30.0
 
@@ -102,7 +103,8 @@ def read_topic(topic: str, kafka_settings: Mapping[str, Any]) -> Iterator[Messag
         finally:
             consumer.close()
     except KafkaException as error:
-        raise SampleError(f"{topic} cannot be read from {bootstrap} ({cause(error)}): {start_hint()}") from None
+        told = without_values(kafka_settings, cause(error))
+        raise SampleError(f"{topic} cannot be read from {bootstrap} ({told}): {start_hint()}") from None
 
 
 def _read_partitions(consumer: Consumer, topic: str, partitions: list[int]) -> Iterator[Message]:

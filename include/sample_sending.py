@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include.sample_records import Record
+from include.secret_values import without_values
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ANSWER_WITHIN_S = 10.0
@@ -50,7 +51,8 @@ class Sender:
             self.producer = Producer({**defaults, **settings, **fixed})
             known = self.producer.list_topics(timeout=ANSWER_WITHIN_S).topics
         except KafkaException as error:
-            raise SampleError(f"no Kafka at {self.bootstrap} ({cause(error)}): {start_hint()}") from None
+            told = without_values(settings, cause(error))
+            raise SampleError(f"no Kafka at {self.bootstrap} ({told}): {start_hint()}") from None
         missing = sorted(set(topics) - set(known))
         if missing:
             raise SampleError(

@@ -9,6 +9,8 @@ traffic the pipeline ever got, and all of it must have been landed. Exit status 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 from base64 import b64decode
 from collections import Counter
@@ -19,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from include.pipeline_config import Pipeline, PipelineError
+from include.pipeline_config import AS_JSON, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
 from include.sample_outcome import canonical, default_warehouse, ledger_clock, parse, read_table, read_topic
 from include.sample_sending import DEFAULT_BOOTSTRAP, SampleError, settings_of
@@ -162,12 +164,21 @@ def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str]) -> 
     if (headers["op"], message.value()) == ("retract", None):
         return None
     value = parse(message.value() or b"null")
-    key = "-".join(value[name] for name in pipeline.key).encode()
+    key = _key(pipeline, [value[name] for name in pipeline.key])
     if headers["op"] != "upsert":
         raise ValueError(headers["op"])
     if message.key() != key:
         raise _WrongKey(f"has the key {message.key()!r}, not {key!r}")
     return headers.get("kind", "none"), canonical(value)
+
+
+def _key(pipeline: Pipeline, fields: list[str]) -> bytes:
+    """The key of a compound, spelled here in another way than the pipeline spells it."""
+    if pipeline.output_key == AS_JSON:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(fields) > 1:
+        fields = [re.sub(r"[-\\]", lambda special: "\\" + special[0], field) for field in fields]
+    return "-".join(fields).encode()
 
 
 def _header(data: str | bytes | None) -> str:

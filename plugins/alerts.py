@@ -1,7 +1,7 @@
-"""Who is told when a task has failed for good, or a run is late: Airflow's log, and what listens at PAIRING_ALERT_URL.
+"""Who is told when a task has failed for good, a run is late, or a side falls silent and sends again: Airflow's log, and what listens at PAIRING_ALERT_URL.
 
-That gets a POST of JSON: `text`, one line for people, and what it is made of (`dag`, `run`, `task`, `reason`, `batch`, `runbook`, those that
-are known). Chat systems take such a message as it is. Nothing fails because nobody listens.
+That gets a POST of JSON: `text`, one line for people, and what it is made of (`dag`, `run`, `task`, `reason`, `batch`, `runbook`, `severity` of
+what is no failure, those that are known). Chat systems take such a message as it is. Nothing fails because nobody listens.
 """
 
 from __future__ import annotations

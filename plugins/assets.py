@@ -21,4 +21,5 @@ def compounds_asset(pipeline: Pipeline) -> Asset:
 
 def topic_asset(pipeline: Pipeline) -> Asset:
     """The output topic."""
-    return Asset(f"{pipeline.name}/{pipeline.output_topic}", group=GROUP)
+    # A topic may be named like a table, or like the records that a live DAG waits for.
+    return Asset(f"{pipeline.name}/topic/{pipeline.output_topic}", group=GROUP)

@@ -15,8 +15,11 @@ from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.log import mask_secret
 
+from include.secret_values import secret_settings
 from include.warehouse_folder import pages_folder, warehouse_root
+from plugins.alerts import tell
 from plugins.quality_runs import note_batch
 from plugins.run_notes import in_words
 from plugins.runbooks import runbook
@@ -100,9 +103,7 @@ class PairingJobOperator(SparkSubmitOperator):
             # for YARN and Kubernetes.
             os.environ |= {
                 "PYTHONPATH": str(ROOT),
-                "PAIRING_KAFKA": json.dumps(
-                    KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson
-                ),
+                "PAIRING_KAFKA": json.dumps(kafka_settings()),
                 "PAIRING_OUTCOME": str(outcome),
                 "PAIRING_TASK_LOCK": alive.name,
             }
@@ -112,8 +113,9 @@ class PairingJobOperator(SparkSubmitOperator):
                 raise _readable(error, _read(outcome)) from None
             finally:
                 self.spark_application = _read(outcome).get("application")
+                self.batch_id = _read(outcome).get("counts", {}).get("batch_id")
+                _tell_news(context["ti"], _read(outcome).get("news", []), self.batch_id)
             counts = dict(_read(outcome).get("counts", {}))
-            self.batch_id = counts.get("batch_id")
             self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
             if self.batch_id is not None:
                 task, pipeline = context["ti"], self.pipeline_file.stem
@@ -123,9 +125,24 @@ class PairingJobOperator(SparkSubmitOperator):
             return counts
 
 
+def kafka_settings() -> dict[str, Any]:
+    """The extra of `kafka_default`. Airflow hides what it takes for a secret in a task's log; of a key as text it does not know."""
+    settings = dict(KafkaBaseHook(kafka_config_id=KAFKA_CONNECTION).get_connection(KAFKA_CONNECTION).extra_dejson)
+    for secret in secret_settings(settings):
+        mask_secret(secret)
+    return settings
+
+
 def _read(outcome: Path) -> dict[str, Any]:
     # In cluster mode the job runs on another machine and cannot leave a word here.
     return dict(json.loads(outcome.read_text(encoding="utf-8"))) if outcome.exists() else {}
+
+
+def _tell_news(task: Any, news: list[str], batch_id: int | None) -> None:
+    """Warnings that began or ended: whoever is told of failures is told of them, though the task succeeds."""
+    for line in news:
+        told = {"dag": task.dag_id, "run": task.run_id, "task": task.task_id, "severity": "warning", "reason": line}
+        tell(f"{task.dag_id}: {line}", **told, batch=batch_id, runbook=runbook(line))
 
 
 def _readable(error: AirflowException, outcome: dict[str, Any]) -> AirflowException:

@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from include.secret_values import without_values
 from plugins.pairing_operator import KAFKA_CONNECTION
 
 LOOK_EVERY_S = 5.0
@@ -61,6 +62,7 @@ class RecordsWaiting(BaseEventTrigger):
         self.group = group
         self.settle_s = settle_s
         self._clients: tuple[AdminClient, Consumer] | None = None
+        self._settings: dict[str, Any] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """By what Airflow makes it again in the triggerer."""
@@ -74,7 +76,8 @@ class RecordsWaiting(BaseEventTrigger):
             try:
                 ends, is_behind = await sync_to_async(self._look)()
             except KafkaException as error:
-                self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), error)
+                told = without_values(self._settings, str(error))
+                self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), told)
             else:
                 if why := wake_ups.due(ends, is_behind, time.monotonic()):
                     yield TriggerEvent({"why": why})
@@ -82,7 +85,7 @@ class RecordsWaiting(BaseEventTrigger):
 
     def _look(self) -> tuple[Ends, bool]:
         if self._clients is None:
-            settings = _kafka_settings()
+            settings = self._settings = _kafka_settings()
             # It never joins the group. The admin client, asked for offsets of a group whose coordinator is still loading, has crashed
             # the process at the next question.
             reader = Consumer(settings | {"group.id": self.group, "enable.auto.commit": False})
@@ -95,8 +98,10 @@ class RecordsWaiting(BaseEventTrigger):
         first, ends = (_offsets(admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         shown = reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
         landed = {(at.topic, at.partition): at.offset for at in shown}
-        # Nothing landed yet is a negative number.
-        return ends, any(end > max(landed.get(place, -1), first[place]) for place, end in ends.items())
+        # Nothing landed yet is a negative number. A log that ends before what was landed was cut, which a run has to tell.
+        return ends, any(
+            end > max(landed.get(place, -1), first[place]) or end < landed.get(place, -1) for place, end in ends.items()
+        )
 
 
 def _kafka_settings() -> dict[str, Any]:

@@ -6,6 +6,7 @@ A task cannot write a note of its run; the scheduler, in which a run's end is to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -16,6 +17,9 @@ from include.pipeline_config import PIPELINES, pipeline_of
 _LONGEST = 1000
 _CORRECTED = ("new", "changed", "retracted")
 _OWN_BATCH = ("land_events", "replay_interval")
+# Of the first batch: `began_<topic>-<partition>`, the first offset of a partition that was not 0.
+_BEGAN = "began_"
+_BEGUN_SHOWN = 4
 
 Counts = Mapping[str, Any]
 
@@ -43,7 +47,17 @@ def in_words(counts: Mapping[str, Counts]) -> str:
 def _landed(counts: Counts) -> str:
     landed, backlog = counts.get("landed", 0), counts.get("backlog", 0)
     more = f", {backlog:,} more are waiting" if backlog else ""
-    return f"{landed:,} records landed{more}" if landed else f"no new records{more}"
+    if held := counts.get("held"):
+        since = (
+            f" since {datetime.fromtimestamp(counts['held_since'] / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+            if "held_since" in counts
+            else ""
+        )
+        more += f", {held:,} offsets are held by a transaction that is open{since}"
+    lost = f", {counts['lost']:,} given up as lost" if counts.get("lost") else ""
+    begun = [f"{name.removeprefix(_BEGAN)} began at {at:,}" for name, at in counts.items() if name.startswith(_BEGAN)]
+    said = [f"{landed:,} records landed{lost}{more}" if landed else f"no new records{lost}{more}", *begun[:_BEGUN_SHOWN]]
+    return ", ".join(said) + (f" and {len(begun) - _BEGUN_SHOWN:,} more" if len(begun) > _BEGUN_SHOWN else "")
 
 
 def _paired(counts: Counts) -> str:
@@ -65,13 +79,22 @@ def _replayed(counts: Counts) -> str:
     return f"{', '.join(corrected) or 'nothing to correct'}, {counts.get('unchanged', 0):,} unchanged"
 
 
+def _reported(counts: Counts) -> str:
+    return str(counts.get("says", ""))
+
+
 def _late(counts: Counts) -> str:
     told = {"replays started": len(counts.get("started", ())), "waiting for open events": counts.get("waiting", 0)}
     return "; ".join(f"{what}: {number}" for what, number in told.items() if number)
 
 
+_REMOVED = {"raw": "raw rows", "rejected": "rejected events", "compounds": "compounds", "ledger": "ledger rows"}
+
+
 def _maintained(counts: Counts) -> str:
-    told = {"files put together": counts.get("files_put_together"), "raw rows removed": counts.get("removed")}
+    told = {"files put together": counts.get("files_put_together")}
+    told |= {f"{what} removed": counts.get(f"removed_{name}") for name, what in _REMOVED.items()}
+    told["late events given up, never replayed"] = counts.get("late_given_up")
     return "; ".join(f"{what}: {number:,}" for what, number in told.items() if number) or "nothing to do"
 
 
@@ -80,6 +103,7 @@ _TELL = {
     "pair_events": _paired,
     "replay_interval": _replayed,
     "publish_compounds": _published,
+    "report_quality": _reported,
     "replay_late": _late,
     "maintain_tables": _maintained,
 }

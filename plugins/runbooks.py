@@ -17,6 +17,21 @@ def runbook(line: str, folder: Path = _FOLDER) -> str | None:
         if index.is_file()
         else []
     )
-    fitting = [(start, page) for start, page in rows if re.match(".*?".join(map(re.escape, start.split("…"))), line)]
+    fitting = [(start, page) for start, page in rows if _fits(start, line)]
     # The index has starts such as `…: …: …`, too, which fit what others say better.
     return f"docs/runbooks/{max(fitting, key=lambda row: len(row[0].replace('…', '')))[1]}" if fitting else None
+
+
+def _fits(start: str, line: str) -> bool:
+    """Whether the line begins so, anything standing for each ellipsis."""
+    first, *others = start.split("…")
+    if not line.startswith(first):
+        return False
+    at = len(first)
+    for part in others:
+        # The first place that fits leaves most for the parts behind it, so none is looked for twice.
+        place = line.find(part, at)
+        if place < 0:
+            return False
+        at = place + len(part)
+    return True

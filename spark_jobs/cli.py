@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from include.pipeline_config import Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
+from include.secret_values import without_secrets
 
 OUTCOME_VARIABLE = "PAIRING_OUTCOME"
 
@@ -25,7 +26,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Ends the command with status 2 and one line on standard error."""
-    line = " ".join(message.split())
+    line = without_secrets(" ".join(message.split()))
     tell_outcome({"ok": False, "error": line, "retry": False})
     print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -19,6 +19,7 @@ FAULT_POINTS: dict[str, tuple[str, ...]] = {
     "land_events": _around("ledger_created", "planned", "raw_left", "raw_right", "landed"),
     "pair_events": _around("compound_events", "rejected_events", "open_events", "paired"),
     "publish_compounds": (
+        *_around("publishing"),
         "publisher_fenced",
         "transaction_begun",
         "transaction_half_sent",
@@ -28,7 +29,12 @@ FAULT_POINTS: dict[str, tuple[str, ...]] = {
         *_around("published"),
     ),
     "report_quality": _around("quality_metrics", "pages", "reported"),
-    "maintain_tables": _around("removed", "removed_raw_left", "removed_raw_right", "compacted", "vacuumed", "checkpoint"),
+    "maintain_tables": _around(
+        *("removed_raw", "archived", "removed_raw_left", "removed_raw_right"),
+        *("removed_rejected", "removed_rejected_events", "removed_compounds", "removed_compound_events"),
+        *("removed_ledger", "removed_quality_metrics", "removed_batch_ledger"),
+        *("compacted", "vacuumed", "checkpoint"),
+    ),
 }
 _KNOWN = frozenset(point for points in FAULT_POINTS.values() for point in points)
 

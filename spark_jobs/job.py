@@ -1,7 +1,8 @@
 """What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
 
 A job tells how it ended in a file, too, if PAIRING_OUTCOME names one: `{"ok": true, "counts": {…}}` or
-`{"ok": false, "error": "…", "retry": true|false}`, in both cases with the `application` as Spark calls it. Airflow's operator reads it, so
+`{"ok": false, "error": "…", "retry": true|false}`, in both cases with the `application` as Spark calls it, and with the `news` that people
+are to be told, if there are any. Airflow's operator reads it, so
 the reason stands where people look.
 """
 
@@ -11,10 +12,12 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from include.pipeline_config import Pipeline, PipelineError
+from include.secret_values import without_secrets
 from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
@@ -44,7 +47,10 @@ def job_parser(job: str, description: str | None) -> OneLineParser:
 
 
 def run_job(
-    job: str, arguments: argparse.Namespace, work: Callable[[Warehouse], Counts], lock_wait_s: float = _LOCK_WAIT_S
+    job: str,
+    arguments: argparse.Namespace,
+    work: Callable[[Warehouse], Mapping[str, Any]],
+    lock_wait_s: float = _LOCK_WAIT_S,
 ) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
@@ -55,7 +61,7 @@ def run_job(
             spark = spark_session(job, pipeline.name)
             try:
                 tell_outcome({"application": spark.conf.get("spark.app.id", None)})
-                counts = work(Warehouse(spark, root, pipeline))
+                counts = dict(work(Warehouse(spark, root, pipeline)))
             finally:
                 end_session(spark)
         tell_outcome({"ok": True, "counts": counts})
@@ -103,12 +109,13 @@ def told_in_one_line() -> Iterator[None]:
     except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
         _end_with(error, f"{' '.join(str(error).split())}")
     except Exception as error:
-        traceback.print_exc()
+        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         first_line = next(iter(str(error).strip().splitlines()), "")
         _end_with(error, (java_line(str(error)) or f"{type(error).__name__}: {first_line}")[:500])
 
 
 def _end_with(error: Exception, line: str) -> None:
+    line = without_secrets(line)
     tell_outcome(
         {"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator | BrokenInvariant | PipelineError)}
     )

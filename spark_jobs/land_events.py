@@ -7,14 +7,17 @@ Begins by finishing a batch that was planned earlier but not paired; then plans 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from spark_jobs.broker.held import held_back, held_counts
 from spark_jobs.broker.lag_group import show_landed
-from spark_jobs.broker.offsets import Partition, ask_broker
-from spark_jobs.broker.ranges import plan_ranges, ranges_left
+from spark_jobs.broker.log_ends import ask_inputs
+from spark_jobs.broker.offsets import Partition, TopicsNow
+from spark_jobs.broker.ranges import Landed, begun, has_lost, landed_beyond, plan_ranges, ranges_left
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.job import Counts, job_parser, run_job
@@ -25,11 +28,28 @@ from spark_jobs.pairing.clock import PartitionProgress, batch_clock
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.replaying.work import finish_replay
 from spark_jobs.rewinding.revisions import still_to_come
+from spark_jobs.rewinding.target import cut_below
 from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REPLAY, REWIND, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import (
+    GONE_AT_START,
+    LANDED,
+    LIVE,
+    PAIRED,
+    PLANNED,
+    REPLAY,
+    REWIND,
+    Ledger,
+    LedgerRow,
+    OffsetRange,
+)
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, raw_table
+
+# A transaction that takes longer is told; a shorter one is nothing unusual.
+_OPEN_FOR_LONG_MS = 60_000
+# In front of a partition, among the counts that the job ends with.
+BEGAN = "began_"
 
 
 def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str] = ()) -> Counts:
@@ -42,7 +62,11 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     ledger = Ledger(warehouse)
     last = finish_batch(warehouse, ledger, accepted_losses)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
-    return {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).counts}
+    counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).counts}
+    # Of later batches nobody needs to be told.
+    return counts | (
+        {} if last else {f"{BEGAN}{topic}-{number}": at for (topic, number), at in begun(planned.offsets).items()}
+    )
 
 
 def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collection[str] = ()) -> LedgerRow | None:
@@ -76,17 +100,27 @@ def plan_batch(
     pipeline = warehouse.pipeline
     check_ledger(warehouse, last)
     previous = {(known.topic, known.partition): known for known in last.offsets} if last else {}
-    now = ask_broker(kafka_settings(), [side.topic for side in pipeline.sides])
-    ids = checked_ids(pipeline, last.counts if last else {}, now)
+    now = ask_inputs(pipeline, last.counts if last else {}, previous.values())
+    if beyond := landed_beyond([known.behind() for known in previous.values()], now):
+        raise cut_below(ledger, beyond)
+    ranges = plan_ranges(previous, now, max_records, accepted_losses)
+    if not last:
+        for (topic, number), first in begun(ranges).items():
+            print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
         kind=LIVE,
         step=PLANNED,
-        offsets=tuple(plan_ranges(previous, now, max_records, accepted_losses)),
+        offsets=tuple(ranges),
         wall_time=now.wall_time,
         # The plan holds all that a batch starts from: the previous clock, and the open events as they are now.
         clock=last.clock if last else None,
-        counts={"open_before": last.counts["open_after"] if last else 0, **ids, **still_to_come(warehouse, ledger, last)},
+        counts={
+            "open_before": last.counts["open_after"] if last else 0,
+            GONE_AT_START: 0 if last else sum(begun(ranges).values()),
+            **checked_ids(pipeline, {}, now),
+            **still_to_come(warehouse, ledger, last),
+        },
         versions=last.versions if last else {OPEN: warehouse.version(OPEN)},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
@@ -104,18 +138,20 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     pipeline = planned.pipeline
     expect_rows(warehouse.spark, sum(known.planned for known in planned.offsets))
     # Whoever reads would try for long to reach a broker that is away, and not say which.
-    ranges = _still_there(warehouse, planned, accepted_losses)
+    now = _ask(planned)
+    ranges = _still_there(warehouse, ledger, planned, accepted_losses, now)
     try:
         with ThreadPoolExecutor(max_workers=2) as both:
             # list() waits for both and raises what either raised.
             list(both.map(lambda side: append_raw(warehouse, planned, ranges, side), pipeline.sides))
     except Exception:
         # If the broker went away meanwhile, or lost something, this says so in one line.
-        _still_there(warehouse, planned, accepted_losses)
+        _still_there(warehouse, ledger, planned, accepted_losses, _ask(planned))
         raise
     found = landed_counts(warehouse, planned)
     offsets = tuple(advance(known, [row for row in found if is_of(row, known)]) for known in ranges)
-    counts = count(pipeline, planned.batch_id, offsets, found)
+    counts = count(pipeline, planned.batch_id, offsets, found) | _tell_held(now)
+    counts[GONE_AT_START] = planned.counts.get(GONE_AT_START, 0)
     # This setting is the operator's way out, so the file's counts, not the plan's.
     if counts["offset_gaps"] and warehouse.pipeline.offset_gaps == "fail":
         raise BrokenInvariant(
@@ -131,17 +167,38 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     return landed
 
 
-def _still_there(warehouse: Warehouse, planned: LedgerRow, accepted_losses: Collection[str]) -> tuple[OffsetRange, ...]:
-    """The planned ranges, less what the broker has lost since and the operator gave up. Raises BrokerProblem and NeedsOperator."""
-    now = ask_broker(kafka_settings(), [side.topic for side in planned.pipeline.sides])
-    checked_ids(planned.pipeline, planned.counts, now)
-    landed_from: dict[Partition, int] = {}
-    if any(now.earliest.get((known.topic, known.partition), 0) > known.from_offset for known in planned.offsets):
+def _ask(planned: LedgerRow) -> TopicsNow:
+    """What the broker holds of both topics. Raises BrokerProblem, and NeedsOperator where they are others than were planned."""
+    return ask_inputs(planned.pipeline, planned.counts, planned.offsets)
+
+
+def _tell_held(now: TopicsNow) -> Counts:
+    """What of both topics nobody could read yet, for the counts; in the log, with the remedy, where that is so for longer than usual."""
+    held = held_back(kafka_settings(), now)
+    for at in held:
+        if at.since is None or at.since < now.wall_time - _OPEN_FOR_LONG_MS:
+            print(
+                f"warning: {at}: {at.waiting} offsets from there on wait for the end of another producer's transaction, open{at.opened()}; "
+                f"it ends by its timeout, or, if that producer is gone, by {at.remedy()}",
+                file=sys.stderr,
+            )
+    return held_counts(held)
+
+
+def _still_there(
+    warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str], now: TopicsNow
+) -> tuple[OffsetRange, ...]:
+    """The planned ranges, less what the broker has lost since and the operator gave up. Raises NeedsOperator."""
+    if beyond := landed_beyond(planned.offsets, now):
+        raise cut_below(ledger, beyond)
+    landed: dict[Partition, Landed] = {}
+    if any(has_lost(known, now) for known in planned.offsets):
         # A job that died may have landed it before it was lost.
         for row in landed_counts(warehouse, planned):
             place = (row["topic"], row["partition"])
-            landed_from[place] = min(row["first"], landed_from.get(place, row["first"]))
-    return ranges_left(planned.offsets, now, landed_from, accepted_losses)
+            known = landed.get(place, Landed(row["first"], row["last"]))
+            landed[place] = Landed(min(row["first"], known.first), max(row["last"], known.last))
+    return ranges_left(planned.offsets, now, landed, accepted_losses)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def count(pipeline: Pipeline, batch_id: int, ranges: Sequence[OffsetRange], foun
     if landed > offsets_planned:
         raise BrokenInvariant(f"batch {batch_id}: {offsets_planned} offsets planned, but {landed} records landed")
     counts = {"planned": offsets_planned, "landed": landed, "offset_gaps": offsets_planned - landed}
-    counts["lost"] = sum(known.lost for known in ranges)
+    counts["lost"] = sum(known.lost + known.cut for known in ranges)
     counts["backlog"] = sum(known.end_offset - known.until_offset for known in ranges)
     counts["accepted"] = sum(row["records"] for row in found if row["problem"] is None)
     for side in pipeline.sides:

@@ -1,14 +1,12 @@
 """The two ways in which the records of a topic come into its raw table, each record as it came, with what it says.
 
 By the workers: each reads a span of offsets, parses it, and writes a file of the table; all that comes back are names of files. By Spark:
-its own source reads, only what is parsed travels to Python and back, and Spark writes; twice the time, on any file system.
+the workers read, all travels to the JVM, what is parsed to Python and back, and Spark writes; on any file system.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -17,17 +15,17 @@ from pyspark.sql.types import StructType
 from include.pipeline_config import Side
 from spark_jobs.batch_rules import body_fields, latest_ts
 from spark_jobs.broker.offsets import Partition
-from spark_jobs.broker.records import RECORD, Reader, Span, allowed, read_span, untold_header, with_either_reader
+from spark_jobs.broker.records import BAD_HEADER, RECORD, Share, Span, allowed, read_records, read_span, shares
 from spark_jobs.broker.settings import Settings, kafka_settings
 from spark_jobs.pairing.parsing import BodyFields
-from spark_jobs.pairing.parsing_in_bulk import ParsedColumns, parse_columns
+from spark_jobs.pairing.parsing_in_bulk import ParsedColumns, parse_columns, problems_with_headers
+from spark_jobs.pairing.reasons import Reason
 from spark_jobs.stages import Stage, give_back_memory
 from spark_jobs.storage.commit import commit, commit_files, is_committed
 from spark_jobs.storage.ledger import LedgerRow, OffsetRange
 from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
 from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
 
-OFFSETS_A_TASK = 500_000
 _WRITTEN = "name string, size bigint, stats string"
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
@@ -36,14 +34,6 @@ _BYTES_AT_ONCE = 64_000_000
 _Parse = Callable[[pa.Array, pa.Array, BodyFields, int], ParsedColumns]
 # Records (`RECORD`) in, as many rows of a raw table out.
 _MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-class _Share(NamedTuple):
-    """What one task reads."""
-
-    topic: str
-    partition: int
-    span: Span
 
 
 def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
@@ -63,34 +53,30 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         # Skipped like any commit that is made again; but its records are not read again: they may be gone from the broker.
         return commit_files(warehouse, table, [], table, planned.batch_id)
     place = warehouse.place_for_files(table)
-    if place is not None:
-        try:
-            return _append_by_workers(warehouse, planned, spans, side, place)
-        except Exception as error:
-            if not untold_header(error):
-                raise
-            print(f"{side.topic} has a header whose name is not UTF-8: all is read by Spark's source", file=sys.stderr)
-    with_either_reader(lambda read: _append_by_spark(warehouse, planned, spans, side, read))
+
+    def append() -> None:
+        if place is not None:
+            _append_by_workers(warehouse, planned, spans, side, place)
+        else:
+            _append_by_spark(warehouse, planned, spans, side)
+
+    allowed(append, [side.topic])
 
 
 def _append_by_workers(
     warehouse: Warehouse, planned: LedgerRow, spans: Mapping[Partition, Span], side: Side, place: FilePlace
 ) -> None:
     pipeline, table = planned.pipeline, raw_table(side)
-    shares = [
-        _Share(*of, Span(first, min(first + OFFSETS_A_TASK, span.until)))
-        for of, span in spans.items()
-        for first in range(span.first, span.until, OFFSETS_A_TASK)
-    ]
+    parts = shares(spans)
     latest = latest_ts(pipeline, planned.wall_time)
     make = _raw_maker(place.schema, body_fields(pipeline, side), latest, planned.batch_id, parse_columns)
-    stage = _writing_stage(kafka_settings(), shares, place.folder, make)
-    numbers = warehouse.spark.range(0, len(shares), 1, len(shares))
-    written = allowed(lambda: numbers.mapInArrow(stage, _WRITTEN).collect())
+    stage = _writing_stage(kafka_settings(), parts, place.folder, make)
+    numbers = warehouse.spark.range(0, len(parts), 1, len(parts))
+    written = numbers.mapInArrow(stage, _WRITTEN).collect()
     commit_files(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
 
-def _writing_stage(settings: Settings, shares: list[_Share], folder: str, make: _MakeRows) -> Stage:
+def _writing_stage(settings: Settings, parts: list[Share], folder: str, make: _MakeRows) -> Stage:
     """A stage from numbers of shares (`id`) to the files in which their records are by then (`NewFile`)."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -98,7 +84,7 @@ def _writing_stage(settings: Settings, shares: list[_Share], folder: str, make: 
         for batch in batches:
             for number in batch["id"].to_pylist():
                 with FileWriter(folder) as file:
-                    for rows in _together(map(make, read_span(settings, *shares[number]))):
+                    for rows in _together(map(make, read_span(settings, *parts[number]))):
                         file.write(rows)
                     written = file.finish()
                 # Of all the offsets there may be no record left.
@@ -114,7 +100,8 @@ def _raw_maker(schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int
     def rows(records: pa.RecordBatch) -> pa.RecordBatch:
         parsed = parse(records["value"], records["record_timestamp"], fields, latest)
         columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
-        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": parsed.problem}
+        problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
+        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
         return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
@@ -135,17 +122,18 @@ def _together(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
-def _append_by_spark(
-    warehouse: Warehouse, planned: LedgerRow, spans: Mapping[Partition, Span], side: Side, read: Reader
-) -> None:
+def _append_by_spark(warehouse: Warehouse, planned: LedgerRow, spans: Mapping[Partition, Span], side: Side) -> None:
     pipeline, table = planned.pipeline, raw_table(side)
     declared = declared_schema(pipeline, table)
     parsed = StructType([field for field in declared.fields if field.name not in (*RECORD, "batch_id")])
     # Only what is parsed travels to Python, and only what was found in it travels back.
     parser = _parser(body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time))
     parse = F.arrow_udf(parser, parsed)  # type: ignore[call-overload]  # its hints forget that a struct can be returned
-    records = read(warehouse.spark, spans, True).withColumn("parsed", parse("value", "record_timestamp"))
-    rows = records.select(*RECORD, "parsed.*", F.lit(planned.batch_id).cast("bigint").alias("batch_id"))
+    records = read_records(warehouse.spark, spans, True, (*RECORD, BAD_HEADER))
+    found = records.withColumn("parsed", parse("value", "record_timestamp"))
+    rows = found.select(*RECORD, BAD_HEADER, "parsed.*", F.lit(planned.batch_id).cast("bigint").alias("batch_id"))
+    problem = F.coalesce("problem", F.when(F.col(BAD_HEADER), str(Reason.BAD_HEADER)))
+    rows = rows.withColumn("problem", problem).drop(BAD_HEADER)
     commit(warehouse, table, rows, table, planned.batch_id)
 
 

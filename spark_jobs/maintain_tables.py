@@ -1,4 +1,4 @@
-"""Maintain: give up raw rows for their age, put small files together, delete files and log entries that nobody can need any more.
+"""Maintain: give up rows for their age, put small files together, delete files and log entries that nobody can need any more.
 
     maintain_tables --pipeline include/pipelines/calls.yaml [--warehouse URI]
 
@@ -15,7 +15,7 @@ from include.pipeline_config import MS_PER_UNIT
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.maintaining.files import MAINTENANCE_SETTINGS, checkpoint, compact, keep
 from spark_jobs.maintaining.needed import all_done, needed_since
-from spark_jobs.maintaining.raw_retention import remove_old
+from spark_jobs.maintaining.retention import remove_old
 from spark_jobs.session import temporarily_set
 from spark_jobs.storage.agreement import check_tables, newest_row
 from spark_jobs.storage.ledger import Ledger
@@ -31,7 +31,7 @@ _MARGIN_MS = MS_PER_UNIT["m"]
 
 
 def main(warehouse: Warehouse) -> Counts:
-    """Takes care of all tables; gives how many raw rows were removed and how many files put together."""
+    """Takes care of all tables; gives how many rows were removed and how many files put together."""
     if not warehouse.exists(LEDGER):
         return {}
     ledger = Ledger(warehouse)

@@ -1,7 +1,7 @@
 """Publish: send the compounds of every paired batch beyond the position to the output topic, exactly once.
 
     publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI] [--accept-recreated-topic TOPIC-ID]
-                      [--release-batch BATCH]
+                      [--release-batch BATCH] [--accept-lost-positions]
 
 Records and position go out in one Kafka transaction an output partition; see spark_jobs/broker/publisher.py.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -19,9 +20,11 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import BEFORE_PUBLISH
 from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
+from spark_jobs.broker.all_positions import look_at_positions
+from spark_jobs.broker.lost_positions import Begun, begun_counts, find_positions, tell_short_retention
 from spark_jobs.broker.message_rows import Stage, messages_of, own_messages
 from spark_jobs.broker.offsets import OutputTopic, ends_written, output_topic, topic_id
-from spark_jobs.broker.positions import Leg, check_same_topic, look_at_positions, next_leg
+from spark_jobs.broker.positions import Leg, check_same_topic, next_leg
 from spark_jobs.broker.publisher import SlotReport, publish_slot
 from spark_jobs.broker.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.job import Counts, job_parser, run_job
@@ -30,7 +33,7 @@ from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.quality.gate import held_back, tell_held
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_tables
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
 _REPORT = (
@@ -44,11 +47,19 @@ _SHOWN = 20
 _BATCHES_A_LEG = 100
 
 
-def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0) -> Counts:
+class Accepted(NamedTuple):
+    """What the operator knows: the id of an output topic that was created again; that messages may be sent twice because of lost positions."""
+
+    topic: str | None = None
+    lost_positions: bool = False
+
+
+def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0, accepted_lost: bool = False) -> Counts:
     """Sends what is paired but not published; gives the number of records sent.
 
     `accepted_topic`: the id of an output topic that was created again, known to the operator. `released`: up to this batch those that
-    failed their checks are published, too, where batches are judged before.
+    failed their checks are published, too, where batches are judged before. `accepted_lost`: what was sent to partitions whose positions have
+    expired, and cannot be found, may be sent again.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
@@ -60,6 +71,8 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int 
     held = held_back(paired, rows, released) if warehouse.pipeline.quality.gate == BEFORE_PUBLISH else None
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = next((row for row in rows if row.step == PUBLISHED), None)
+    begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
+    operator = Accepted(accepted_topic, accepted_lost)
     todo, counts = (
         paired,
         Counter(
@@ -73,7 +86,7 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int 
     )
     too_large: list[str] = []
     while todo:
-        published, reports = _publish(warehouse, ledger, todo, before, accepted_topic)
+        published, reports = _publish(warehouse, ledger, todo, before, begun, operator)
         before, todo = published[-1], todo[len(published) :]
         counts["compounds"] += sum(row.counts["compounds"] for row in published)
         counts["sent"] += sum(report.sent for report in reports)
@@ -91,16 +104,22 @@ def main(warehouse: Warehouse, accepted_topic: str | None = None, released: int 
 
 
 def _publish(
-    warehouse: Warehouse, ledger: Ledger, paired: list[LedgerRow], before: LedgerRow | None, accepted_topic: str | None
+    warehouse: Warehouse,
+    ledger: Ledger,
+    paired: list[LedgerRow],
+    before: LedgerRow | None,
+    begun: list[LedgerRow],
+    operator: Accepted,
 ) -> tuple[list[LedgerRow], list[SlotReport]]:
     """Publishes as many of the batches as go together and records it; gives their `published` rows and the slots' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
-    leg = plan_leg(warehouse, settings, topic, paired, before, accepted_topic)
+    leg = plan_leg(warehouse, settings, topic, paired, before, begun, operator)
+    mine = [row for row in paired if row.batch_id <= leg.target]
+    begin(ledger, settings, leg, topic, mine, begun)
     expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
     reports = _send(warehouse, settings, leg)
-    mine = [row for row in paired if row.batch_id <= leg.target]
     check_acknowledged(leg.topic, mine, reports)
     ends = ends_written(settings, leg.topic)
     rows = [
@@ -116,15 +135,19 @@ def plan_leg(
     topic: OutputTopic,
     paired: list[LedgerRow],
     before: LedgerRow | None,
-    accepted_topic: str | None,
+    begun: list[LedgerRow],
+    operator: Accepted,
 ) -> Leg:
-    """Looks at the positions of all partitions before anything is sent; raises NeedsOperator where nothing may be."""
+    """Looks at the positions of all partitions before anything is sent; raises NeedsOperator where nothing may be.
+
+    `begun`: the `publishing` rows beyond the ledger's copy.
+    """
     pipeline = warehouse.pipeline
     whole = Leg(
         pipeline=pipeline.name,
         topic=pipeline.output_topic,
         topic_id=topic.topic_id,
-        accepted=accepted_topic == topic.topic_id,
+        accepted=operator.topic == topic.topic_id,
         table_id=warehouse.table_id(COMPOUNDS),
         slots=topic.partitions,
         copy=before.batch_id if before else 0,
@@ -141,8 +164,30 @@ def plan_leg(
         raise BrokerProblem(
             f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
         ) from None
+    tell_short_retention(settings)
+    known = Begun(row for row in begun if row.batch_id > whole.copy and _is_on(row, topic))
+    forgotten = [number for number, position in positions.items() if position is None and number < known.slots]
+    if forgotten:
+        found = find_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
+        whole = whole._replace(found=tuple(found.items()))
     leg = next_leg(whole, positions)
     return leg._replace(target=min(leg.target, paired[:_BATCHES_A_LEG][-1].batch_id))
+
+
+def begin(
+    ledger: Ledger, settings: Settings, leg: Leg, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
+) -> None:
+    """Notes in the ledger where the output partitions end, before the first message of the leg is sent, once for each of its batches."""
+    known = Begun(row for row in begun if row.counts["slots"] == leg.slots and _is_on(row, topic))
+    new = [row for row in paired if row.batch_id not in known.batch_ids]
+    if new:
+        counts = begun_counts(leg, (topic.high, topic.low), ends_written(settings, leg.topic))
+        rows = [row.next_step(PUBLISHING, datetime.now(UTC), counts=counts) for row in new]
+        ledger.append(*rows, among=f".{leg.slots}.{leg.topic_id}")
+
+
+def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
+    return (row.counts["topic_id_high"], row.counts["topic_id_low"]) == (topic.high, topic.low)
 
 
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
@@ -199,5 +244,14 @@ if __name__ == "__main__":
         metavar="BATCH",
         help="with quality.gate: before_publish, let batches up to this one go although they failed their checks",
     )
+    parser.add_argument(
+        "--accept-lost-positions",
+        action="store_true",
+        help="where positions have expired in the middle of a publication and nobody can tell what was sent, send it again",
+    )
     given = parser.parse_args()
-    run_job("publish_compounds", given, lambda warehouse: main(warehouse, given.accept_recreated_topic, given.release_batch))
+    run_job(
+        "publish_compounds",
+        given,
+        lambda warehouse: main(warehouse, given.accept_recreated_topic, given.release_batch, given.accept_lost_positions),
+    )

@@ -15,39 +15,66 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.broker.cleanup import Cleanup, cleanup_of, to_see_cleanup
+from spark_jobs.broker.held import Unreadable, check_readable, told_unreadable
 from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
-from spark_jobs.broker.records import Reader, Span, with_either_reader
-from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.broker.records import Span, allowed, read_records
+from spark_jobs.broker.settings import Settings, kafka_settings
 from spark_jobs.broker.topic_ids import checked_ids
 from spark_jobs.cli import tell_outcome
 from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.problems import NeedsOperator
+from spark_jobs.quality.delivery import ends_of
 from spark_jobs.reconciling import inputs, outputs, planned
+from spark_jobs.reconciling.aged import Aged, find_aged
 from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.session import expect_rows, reading_session
 from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, PUBLISHED, REMOVED, Ledger, LedgerRow, Rewind
-from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse
+from spark_jobs.storage.ledger import (
+    LANDED,
+    LIVE,
+    PAIRED,
+    PLANNED,
+    PUBLISHED,
+    REMOVED_COMPOUNDS,
+    REMOVED_LEDGER,
+    REMOVED_RAW,
+    Ledger,
+    LedgerRow,
+    Rewind,
+    removed_through,
+)
+from spark_jobs.storage.tables import COMPOUNDS, LEDGER, OPEN, Warehouse
 
 Counts = dict[str, int]
 _REMOVED, _REMOVED_SEEN = (
     "records removed from the raw tables for their age",
     "… that have an outcome or are on the input topics",
 )
+_GONE, _GONE_SEEN = "compounds removed for their age", "… messages where theirs were"
+# Of the batches whose outcomes are gone, those that later batches had still to decide.
+_WAITED, _WAITED_SEEN = "events that waited when outcomes before went for their age", "… that have an outcome"
+
+
+_UNKNOWABLE = "… not on it, and not judgeable"
 
 
 class Answer(NamedTuple):
-    """What was compared, as (what, how many), and who does not fit."""
+    """What was compared, as (what, how many), and who does not fit. `unknowable`: why something cannot be judged; empty if all can.
+    `unchecked`: what cannot be compared any more, in a sentence.
+    """
 
     horizon: int
     counts: Counts
     offenders: list[Offenders]
+    unknowable: str = ""
+    unchecked: str = ""
 
 
 class _Started(NamedTuple):
     """Everything that is fixed at the start. `horizon`: the last published batch; `ledger`: the rows up to it. `paired`: the row of
-    the last batch up to it that no rewind gave up, the last of those (`counting`) that answer for the input. `removed`: the last batch
-    whose raw rows were given up for their age, 0 for none.
+    the last batch up to it that no rewind gave up, the last of those (`counting`) that answer for the input. `aged`: what was given
+    up for its age.
     """
 
     horizon: int
@@ -55,9 +82,10 @@ class _Started(NamedTuple):
     ledger: DataFrame
     counting: DataFrame
     rewinds: list[Rewind]
-    removed: int
+    aged: Aged
     topics: TopicsNow
     output: OutputTopic
+    cleanup: Cleanup
 
 
 def main(warehouse: Warehouse) -> Answer:
@@ -65,52 +93,71 @@ def main(warehouse: Warehouse) -> Answer:
     started = _start(warehouse)
     if started is None:
         return Answer(0, {"published batches": 0}, [])
-    return with_either_reader(lambda read: _compare(warehouse, started, read))
+    return allowed(lambda: _compare(warehouse, started), warehouse.pipeline.topics)
 
 
-def _compare(warehouse: Warehouse, started: _Started, read: Reader) -> Answer:
+def _compare(warehouse: Warehouse, started: _Started) -> Answer:
     ranges = planned.planned_ranges(started.counting)
     # While a rewind is not published, the tables are behind the horizon already.
     landed_until = started.paired.batch_id
-    kept = F.col("batch_id") > started.removed
+    aged = started.aged
+    kept = F.col("batch_id") > aged.raw
     # Rows that are about to be removed may still be there.
     raw = inputs.raw_rows(warehouse, landed_until).where(kept)
-    offsets, lost = _offsets(ranges)
+    offsets, lost, gone = _offsets(ranges)
     expect_rows(warehouse.spark, offsets)
     open_version = started.paired.versions[OPEN]
     void = planned.is_void(started.rewinds)
-    claims = inputs.outcomes(warehouse, started.ledger, void, landed_until, open_version)
-    records = read(warehouse.spark, _input_spans(ranges, started), False)
-    places = inputs.by_place(raw, claims, records).withColumn("removed", inputs.was_removed(ranges, started.removed))
+    claims = inputs.outcomes(warehouse, started.ledger, void, aged.unchecked, landed_until, open_version)
+    records = read_records(warehouse.spark, _input_spans(ranges, started), False, [*inputs.PLACE, "key", "value"])
+    places = inputs.by_place(raw, claims, records).withColumns(
+        {"removed": inputs.was_removed(aged.removals.get(REMOVED_RAW)), "unchecked": inputs.was_removed(aged.undecided)}
+    )
     places = places.persist(StorageLevel.DISK_ONLY)
-    compounds, absent = _compounds(warehouse, started, read)
+    compounds, absent = _compounds(warehouse, started)
     try:
         offenders = offenders_of(
             [
-                planned.check_contiguous(ranges),
+                planned.check_contiguous(ranges, aged.begins),
                 planned.check_steps(started.ledger, started.rewinds),
                 *planned.check_landed(started.counting, ranges.where(kept), raw),
-                planned.check_removed(started.counting, started.removed),
+                planned.check_removed(started.counting, aged),
                 inputs.check_places(places),
-                outputs.check_compounds(absent, warehouse.pipeline),
+                outputs.check_compounds(absent, warehouse.pipeline, aged.ends),
             ]
         )
-        counts = _batches(started) | {"offsets planned": offsets, "records given up (lost ranges)": lost}
+        counts = _batches(started) | {
+            "offsets planned": offsets,
+            "records given up (lost ranges)": lost + aged.summed("lost"),
+            "records that were gone when the pipeline began": gone,
+        }
         counts |= _count(warehouse, started, places, absent)
     finally:
         places.unpersist()
         compounds.unpersist()
-    return Answer(started.horizon, counts, _without_collapsed(offenders, counts))
+    unknowable = _why(warehouse.pipeline.output_topic, started.cleanup) if counts[_UNKNOWABLE] else ""
+    return Answer(started.horizon, counts, _without_collapsed(offenders, counts), unknowable, aged.told() or "")
+
+
+def _why(topic: str, cleanup: Cleanup) -> str:
+    if cleanup.compacted is None:
+        return (
+            f"whether {topic} is compacted cannot be seen; for the user to see it: {to_see_cleanup(kafka_settings(), topic)}"
+        )
+    return (
+        f"{topic} is compacted, and tombstones that may have taken the last message of a key are gone themselves after its "
+        f"delete.retention.ms of {cleanup.tombstones_ms:,}"
+    )
 
 
 def _without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offenders]:
     """Collapsed events are in no table but the raw ones, and nowhere once these are removed, so only their number can be compared."""
     seen = {found.finding: found.number for found in offenders}
-    unseen = counts[_REMOVED] - counts[_REMOVED_SEEN]
+    unseen = counts[_REMOVED] - counts[_REMOVED_SEEN] + counts[_WAITED] - counts[_WAITED_SEEN]
     if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts["collapsed"]:
         return [found for found in offenders if found.finding is not Finding.NO_OUTCOME]
     if unseen:
-        told = f"{unseen} raw rows were removed whose records are on no topic and in no table; {counts['collapsed']} events are collapsed"
+        told = f"{unseen} records whose raw rows were removed are on no topic and in no table; {counts['collapsed']} events are collapsed"
         offenders = [*offenders, Offenders(Finding.REMOVED_WITHOUT_OUTCOME, unseen, [told])]
     return offenders
 
@@ -129,9 +176,9 @@ def _start(warehouse: Warehouse) -> _Started | None:
         # All that is published was given up, and the rewind is about to be published.
         return None
     steps = {row.step: row for row in ledger.rows(last, last)}
-    removal = ledger.removal()
-    columns = ["batch_id", "kind", "step", "offsets", "counts"]
-    rows = warehouse.read(LEDGER).where(F.col("batch_id") <= horizon).select(columns)
+    columns = ["batch_id", "kind", "step", "offsets", "counts", "finished_at"]
+    begins = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
+    rows = warehouse.read(LEDGER).where(F.col("batch_id").between(begins, horizon)).select(columns)
     # Read once: many questions are asked of it, and each would plan a scan of the table anew.
     rows = warehouse.spark.createDataFrame(rows.toArrow(), rows.schema)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
@@ -139,25 +186,41 @@ def _start(warehouse: Warehouse) -> _Started | None:
     output = output_topic(settings, pipeline.output_topic, to="Read")
     wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
+    _check_readable(ledger, horizon, settings, pipeline.output_topic, topics)
     checked_ids(pipeline, steps[PLANNED].counts, topics)
-    removed = removal.batch_id if removal else 0
-    return _Started(horizon, steps[PAIRED], rows, counting, rewinds, removed, topics, output)
+    aged = find_aged(ledger, (output.high, output.low))
+    cleanup = cleanup_of(settings, pipeline.output_topic)
+    return _Started(horizon, steps[PAIRED], rows, counting, rewinds, aged, topics, output, cleanup)
+
+
+def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str, topics: TopicsNow) -> None:
+    """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
+    published = next(row for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
+    if (published.counts.get("topic_id_high"), published.counts.get("topic_id_low")) != topics.ids[name]:
+        return
+    try:
+        check_readable(topics, {(name, number): end for number, end in ends_of(published).items()})
+    except Unreadable as problem:
+        raise told_unreadable(settings, problem) from None
 
 
 def _batches(started: _Started) -> Counts:
     """Published batches that answer for the input, and how many others there are up to the horizon."""
     live = started.counting.where((F.col("step") == PAIRED) & (F.col("kind") == LIVE)).count()
     rewinds = sum(rewind.batch_id <= started.horizon for rewind in started.rewinds)
-    void = sum(any(rewind.voids(batch) for rewind in started.rewinds) for batch in range(1, started.horizon + 1))
-    return {"published batches": live, "rewinds": rewinds, "void batches": void}
+    void = sum(
+        any(rewind.voids(batch) for rewind in started.rewinds) for batch in range(started.aged.begins, started.horizon + 1)
+    )
+    gone = {"batches removed from the ledger for their age": started.aged.begins - 1} if started.aged.begins > 1 else {}
+    return {**gone, "published batches": live, "rewinds": rewinds, "void batches": void}
 
 
-def _offsets(ranges: DataFrame) -> tuple[int, int]:
-    """Offsets planned, and records given up before them."""
-    total = ranges.agg(
-        F.sum(F.col("until_offset") - F.col("from_offset")).alias("planned"), F.sum("lost").alias("lost")
-    ).first()
-    return ((total["planned"] or 0), (total["lost"] or 0)) if total else (0, 0)
+def _offsets(ranges: DataFrame) -> tuple[int, int, int]:
+    """Offsets planned, records given up, and offsets before those with which the partitions began for the pipeline."""
+    planned, lost = F.col("until_offset") - F.col("from_offset"), F.col("lost") + F.col("cut")
+    began = ranges.groupBy("topic", "partition").agg(F.max("began").alias("began")).agg(F.sum("began")).first()
+    total = ranges.agg(F.sum(planned), F.sum(lost)).first()
+    return ((total[0] or 0), (total[1] or 0), (began[0] or 0)) if total and began else (0, 0, 0)
 
 
 def _input_spans(ranges: DataFrame, started: _Started) -> dict[tuple[str, int], Span]:
@@ -175,7 +238,7 @@ def _input_spans(ranges: DataFrame, started: _Started) -> dict[tuple[str, int], 
     return spans
 
 
-def _compounds(warehouse: Warehouse, started: _Started, read: Reader) -> tuple[DataFrame, DataFrame]:
+def _compounds(warehouse: Warehouse, started: _Started) -> tuple[DataFrame, DataFrame]:
     """Compounds and messages side by side: as persisted, and with why a message may be absent."""
     topic = warehouse.pipeline.output_topic
     spans = {
@@ -184,8 +247,10 @@ def _compounds(warehouse: Warehouse, started: _Started, read: Reader) -> tuple[D
         if place[0] == topic
     }
     published = outputs.published_batches(started.ledger, started.output)
-    records = read(warehouse.spark, spans, False)
-    compounds = outputs.by_compound(outputs.expected_messages(warehouse, published), records).persist(StorageLevel.DISK_ONLY)
+    records = read_records(warehouse.spark, spans, False, ["partition", "offset", "key", "value", "headers"])
+    kept = warehouse.read(COMPOUNDS).where(F.col("batch_id") > started.aged.compounds)
+    expected = outputs.expected_messages(kept, warehouse.pipeline, published)
+    compounds = outputs.by_compound(expected, records).persist(StorageLevel.DISK_ONLY)
     seen = compounds.where((F.col("compounds") > 0) & (F.col("messages") > 0))
     first = {
         row["partition"]: row["first"] for row in seen.groupBy("partition").agg(F.min("batch_id").alias("first")).collect()
@@ -193,7 +258,8 @@ def _compounds(warehouse: Warehouse, started: _Started, read: Reader) -> tuple[D
     # Asked for once more: what retention removed while the topic was read is not lost either.
     earliest = ask_broker(kafka_settings(), [topic]).earliest
     truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
-    return compounds, outputs.with_absence(compounds, published, started.horizon, truncated)
+    absent = outputs.with_absence(compounds, published, started.horizon, truncated)
+    return compounds, outputs.with_compaction(absent, started.cleanup)
 
 
 def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds: DataFrame) -> Counts:
@@ -205,13 +271,9 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         ).first()
         return {name: found[name] if found else 0 for name in conditions}
 
-    paired = started.counting.where(F.col("step") == PAIRED)
-    removed = (
-        started.counting.where(F.col("step") == REMOVED)
-        .agg(F.sum(F.try_element_at("counts", F.lit(REMOVED))).alias("rows"))
-        .first()
-    )
-    collapsed = paired.agg(F.sum(F.try_element_at("counts", F.lit("collapsed"))).alias("collapsed")).first()
+    aged = started.aged
+    later = started.counting.where(F.col("batch_id") > aged.unchecked)
+    removed = later.where((F.col("step") == LANDED) & (F.col("batch_id") <= aged.raw))
     landed = how_many(
         places,
         landed="raw > 0",
@@ -219,31 +281,47 @@ def _count(warehouse: Warehouse, started: _Started, places: DataFrame, compounds
         rejected="rejected_events > 0",
         open="open_events > 0",
         topic_gone="raw > 0 and records = 0",
-        removed="removed and (outcomes > 0 or records > 0)",
+        removed="removed and not unchecked and (outcomes > 0 or records > 0)",
+        waited="unchecked and outcomes > 0",
     )
     sent = how_many(
-        compounds.withColumn("ours", outputs.is_ours(warehouse.pipeline)),
+        compounds.withColumns({"ours": outputs.is_ours(warehouse.pipeline), "old": outputs.of_gone_compounds(aged.ends)}),
         due="due",
         on_topic="due and messages > 0",
         removed="due and messages = 0 and gone",
+        replaced="replaced and not gone and not unknowable",
+        unknowable="unknowable",
         later="compounds > 0 and batch_id > " + str(started.horizon) + " and messages > 0",
         strange="compounds = 0 and not ours",
+        old="old and ours",
     )
+    waited = {_WAITED: aged.waiting, _WAITED_SEEN: landed["waited"]}
+    compounds_gone = {_GONE: aged.gone(REMOVED_COMPOUNDS), _GONE_SEEN: sent["old"]}
     return {
         "records landed": landed["landed"],
         "… in compound_events": landed["compounds"],
         "… in rejected_events": landed["rejected"],
         "… in open_events": landed["open"],
-        "collapsed": (collapsed and collapsed["collapsed"]) or 0,
+        "collapsed": _sum(later.where(F.col("step") == PAIRED), "collapsed"),
         "… no longer on the input topics": landed["topic_gone"],
-        _REMOVED: (removed and removed["rows"]) or 0,
+        _REMOVED: _sum(removed, "landed"),
         _REMOVED_SEEN: landed["removed"],
+        **waited,
         "compounds to be published": sent["due"],
         "… on the output topic": sent["on_topic"],
         "… no longer on it (retention, or another topic)": sent["removed"],
+        "… no longer on it (a later message of the key, on a compacted topic)": sent["replaced"],
+        _UNKNOWABLE: sent["unknowable"],
+        **compounds_gone,
         "messages of later batches": sent["later"],
         "messages of others": sent["strange"],
     }
+
+
+def _sum(rows: DataFrame, name: str) -> int:
+    """The sum of a count of these rows of the ledger."""
+    total = rows.agg(F.sum(F.try_element_at("counts", F.lit(name))).alias("total")).first()
+    return (total and total["total"]) or 0
 
 
 def told(name: str, topic: str, answer: Answer) -> str:
@@ -253,8 +331,12 @@ def told(name: str, topic: str, answer: Answer) -> str:
     for found in answer.offenders:
         lines += ["", f"{found.number:,} {found.finding}:", *(f"    {what}" for what in found.first)]
         lines += [f"    … and {found.number - SHOWN:,} more"] if found.number > SHOWN else []
+    if answer.unchecked:
+        lines += ["", f"{name}: {answer.unchecked}."]
     if not answer.horizon:
         lines += ["", f"{name}: nothing is published yet, so there is nothing to compare."]
+    elif answer.unknowable:
+        lines += ["", f"{name}: {answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}."]
     elif not answer.offenders:
         landed, on_topic = answer.counts["records landed"], answer.counts["… on the output topic"]
         lines += [

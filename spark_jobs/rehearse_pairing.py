@@ -118,7 +118,7 @@ _ONE_LINE = str.maketrans("\r\n", "  ")
 
 def _printable(payload: str) -> str:
     """The same JSON in one line of ASCII: in JSON, other characters stand inside strings only, where they may be escaped."""
-    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], payload.translate(_ONE_LINE))
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], payload.translate(_ONE_LINE))
 
 
 def _batch_argument(text: str) -> BatchFile:

@@ -19,13 +19,14 @@ _judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main_
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from include.pipeline_config import AFTER_PUBLISH
 from include.warehouse_folder import pages_folder
-from spark_jobs.broker.records import with_either_reader
+from spark_jobs.broker.records import allowed
+from spark_jobs.cli import tell_outcome
 from spark_jobs.fault_points import fault_point
-from spark_jobs.job import Counts, job_parser, run_job
+from spark_jobs.job import job_parser, run_job
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.known import Known, look_around
@@ -34,7 +35,8 @@ from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import prune_pages, write_index, write_pages, write_unjudged
-from spark_jobs.quality.suite import Verdict, judge
+from spark_jobs.quality.silence_words import checked_sentences, notices
+from spark_jobs.quality.suite import INFO, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
@@ -61,8 +63,10 @@ class Report(NamedTuple):
         return self.steps[PAIRED]
 
 
-def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> Counts:
+def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> dict[str, Any]:
     """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check.
+
+    Gives the counts of the last one, and under `says` what there is to say of it in words.
 
     `again`: where there is none, the last one, whatever was found of it before. Its row and its metrics stay those of the first time.
     """
@@ -71,8 +75,11 @@ def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> Cou
     if again and last[PAIRED] == last[REPORTED] > 0:
         last = {**last, REPORTED: last[PAIRED] - 1}
     if last[PAIRED] <= last[REPORTED]:
-        # A second try must not turn a broken batch green.
-        _fail_if_broken(_failed_before(warehouse, ledger, last[REPORTED], judge))
+        # A second try must not turn a broken batch green, and the first one may have died before its news were told.
+        before = _reported_before(warehouse, ledger, last[REPORTED])
+        _tell_news(warehouse, [metrics for _, metrics, _ in before])
+        quality = warehouse.pipeline.quality
+        _fail_if_broken([(batch_id, judge(metrics, quality)) for batch_id, metrics, passed in before if not passed])
         return {}
     try:
         known = look_around(warehouse, ledger, last)
@@ -83,7 +90,10 @@ def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> Cou
     _fail_if_broken([(report.paired.batch_id, report.verdict) for report in reports])
     shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
     counts = {name: int(reports[-1].metrics[name]) for name in shown} if reports else {}
-    return {"batch_id": last[PAIRED], "batches": len(reports), **counts} if reports else {}
+    if not reports:
+        return {}
+    said = "; ".join(notice.text for notice in notices(warehouse.pipeline, reports[-1].metrics))
+    return {"batch_id": last[PAIRED], "batches": len(reports), **counts, **({"says": said} if said else {})}
 
 
 def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) -> list[Report]:
@@ -91,8 +101,11 @@ def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) ->
     first, last = known.batches[0][PAIRED].batch_id, known.batches[-1][PAIRED].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
         looked_up = beside.submit(find_offenders, warehouse, first, last)
-        measured = with_either_reader(lambda read: measure(warehouse, known, read))
-    reports = [Report(rows, metrics, judge(metrics, quality)) for rows, metrics in zip(known.batches, measured, strict=True)]
+        measured = allowed(lambda: measure(warehouse, known), warehouse.pipeline.topics)
+    said = [checked_sentences(notices(warehouse.pipeline, metrics)) for metrics in measured]
+    reports = [
+        Report(*each[:2], judge(each[1], quality, each[2])) for each in zip(known.batches, measured, said, strict=True)
+    ]
     # The last word on a batch is spoken when it is published, or before that, if that is the order.
     final = [report for report in reports if quality.gate != AFTER_PUBLISH or report.paired.batch_id <= known.published]
     _append_metrics(warehouse, final)
@@ -101,11 +114,15 @@ def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) ->
     for report in reports:
         details = batch_details(report.steps, report.metrics, looked_up.result())
         page = write_pages(folder, report.paired, report.metrics, report.verdict, details)
+        for judged in report.verdict.checks:
+            if judged.check.severity == INFO and not judged.passed:
+                print(f"batch {report.paired.batch_id}: {judged.check.sentence}")
     write_index(folder)
     add_to_trend(warehouse, ledger, started, reports)
     prune_pages(folder, quality.keep_pages)
     fault_point("after_pages")
     print(f"quality report: {page}")
+    _tell_news(warehouse, [report.metrics for report in final])
     if final:
         first = final[0].paired.batch_id
         counts = [{"failed_checks": len(report.verdict.failed), _FIRST: first} for report in final]
@@ -132,14 +149,20 @@ def _append_metrics(warehouse: Warehouse, reports: list[Report]) -> None:
         commit_rows(warehouse, METRICS, rows, METRICS, reports[-1].paired.batch_id)
 
 
-def _failed_before(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judge) -> list[tuple[int, Verdict]]:
-    """The batches of the last report that failed, judged again; none if none did."""
+def _reported_before(warehouse: Warehouse, ledger: Ledger, last: int) -> list[tuple[int, Metrics, bool]]:
+    """The batches of the last report: id, metrics, and whether no critical check failed."""
     if not last:
         return []
     reported = next(row for row in ledger.rows(last, last) if row.step == REPORTED)
     rows = warehouse.small_rows(METRICS, reported.counts.get(_FIRST, last), last)
-    failed = [row for row in rows if not row["success"]]
-    return [(row["batch_id"], judge(dict(row["metrics"]), warehouse.pipeline.quality)) for row in failed]
+    return [(row["batch_id"], dict(row["metrics"]), row["success"]) for row in rows]
+
+
+def _tell_news(warehouse: Warehouse, batches: list[Metrics]) -> None:
+    """Leaves word of what began or ended with these batches, for whoever is to be told; the report itself does not fail of it."""
+    news = [notice.text for metrics in batches for notice in notices(warehouse.pipeline, metrics) if notice.is_news]
+    if news:
+        tell_outcome({"news": news})
 
 
 def _fail_if_broken(verdicts: list[tuple[int, Verdict]]) -> None:

@@ -1,6 +1,6 @@
 """Rewind: put the tables and the position back to what they were after an earlier batch, and go on from there.
 
-    rewind --pipeline include/pipelines/calls.yaml --to-batch N [--yes] [--warehouse URI] [--accept-lost-range RANGE]
+    rewind --pipeline include/pipelines/calls.yaml --to-batch N [--yes] [--warehouse URI] [--accept-lost-range RANGES]
 
 Without --yes it only says what it would do. A rewind is a batch itself: it has the next batch_id, is planned in the ledger before
 any work, and a killed one is finished by land_events or by the same command. What the later batches published is not forgotten
@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_jobs.broker.offsets import ask_broker
-from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.broker.topic_ids import checked_ids
+from spark_jobs.broker.log_ends import ask_inputs
 from spark_jobs.cli import tell_outcome
 from spark_jobs.job import Counts, ending_at_once, job_parser, run_job, told_in_one_line, warehouse_folder
 from spark_jobs.rewinding.preview import Preview, look, refuse_losses, told
-from spark_jobs.rewinding.target import find_target, plan_of, unfinished
+from spark_jobs.rewinding.target import find_target, plan_of, starting_ranges, unfinished
 from spark_jobs.rewinding.undo import finish_rewind
 from spark_jobs.session import reading_session
 from spark_jobs.storage.ledger import PAIRED, Ledger
@@ -47,9 +45,8 @@ def main(warehouse: Warehouse, to_batch: int, accepted_losses: Iterable[str] = (
 def preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:
     """What a rewind to the batch would do; only reads."""
     target = find_target(warehouse, ledger, to_batch)
-    topics = ask_broker(kafka_settings(), [side.topic for side in warehouse.pipeline.sides])
-    # What goes out of the raw tables could never be read again.
-    checked_ids(warehouse.pipeline, target.topic_ids, topics)
+    # What goes out of the raw tables could never be read again from another topic.
+    topics = ask_inputs(warehouse.pipeline, target.topic_ids, starting_ranges(target))
     return look(warehouse, target, topics)
 
 
@@ -60,7 +57,8 @@ def dry_run(warehouse: Warehouse, to_batch: int) -> str:
     planned = unfinished(steps, to_batch)
     if planned is None:
         preview = preview_of(warehouse, ledger, to_batch)
-        refused = [f"--yes refuses this without --accept-lost-range {lost}" for lost in preview.lost]
+        lost = " ".join(preview.lost)
+        refused = [f"--yes refuses this without --accept-lost-range '{lost}'"] if lost else []
         return "\n".join([told(preview), *refused, "nothing was changed; --yes does it"])
     if PAIRED in steps:
         return f"nothing to do: rewind {planned.batch_id} has put the pipeline back to batch {to_batch}"
@@ -78,11 +76,12 @@ if __name__ == "__main__":
         action="append",
         default=[],
         metavar="TOPIC-PARTITION:FIRST-UNTIL",
-        help="give up these landed records, which the broker no longer has; repeat for further ranges",
+        help="give up these landed records, which the broker no longer has; several with spaces between, or repeat",
     )
     given = parser.parse_args()
+    losses = " ".join(given.accept_lost_range).split()
     if given.yes:
-        run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, given.accept_lost_range), _LOCK_WAIT_S)
+        run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, losses), _LOCK_WAIT_S)
     else:
         with ending_at_once(), told_in_one_line():
             spark = reading_session("rewind", given.pipeline.name)

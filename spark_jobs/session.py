@@ -121,8 +121,9 @@ def _check_it_answers(server: str) -> None:
         socket.create_connection((parts.hostname, parts.port or _DEFAULT_PORT), timeout=10).close()
     except (OSError, ValueError) as error:
         # Spark's client would try for minutes.
+        # What comes behind the address may be a token.
         raise NoSparkServer(
-            f"no Spark server answers at {REMOTE_VARIABLE}={server} ({error}): start it, or unset the variable"
+            f"no Spark server answers at {REMOTE_VARIABLE}={server.partition(';')[0].rstrip('/')} ({error}): start it, or unset the variable"
         ) from None
 
 

@@ -16,7 +16,6 @@ from include.pipeline_config import Pipeline
 from include.pipeline_file import load_pipeline
 from spark_jobs.broker.message_rows import messages_of
 from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import Span, read_records
 from spark_jobs.landed import landed_counts
 from spark_jobs.pair_events import pair_batch
 from spark_jobs.quality.known import Known
@@ -38,7 +37,6 @@ def main(warehouse: Warehouse) -> None:
     plan = _plan(pipeline, now, warehouse.version(OPEN))
     ledger.append(plan)
     planned = ledger.rows(1, 1)[0]
-    read_records(warehouse.spark, {(pipeline.left.topic, 0): Span(0, 3)}, True).schema  # noqa: B018 - the source's classes, no broker asked
     _append_raw(warehouse, now)
     landed_counts(warehouse, planned)
     landed = planned.next_step(LANDED, planned.started_at, clock=now, counts={"accepted": 4, "landed": 5})
@@ -50,7 +48,7 @@ def main(warehouse: Warehouse) -> None:
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
-    measure(warehouse, known, read_records)
+    measure(warehouse, known)
     find_offenders(warehouse, 1, 1)
 
 

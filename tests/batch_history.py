@@ -35,6 +35,15 @@ _LAWS = [
     *(f"{law}_difference_{side}" for law in ("landing", "pairing", "rejection", "cumulative", "identity") for side in SIDES),
 ]
 _OTHER = replace(CALLS, tolerance_ms=90_000)
+# Rejected events of a batch are fewer.
+_MOST = {
+    Reason.MALFORMED_JSON: 9,
+    Reason.MISSING_KEY: 4,
+    Reason.BAD_TIMESTAMP: 3,
+    Reason.FUTURE: 3,
+    Reason.DUPLICATE: 30,
+    Reason.LATE: 8,
+}
 
 
 def history(batches: int, seed: int = 1) -> list[Reported]:
@@ -69,7 +78,7 @@ def _metrics(at: datetime, back: int, kind: str, dice: random.Random) -> Metrics
     rejected = dict.fromkeys(Reason, 0.0)
     if kind == LIVE:
         landed = round(8_000 * day * dice.uniform(0.9, 1.1))
-        rejected = {reason: float(dice.randrange(most)) for reason, most in zip(Reason, (9, 4, 3, 3, 30, 8), strict=True)}
+        rejected = {reason: float(dice.randrange(most)) for reason, most in _MOST.items()} | {Reason.BAD_HEADER: 1.0}
         rejected[Reason.LATE] += 400 if 150 < back < 160 else 0
         ratio = dice.uniform(0.03, 0.06) + (0.2 if 168 < back < 176 else 0)
         compounds = round((landed - sum(rejected.values())) / 2)

@@ -8,21 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_jobs.pairing.rules import LEFT, RIGHT, Ints, Rules
+from include.pipeline_config import Pipeline
+from spark_jobs.pairing.rules import LEFT, RIGHT, Ints
+from tests.timeline import CALLS
 
 START = 1_750_000_000_000
-RULES = Rules(
-    key=("user1", "user2"),
-    tolerance_ms=60_000,
-    gap_ms=60_000,
-    grace_ms=180_000,
-    max_session_ms=3_600_000,
-    matching="one_to_one",
-    drop_duplicates=True,
-    left_topic_first=True,
-    clock=2**62,
-    previous_clock=0,
-)
+PIPELINE = replace(CALLS, tolerance_ms=60_000, gap_ms=60_000, grace_ms=180_000, max_session_ms=3_600_000)
 
 
 class Events(NamedTuple):
@@ -44,7 +35,7 @@ class Shape:
     says: str
     size: int
     events: Callable[[int], Events]
-    rules: Rules = RULES
+    pipeline: Pipeline = PIPELINE
     key_bytes: int = 10
     payload_bytes: int = 10
     distinct: bool = True
@@ -119,24 +110,24 @@ def _every_length(size: int) -> Events:
     return _calls_with_a_rest(START + np.arange(size), np.repeat(np.arange(len(lengths)), lengths)[:size])
 
 
-_TIGHT = replace(RULES, gap_ms=1_000, max_session_ms=3_599_999)
+_TIGHT = replace(PIPELINE, gap_ms=1_000, max_session_ms=3_599_999)
 SHAPES = {
     "chain-small-tolerance": Shape("one key, one chain, T < G", 2_000_000, _chain, replace(_TIGHT, tolerance_ms=500)),
     "chain-tolerance-is-gap": Shape("one key, one chain, T = G", 2_000_000, _chain, replace(_TIGHT, tolerance_ms=1_000)),
     "chain-large-tolerance": Shape("one key, one chain, T > G", 2_000_000, _chain, _TIGHT),
     "dense": Shape("one session, an event each ms", 2_000_000, _dense),
     "dense-small-batches": Shape("the same in 4,000 batches", 2_000_000, _dense, rows_a_batch=500),
-    "deep": Shape("one session, all lefts 1 s ahead", 2_000_000, _deep, replace(RULES, tolerance_ms=999)),
-    "collapse": Shape("the same, collapsed", 2_000_000, _collapsed, replace(RULES, matching="collapse")),
+    "deep": Shape("one session, all lefts 1 s ahead", 2_000_000, _deep, replace(PIPELINE, tolerance_ms=999)),
+    "collapse": Shape("the same, collapsed", 2_000_000, _collapsed, replace(PIPELINE, matching="collapse")),
     "two-a-session": Shape(
-        "one chain cut 1,000,000 times", 2_000_000, _two_a_session, replace(RULES, max_session_ms=60_000)
+        "one chain cut 1,000,000 times", 2_000_000, _two_a_session, replace(PIPELINE, max_session_ms=60_000)
     ),
     "every-length": Shape("a session of every length", 2_000_000, _every_length),
     "single-events": Shape("as many keys as events", 800_000, _single_events),
     "one-moment": Shape("one session, one timestamp", 200_000, _one_moment),
     "all-the-same": Shape("one timestamp, equal payloads", 200_000, _all_the_same, distinct=False),
     "large-payloads": Shape("one key, 5 MB each: over 2 GB", 432, _dense, payload_bytes=5_000_000, rows_a_batch=4),
-    "large-duplicates": Shape("the same at one moment, equal", 432, _all_the_same, RULES, 10, 5_000_000, False, 4),
+    "large-duplicates": Shape("the same at one moment, equal", 432, _all_the_same, PIPELINE, 10, 5_000_000, False, 4),
     "large-key": Shape("one key of 10 kB", 80_000, _dense, key_bytes=10_000, rows_a_batch=1_600),
     "large-keys": Shape("as many keys of 10 kB as events", 80_000, _single_events, key_bytes=10_000, rows_a_batch=1_600),
 }

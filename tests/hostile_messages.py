@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.pairing.test_parsing import hostile, mutated, mutations
 
 MINUTE = 60_000
-# The last and the first millisecond that Spark's source can and cannot tell.
+# The last and the first millisecond that 64 bits hold in microseconds, as Spark has times.
 LAST_OF_SPARK, FIRST_BEYOND = 9_223_372_036_854_775, 9_223_372_036_854_776
 NAMES = [
     "ann", "a-b", "", " ", "-", "é", "e\u0301", "\u0000", '"', "\\", "'; DROP TABLE x; --", "`x`", "$(touch /x)", "../../x", "%2e%2e", "\u202e", "😀",
@@ -62,20 +62,19 @@ def drawn(strategy: st.SearchStrategy[Any], number: int, from_seed: int) -> list
 
 
 class Hostile:
-    """`stream(n)` gives n messages around `now` (epoch ms). `beyond`: record times that Spark's source cannot tell are among them.
+    """`stream(n)` gives n messages around `now` (epoch ms), among them some whose record times Spark cannot hold.
 
     `examples`: how many bodies hypothesis draws; of changes, keys, headers and times a quarter of it each.
     """
 
-    def __init__(self, from_seed: int, now: int, payloads: tuple[str, str], beyond: bool, examples: int) -> None:
+    def __init__(self, from_seed: int, now: int, payloads: tuple[str, str], examples: int) -> None:
         self.random = random.Random(from_seed)
         self.now, self.payloads = now, payloads
         self.seen: list[Message] = []
         times = st.sampled_from([1, now - 24 * 60 * MINUTE, now + 30 * MINUTE, -1, -2, LAST_OF_SPARK]) | st.integers(
             0, LAST_OF_SPARK
         )
-        if beyond:
-            times |= st.sampled_from([FIRST_BEYOND, 2**63 - 1]) | st.integers(FIRST_BEYOND, 2**63 - 1)
+        times |= st.sampled_from([FIRST_BEYOND, 2**63 - 1]) | st.integers(FIRST_BEYOND, 2**63 - 1)
         self.bodies = drawn(hostile | st.none(), examples, from_seed)
         self.changes, self.keys, self.headers, self.times = (
             drawn(strategy, examples // 4, from_seed) for strategy in (mutations, KEYS, HEADERS, times)

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
 from include.pipeline_config import Pipeline
+from spark_jobs.batch_rules import batch_rules
 from spark_jobs.deciding.ways import writing_stage
 from spark_jobs.deciding.whole_keys import KEY_HASH, PACKED
 from spark_jobs.pairing.outcomes import Outcome
@@ -54,7 +54,7 @@ def _batches(events: Events, shape: Shape) -> Iterator[pa.RecordBatch]:
         count = len(number)
         columns = [key, pa.array(["v"] * count), events.side[number], np.zeros(count), number, events.ts[number], payload]
         columns += [np.ones(count), np.zeros(count, dtype=bool)]
-        schema = event_schema(shape.rules.key)
+        schema = event_schema(shape.pipeline.key)
         yield pa.record_batch(
             [pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
         )
@@ -67,7 +67,7 @@ def _user_seconds() -> float:
 def measure(name: str, size: int) -> dict[str, float | bool]:
     """One shape at one size in this process: CPU seconds without making the input, peak MB with it, and whether it is exact."""
     shape = SHAPES[name]
-    events = shape.events(size)
+    pipeline, events = shape.pipeline, shape.events(size)
     making = 0.0
 
     def timed() -> Iterator[pa.RecordBatch]:
@@ -79,15 +79,15 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
             making += _user_seconds() - begin
             if batch is None:
                 return
-            yield _packed(batch, shape.rules.key)
+            yield _packed(batch, pipeline.key)
 
     with tempfile.TemporaryDirectory(prefix="pairing-") as root:
-        pipeline = replace(CALLS, key=shape.rules.key)
         columns = {table: re.findall(r"\w+", schemas(pipeline)[table]) for table in (COMPOUNDS, OPEN)}
         places = {table: FilePlace(f"{root}/{table}", pa.schema(arrow_fields(names))) for table, names in columns.items()}
         for place in places.values():
             Path(place.folder).mkdir()
-        run = writing_stage(pipeline, 1, shape.rules, places)
+        # Every session is over, and none was before.
+        run = writing_stage(pipeline, 1, batch_rules(pipeline, clock=2**62, previous_clock=0), places)
         begin = _user_seconds()
         *refused, told = run(timed())
         seconds = _user_seconds() - begin - making

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from include.pipeline_config import Pipeline
 from spark_jobs.broker.messages import Message
 from spark_jobs.broker.murmur2 import partitions_of
+from spark_jobs.broker.output_keys import json_strings, output_keys
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.stages import Stage
 
@@ -24,8 +25,6 @@ MESSAGE_COLUMNS = (
     "slot INT, batch_id BIGINT, key BINARY, value BINARY, pair_id STRING, revision INT, kind STRING, op STRING, ts BIGINT"
 )
 _HEADERS = ("pair_id", "revision", "kind", "op")
-# What JSON writes otherwise than it is.
-_ESCAPED = r'["\\\x00-\x1f]'
 
 
 def messages_of(compounds: DataFrame, pipeline: Pipeline, slots: int) -> DataFrame:
@@ -40,7 +39,7 @@ def to_messages(pipeline: Pipeline, slots: int) -> Stage:
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            keys = pc.binary_join_element_wise(*(batch.column(name) for name in pipeline.key), "-").cast(pa.binary())
+            keys = output_keys(pipeline, [batch.column(name) for name in pipeline.key]).cast(pa.binary())
             columns = {
                 "slot": pa.array(partitions_of(_objects(keys), slots), pa.int32()),
                 "batch_id": batch.column("batch_id"),
@@ -55,7 +54,7 @@ def to_messages(pipeline: Pipeline, slots: int) -> Stage:
 
 def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
     """The JSON texts of compounds; null for a retraction."""
-    fields = [(name, _json(rows.column(name))) for name in pipeline.key]
+    fields = [(name, json_strings(rows.column(name))) for name in pipeline.key]
     fields.append(("ts", rows.column("ts").cast(pa.string())))
     # Payloads are JSON texts already and go out as they came in, every digit kept.
     fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
@@ -64,20 +63,6 @@ def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
         parts += [f"{',' if parts else '{'}{json.dumps(name)}:", text]
     values = pc.binary_join_element_wise(*parts, "}", "")
     return pc.if_else(pc.equal(rows.column("op"), "retract"), pa.scalar(None, pa.string()), values)
-
-
-def _json(texts: pa.Array) -> pa.Array:
-    r"""Texts as JSON strings, spelled as json.dumps(ensure_ascii=False) spells them.
-
-    >>> _json(pa.array(["x", 'a"b', "é\n"])).to_pylist() == ['"x"', r'"a\"b"', r'"é\n"']
-    True
-    """
-    quoted = pc.binary_join_element_wise('"', texts, '"', "")
-    escaped = pc.match_substring_regex(texts, _ESCAPED)
-    if not pc.any(escaped).as_py():
-        return quoted
-    spelled = [json.dumps(text, ensure_ascii=False) for text in texts.filter(escaped).to_pylist()]
-    return pc.replace_with_mask(quoted, escaped, pa.array(spelled, pa.string()))
 
 
 def own_messages(batches: Iterable[pa.RecordBatch], slot: int) -> Iterator[Message]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from spark_jobs.broker.patience import patiently
 from spark_jobs.broker.rights import granting, lacking, on_topic
@@ -42,13 +43,22 @@ class _Admin(AdminClient):
 class TopicsNow(NamedTuple):
     """What the broker holds. `wall_time`: W (epoch ms), taken before the ends were asked for. Ends are read_committed.
 
-    `ids`: by topic, asked for last, so that nothing before them is of a topic that is gone by then.
+    `ids`: by topic, asked for last, so that nothing before them is of a topic that is gone by then. `written`: the ends with what is in open
+    transactions, asked for before the others: where it is more than `end`, a transaction holds the rest back. `epochs`: the leader epochs of
+    the ends, -1 where the broker does not tell. `cut`: what `cut_since` found, the offsets at which logs were cut since they were last read.
     """
 
     wall_time: int
     earliest: Mapping[Partition, int]
     end: Mapping[Partition, int]
     ids: Mapping[str, TopicId]
+    epochs: Mapping[Partition, int] = MappingProxyType({})
+    cut: Mapping[Partition, int] = MappingProxyType({})
+    written: Mapping[Partition, int] = MappingProxyType({})
+
+    def same_until(self, place: Partition) -> int:
+        """Up to which offset (exclusive) the log is there, and is the one that was read."""
+        return min(self.end[place], self.cut.get(place, self.end[place]))
 
 
 def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
@@ -57,11 +67,15 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     try:
         partitions = [(topic, number) for topic in topics for number in range(partition_count(admin, topic, settings))]
         wall_time = time.time_ns() // 1_000_000
+        written = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        earliest, ends = (_ask_offsets(admin, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return TopicsNow(
             wall_time,
-            _list_offsets(admin, partitions, OffsetSpec.earliest()),
-            _list_offsets(admin, partitions, OffsetSpec.latest()),
+            {place: found.offset for place, found in earliest.items()},
+            {place: found.offset for place, found in ends.items()},
             _topic_ids(admin, topics),
+            {place: -1 if found.leader_epoch is None else found.leader_epoch for place, found in ends.items()},
+            written=written,
         )
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
@@ -199,10 +213,19 @@ def _list_offsets(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[Partition, int]:
+    return {place: found.offset for place, found in _ask_offsets(admin, partitions, spec, isolation).items()}
+
+
+def _ask_offsets(
+    admin: AdminClient,
+    partitions: list[Partition],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[Partition, ListOffsetsResultInfo]:
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
 
-    def ask() -> dict[Partition, int]:
+    def ask() -> dict[Partition, ListOffsetsResultInfo]:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_WITHIN_S)
-        return {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
+        return {(place.topic, place.partition): answer.result() for place, answer in answers.items()}
 
     return patiently(ask)

@@ -17,9 +17,18 @@ _ON_THE_MOVE = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
+    # A broker that has just become the leader, or come back, hears of it a moment later than its clients.
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
 )
 
 T = TypeVar("T")
+
+
+def is_on_the_move(error: KafkaError) -> bool:
+    """Whether a leader or a coordinator is moving, so that the same question is answered a moment later."""
+    return error.retriable() or error.code() in _ON_THE_MOVE
 
 
 def patiently(call: Callable[[], T]) -> T:
@@ -29,8 +38,7 @@ def patiently(call: Callable[[], T]) -> T:
         try:
             return call()
         except KafkaException as error:
-            problem = error.args[0]
-            if not (problem.retriable() or problem.code() in _ON_THE_MOVE) or time.monotonic() > give_up:
+            if not is_on_the_move(error.args[0]) or time.monotonic() > give_up:
                 raise
         time.sleep(0.1)
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from spark_jobs.broker.patience import patiently
-from spark_jobs.broker.rights import lacked, lacking, may_see_group, on_group
-from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings, producer_settings
+from spark_jobs.broker.settings import ANSWER_WITHIN_S
 from spark_jobs.problems import NeedsOperator
 
-_METADATA = re.compile(r"(\S+)(?: (\d+)(?: (\S+)((?: \d+:\d+(?:<\d+)?)*))?)?")
+_METADATA = re.compile(r"(\S+)(?: (\d{1,19})(?: (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*))?)?", re.ASCII)
 
 
 class Position(NamedTuple):
@@ -76,7 +74,7 @@ class Leg(NamedTuple):
     """One way of all output partitions from batch `copy` (exclusive) to `target` (inclusive), keys routed to `slots` partitions.
 
     `copy`: the position as the ledger remembers it. `accepted`: the operator knows that the topic was created again. `largest`:
-    bytes that a message may have, inclusive.
+    bytes that a message may have, inclusive. `found`: by partition, the positions that Kafka has forgotten and that were read off the topic.
     """
 
     pipeline: str
@@ -88,6 +86,7 @@ class Leg(NamedTuple):
     copy: int
     target: int
     largest: int
+    found: tuple[tuple[int, Position], ...] = ()
 
     @property
     def group(self) -> str:
@@ -125,8 +124,8 @@ def believe(leg: Leg, partition: int, position: Position | None) -> Position | N
     """The position, None if there is none yet on this topic; raises NeedsOperator if it contradicts table, topic or ledger."""
     where = f"{leg.topic}-{partition} of group {leg.group}"
     if position is None:
-        # Never published, or the group's offsets have expired: the ledger's copy says how far it was.
-        return None
+        # Never published, or the group's offsets have expired. If nothing was sent since, the ledger's copy says how far it was.
+        return dict(leg.found).get(partition)
     if position.table_id != leg.table_id:
         raise NeedsOperator(
             f"the position on {where} belongs to another compound_events table (id {position.table_id}, now {leg.table_id}): "
@@ -152,57 +151,13 @@ def check_same_topic(leg: Leg, known_id: str) -> None:
         )
 
 
-def look_at_positions(settings: Settings, group: str, topic: str, partitions: int) -> dict[int, Position | None]:
-    """The position of every partition, after every predecessor was fenced. Raises KafkaException, and NeedsOperator for want of a right."""
-
-    def fence(partition: int) -> None:
-        producer = Producer(producer_settings(settings, transactional_id(group, partition)))
-        patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
-
-    try:
-        # First of all: it ends dead predecessors' transactions. Asking before would wait for their timeouts.
-        with ThreadPoolExecutor(max_workers=8) as beside:
-            list(beside.map(fence, range(partitions)))
-        consumer = Consumer(consumer_settings(settings, group))
-        try:
-            return committed_positions(consumer, topic, range(partitions))
-        finally:
-            consumer.close()
-    except KafkaException as error:
-        problem = error.args[0]
-        if right := lacked(problem, topic, group, "Read"):
-            raise lacking(settings, right) from None
-        if problem.code() == KafkaError._TIMED_OUT:
-            if not may_see_group(settings, group):
-                raise lacking(settings, on_group(group)) from None
-            if _has_undecided(settings, group, topic, partitions):
-                text = "no transaction of this publisher is open, but the broker takes the end of one as still to come"
-                raise KafkaException(KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, text)) from None
-        raise
-
-
-def _has_undecided(settings: Settings, group: str, topic: str, partitions: int) -> bool:
-    """Whether the broker gives positions at once to who does not mind that some are of transactions that have not ended."""
-    consumer = Consumer(consumer_settings(settings, group) | {"isolation.level": "read_uncommitted"})
-    try:
-        committed_positions(consumer, topic, range(partitions))
-    except KafkaException:
-        return False
-    finally:
-        consumer.close()
-    return True
-
-
-def committed_positions(consumer: Consumer, topic: str, partitions: range) -> dict[int, Position | None]:
+def committed_positions(
+    consumer: Consumer, topic: str, partitions: range, within_s: float | None = None
+) -> dict[int, Position | None]:
     """What is committed for these partitions, None where nothing is. Raises KafkaException."""
     places = [TopicPartition(topic, number) for number in partitions]
-    answer = patiently(lambda: consumer.committed(places, timeout=ANSWER_WITHIN_S))
+    answer = patiently(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
     for place in answer:
         if place.error is not None:
             raise KafkaException(place.error)
     return {place.partition: read_position(place.offset, place.metadata) if place.offset >= 0 else None for place in answer}
-
-
-def transactional_id(group: str, partition: int) -> str:
-    """Stable, so that whoever comes later fences whoever came before."""
-    return f"{group}-{partition}"

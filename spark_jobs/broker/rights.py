@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient
 
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, address, admin_settings
 from spark_jobs.problems import NeedsOperator
@@ -64,6 +65,21 @@ def lacked(error: KafkaError, topic: str, group: str, operation: str) -> Right |
 def is_refusal(error: KafkaError) -> bool:
     """Whether it is for want of a right."""
     return lacked(error, "", "", "") is not None
+
+
+def unreadable(settings: Settings, topics: Collection[str]) -> str | None:
+    """The first of the topics that the user may see, but not read; None if there is none, or the broker does not say."""
+    admin = AdminClient(admin_settings(settings))
+    wanted = TopicCollection(list(topics))
+    try:
+        asked = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=ANSWER_WITHIN_S)
+        for topic, answer in asked.items():
+            if AclOperation.READ not in (answer.result().authorized_operations or [AclOperation.READ]):
+                return str(topic)
+    except KafkaException:
+        # Whatever is wrong with the broker, the one who asks because of an error has that error to tell.
+        return None
+    return None
 
 
 def may_see_group(settings: Settings, group: str) -> bool:

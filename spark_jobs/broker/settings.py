@@ -1,4 +1,4 @@
-"""Client settings, as the Airflow connection gave them (librdkafka names), for librdkafka and for Spark's Java client."""
+"""Client settings, as the Airflow connection gave them, for each kind of client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from spark_jobs.broker.java_settings import java_client
+from include.secret_values import without_values
 from spark_jobs.broker.promise import check_promise
 from spark_jobs.problems import JobProblem, NeedsOperator
 
@@ -84,13 +84,13 @@ def _check(text: str) -> None:
     """Once a process, and not once a question to the broker."""
     settings = json.loads(text)
     check_promise(settings)
-    java_client(settings)
     try:
         # Nobody is asked yet; this is librdkafka's own opinion of names and values.
         Producer(producer_settings(settings, "check"))
         Consumer(consumer_settings(settings, "check"))
     except KafkaException as error:
-        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {error.args[0].str()}") from None
+        told = without_values(settings, error.args[0].str())
+        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {told}") from None
 
 
 def address(settings: Settings) -> str:
@@ -133,12 +133,6 @@ def delivery_patience(settings: Settings) -> float:
     """Seconds after which a delivery that makes no progress is given up: a little more than the client's own timeout, if one is set."""
     given = settings.get("delivery.timeout.ms", settings.get("message.timeout.ms"))
     return ANSWER_WITHIN_S if given is None else float(given) / 1000 + 1
-
-
-def java_settings(settings: Settings) -> dict[str, str]:
-    """Options of Spark's Kafka source, `kafka.` in front."""
-    java = {f"kafka.{name}": value for name, value in java_client(settings).items()}
-    return java | {"kafka.isolation.level": "read_committed"}
 
 
 def _quiet_logger() -> logging.Logger:

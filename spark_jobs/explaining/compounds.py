@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 
 from spark_jobs.broker.murmur2 import partitions_of
 from spark_jobs.broker.offsets import TopicsNow, ask_broker
+from spark_jobs.broker.output_keys import output_key
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.explaining.history import History
 from spark_jobs.explaining.on_topic import Id, Stretch, find
@@ -25,7 +26,7 @@ class Compounds:
 
     def __init__(self, warehouse: Warehouse, key: tuple[str, ...], history: History) -> None:
         self.warehouse, self.history = warehouse, history
-        self.key, self.topic = "-".join(key).encode(), warehouse.pipeline.output_topic
+        self.key, self.topic = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic
         self.steps: dict[tuple[int, str], LedgerRow] = {}
         self.now: TopicsNow | None = None
         self.found: dict[Id, list[int]] = {}
@@ -88,6 +89,8 @@ class Compounds:
         place = (self.topic, self._partition(published))
         if published.counts.get("refused"):
             return f"not on {self.topic}-{place[1]}: its batch left out what was larger than the topic takes"
+        if self.now.written.get(place, 0) > self.now.end[place]:
+            return f"not to be seen on {self.topic}-{place[1]}: from offset {self.now.end[place]} on an open transaction holds everything back"
         return f"not on {self.topic}-{place[1]}" + (" any more, whose beginning is gone" if self.now.earliest[place] else "")
 
     def _partition(self, published: LedgerRow | None) -> int:

@@ -9,18 +9,33 @@ from include.pipeline_config import Pipeline
 from spark_jobs.rehearsal.fates import Batches, KeyBatch
 from spark_jobs.rehearsal.records import Record
 from spark_jobs.replaying.window import window_of
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH, Ledger, LedgerRow, rewinds_among
+from spark_jobs.storage.ledger import (
+    LIVE,
+    PAIRED,
+    PLANNED,
+    REMOVED_COMPOUNDS,
+    REMOVED_RAW,
+    REMOVED_REJECTED,
+    REMOVED_UNTIL,
+    REPLAY,
+    REWIND,
+    TO_BATCH,
+    Ledger,
+    LedgerRow,
+    rewinds_among,
+)
 from spark_jobs.storage.tables import LEDGER, Warehouse
 
 
 class History(NamedTuple):
     """`paired`: batch_id, wall_time, clock and config_hash of the paired live batches that no rewind gave up, ascending; `settings`: by
-    config_hash; `corrections`: batch_id -> plan, of replays and rewinds.
+    config_hash; `corrections`: batch_id -> plan, of replays and rewinds. `removals`: what was given up for its age, as the ledger has it.
     """
 
     paired: list[dict[str, Any]]
     settings: dict[str, Pipeline]
     corrections: dict[int, LedgerRow]
+    removals: dict[str, LedgerRow]
 
     def batches(self, records: dict[int, list[Record]]) -> Batches:
         """What each batch had of a key, from the one before the first that had anything. `records`: by batch_id."""
@@ -35,6 +50,19 @@ class History(NamedTuple):
             )
             for row in self.paired[max(first - 1, 0) :]
         ]
+
+    def aged(self) -> str | None:
+        """What was given up for its age, for people; None if nothing was."""
+        names = {REMOVED_RAW: "messages", REMOVED_REJECTED: "rejected events", REMOVED_COMPOUNDS: "compounds"}
+        told = [
+            f"{what} up to batch {self.removals[step].batch_id}" for step, what in names.items() if step in self.removals
+        ]
+        return f"removed for their age, and not told: {', '.join(told)}" if told else None
+
+    def may_lack(self, ts: int | None, reach: int) -> bool:
+        """Whether an event at `ts` (epoch ms) may have met events whose raw rows were given up. `reach`: how far apart such can lie."""
+        until = self.removals[REMOVED_RAW].counts.get(REMOVED_UNTIL) if REMOVED_RAW in self.removals else None
+        return ts is not None and until is not None and ts <= until + reach
 
     def kind(self, batch_id: int) -> str:
         """What a batch is, for people: `batch 7`, `batch 7, a replay of …`."""
@@ -51,7 +79,7 @@ def read_history(warehouse: Warehouse) -> History:
     ledger = Ledger(warehouse)
     newest = warehouse.newest_batch(LEDGER)
     if newest is None:
-        return History([], {}, {})
+        return History([], {}, {}, {})
     # Says so if topics or key of the file are not those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
@@ -62,7 +90,7 @@ def read_history(warehouse: Warehouse) -> History:
     live = [row for row in paired if row["kind"] == LIVE and not any(rewind.voids(row["batch_id"]) for rewind in rewinds)]
     first = {row["config_hash"]: row["batch_id"] for row in reversed(live)}
     settings = {row.config_hash: row.pipeline for row in planned_rows(warehouse, first.values())}
-    return History(live, settings, {row.batch_id: row for row in corrections})
+    return History(live, settings, {row.batch_id: row for row in corrections}, ledger.removals())
 
 
 def planned_rows(warehouse: Warehouse, batches: Collection[int]) -> list[LedgerRow]:

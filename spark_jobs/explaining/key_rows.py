@@ -6,7 +6,9 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from include.pipeline_config import Pipeline
-from spark_jobs.rehearsal.records import Record
+from spark_jobs.broker.output_keys import output_key
+from spark_jobs.pairing.reasons import Reason
+from spark_jobs.rehearsal.records import SOME_BAD_HEADER, Record
 from spark_jobs.replaying.window import Window
 from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Condition, Warehouse, raw_table
 
@@ -15,7 +17,9 @@ _PLACE = ["topic", "partition", "offset", "batch_id"]
 
 
 class Messages(NamedTuple):
-    """Rows of the raw tables. `own`: the body has the key; `unreadable`: it has none, but the record's Kafka key is that of the pair."""
+    """Rows of the raw tables. `own`: the body has the key; `unreadable`: it has none, but the record's Kafka key is that of the
+    pair, as far as such keys say: joined by `-` as they come, those of `a-b`, `c` and of `a`, `b-c` are the same.
+    """
 
     own: list[Row]
     unreadable: list[Row]
@@ -48,7 +52,9 @@ def records_of(rows: list[Row]) -> dict[int, list[Record]]:
         value = row["value"]
         text = None if value is None else bytes(value).decode("utf-8", "surrogateescape")
         place = {name: row[name] for name in ("topic", "partition", "offset")}
-        found.setdefault(row["batch_id"], []).append(place | {"ts": row["record_timestamp"], "payload": text})
+        headers = SOME_BAD_HEADER if row["problem"] == Reason.BAD_HEADER else None
+        record = place | {"ts": row["record_timestamp"], "payload": text, "headers": headers}
+        found.setdefault(row["batch_id"], []).append(record)
     return found
 
 
@@ -88,10 +94,12 @@ def _is_key(pipeline: Pipeline, key: tuple[str, ...], near: Window | None) -> Co
 
 
 def _nobodys(warehouse: Warehouse, key: tuple[str, ...], batches: Collection[int] | None) -> list[Row]:
-    pipeline, kafka_key = warehouse.pipeline, "-".join(key).encode()
+    pipeline = warehouse.pipeline
+    # As producers spell it who follow the original, and as the output topic has it.
+    kafka_keys = sorted({"-".join(key).encode(), output_key(pipeline, key)})
 
     def condition(column: Any) -> Any:
-        mine = (column("key") == kafka_key) & column("problem").isin(["malformed_json", "missing_key"])
+        mine = column("key").isin(kafka_keys) & column("problem").isin(["malformed_json", "missing_key"])
         return mine if batches is None else mine & column("batch_id").isin(sorted(batches))
 
     if batches is not None and not batches:

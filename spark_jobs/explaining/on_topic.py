@@ -8,7 +8,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import read_messages
+from spark_jobs.broker.records import headers_of, read_messages
 from spark_jobs.broker.rights import lacking, on_topic
 from spark_jobs.broker.settings import ANSWER_WITHIN_S, Settings, consumer_settings
 
@@ -36,7 +36,14 @@ def find(settings: Settings, topic: str, now: TopicsNow, wanted: Mapping[Stretch
     )
     try:
         for stretch, ids in wanted.items():
-            _read(consumer, topic, stretch, now.end[topic, stretch.partition], set(ids), found)
+            _read(
+                consumer,
+                topic,
+                stretch,
+                now.end[topic, stretch.partition],
+                {(pair, str(number)): (pair, number) for pair, number in ids},
+                found,
+            )
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise lacking(settings, on_topic("Read", topic)) from None
@@ -46,7 +53,9 @@ def find(settings: Settings, topic: str, now: TopicsNow, wanted: Mapping[Stretch
     return found
 
 
-def _read(consumer: Consumer, topic: str, stretch: Stretch, end: int, ids: set[Id], found: dict[Id, list[int]]) -> None:
+def _read(
+    consumer: Consumer, topic: str, stretch: Stretch, end: int, ids: Mapping[tuple[str, str], Id], found: dict[Id, list[int]]
+) -> None:
     first = _offset_at(consumer, topic, stretch.partition, stretch.after - _CLOCKS_DIFFER_MS, end)
     until = end
     if stretch.before is not None:
@@ -55,10 +64,13 @@ def _read(consumer: Consumer, topic: str, stretch: Stretch, end: int, ids: set[I
         return
     consumer.assign([TopicPartition(topic, stretch.partition, first)])
     for message in read_messages(consumer, first, until):
-        headers = dict(message.headers() or [])
+        # A message with a header that cannot be told is a stranger's.
+        (told,), _ = headers_of([message])
+        headers = dict(told or [])
         pair_id, revision = _header(headers, "pair-id"), _header(headers, "revision")
-        if revision.isdecimal() and (pair_id, int(revision)) in ids:
-            found.setdefault((pair_id, int(revision)), []).append(message.offset() or 0)
+        # Headers are anybody's: held against ours as text, for a number of thousands of digits is none to Python.
+        if mine := ids.get((pair_id, revision)):
+            found.setdefault(mine, []).append(message.offset() or 0)
 
 
 def _header(headers: Mapping[str, object], name: str) -> str:

@@ -53,6 +53,8 @@ def _lines(
         f"{written(key)}: {count(len(messages.own), 'message')} in {count(len(landed_in), 'batch')}, pipeline {pipeline.name} "
         f"({settings_of(pipeline)})"
     )
+    if aged := history.aged():
+        yield aged
     if near:
         yield f"told is what lies in the interval {near}"
     of = {batch.batch_id: batch.pipeline for batch in own}
@@ -66,7 +68,10 @@ def _lines(
         assert told is not None
         yield ""
         yield from told.event(fate)
-        yield from (f"  {sentence}" for sentence in _otherwise(fate, said.get(fate.source)))
+        yield from (
+            f"  {sentence}"
+            for sentence in _otherwise(fate, said.get(fate.source), history.may_lack(fate.ts, _reach(pipeline)))
+        )
         yield from (f"  {sentence}" for sentence in _corrected(fate, rows, history))
     yield from _others(pipeline, messages, live)
     sources = {fate.source for fate in fates}
@@ -92,11 +97,14 @@ def _said(rows: list[Row], rejected: list[Row], live: set[int]) -> dict[str, tup
     return found | {_place(row): (row["reason"], row["batch_id"]) for row in rejected if row["batch_id"] in live}
 
 
-def _otherwise(fate: Fate, said: tuple[str, int] | None) -> Iterator[str]:
+def _otherwise(fate: Fate, said: tuple[str, int] | None, may_lack: bool) -> Iterator[str]:
     # An event that is open or collapsed is in neither of the two tables.
     expected = None if fate.verdict in (Outcome.OPEN, Outcome.COLLAPSED) else (str(fate.verdict), fate.batch)
     if said != expected:
         what = "nothing of it" if said is None else f"{said[0]} in batch {said[1]}"
+        if may_lack:
+            yield f"the tables say: {what}; played without messages that were removed for their age, so this may come of them"
+            return
         yield f"the tables say otherwise: {what}; reconcile holds all of them against each other"
 
 
@@ -161,7 +169,9 @@ def _unknown(warehouse: Warehouse, key: tuple[str, ...], near: Window | None, hi
         f"error: no message of {written(key)} in {count(len(history.paired), 'batch')} of pipeline {warehouse.pipeline.name}"
     )
     if near:
-        return f"{line} in the interval {near}"
+        line += f" in the interval {near}"
+        return f"{line}; {aged}" if (aged := history.aged()) else line
+    line += f"; {aged}" if (aged := history.aged()) else ""
     swapped = key[::-1]
     if swapped != key and (messages := count_of(warehouse, swapped)):
         line += f"; {written(swapped)} has {count(messages, 'message')}: the order of the key's fields matters"

@@ -1,1 +1,1 @@
-"""The care of the tables: what is still needed of their past, raw rows that are given up for their age, files and logs."""
+"""The care of the tables: what is still needed of their past, rows that are given up for their age and archived before, files and logs."""

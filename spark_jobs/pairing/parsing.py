@@ -7,22 +7,15 @@ surrogate escape is malformed, because no table could hold the string it stands 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
+from spark_jobs.pairing.nesting import nests_too_deep
 from spark_jobs.pairing.reasons import Reason
 
 LARGEST_TS = 2**63 - 1
-# Levels of nesting, the message's own braces counted. Python gives up somewhere below 1,000, depending on who calls: a limit of
-# our own makes the verdict the same everywhere.
-DEEPEST = 500
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_STEPS = np.zeros(256, dtype=np.int64)
-_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _ABSENT = (b"", b"null")
 
 
@@ -55,15 +48,25 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
     ...                                              b'{"user1":"a","user2":"b","timestamp":2001}')]
     ['malformed_json', 'missing_key', 'bad_timestamp', 'future']
     """
+    parse_sound = sound_parser(fields, latest_ts)
+
+    def parse(value: bytes | None, record_ts: int | None) -> Parsed:
+        is_sound = value is not None and is_utf8(value) and not nests_too_deep(value)
+        return parse_sound(value if is_sound else None, record_ts)
+
+    return parse
+
+
+def sound_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
+    """As `message_parser`, of values that are known to be UTF-8 and not to nest too deep; None stands for all others."""
     width = len(fields.key)
     decode = _body_decoder(fields)
     nothing: tuple[str | None, ...] = (None,) * width
 
     def parse(value: bytes | None, record_ts: int | None) -> Parsed:
         try:
-            # msgspec does not look at the bytes of strings it skips, so the encoding is checked here.
-            body = None if value is None or nests_too_deep(value) else decode(value.decode("utf-8"))
-        except (msgspec.DecodeError, UnicodeError):
+            body = None if value is None else decode(value)
+        except msgspec.DecodeError:
             body = None
         if body is None:
             return Parsed(nothing, None, None, Reason.MALFORMED_JSON)
@@ -80,19 +83,16 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
     return parse
 
 
-def nests_too_deep(value: bytes) -> bool:
-    """Whether brackets outside of strings nest deeper than `DEEPEST`, as far as the value is JSON.
-
-    >>> nests_too_deep(b"[" * 500 + b"]" * 500), nests_too_deep(b"[" * 501), nests_too_deep(b'"' + b"[" * 501 + b'"')
-    (False, True, False)
-    """
-    if len(value) <= DEEPEST or value.count(b"[") + value.count(b"{") <= DEEPEST:
+def is_utf8(text: bytes) -> bool:
+    """Whether it is; msgspec does not look at the bytes of strings that it skips."""
+    try:
+        text.decode("utf-8")
+    except UnicodeError:
         return False
-    brackets = np.frombuffer(_STRING.sub(b"", value), dtype=np.uint8)
-    return bool(np.cumsum(_STEPS[brackets]).max(initial=0) > DEEPEST)
+    return True
 
 
-def _body_decoder(fields: BodyFields) -> Callable[[str], Any]:
+def _body_decoder(fields: BodyFields) -> Callable[[bytes], Any]:
     """Decodes a body into a struct of raw JSON texts, the key fields first, then timestamp and payload."""
     attributes = [*(f"key_{rank}" for rank in range(len(fields.key))), "timestamp", "payload"]
     names: Iterable[str] = (*fields.key, fields.timestamp, fields.payload)

@@ -2,7 +2,7 @@
 
 A message is plain if its key fields are non-empty strings, its timestamp is a positive integer or comes from the record, and
 it is not in the future. msgspec checks that while it decodes, so nothing is left to look at. Whatever is not plain, for
-whatever reason, goes to `message_parser`, which alone says what is wrong with a message.
+whatever reason, goes to `sound_parser`, which alone says what is wrong with a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.pairing.parsing import DEEPEST, LARGEST_TS, BodyFields, message_parser, nests_too_deep
+from spark_jobs.pairing.nesting import DEEPEST, nests_too_deep
+from spark_jobs.pairing.parsing import LARGEST_TS, BodyFields, is_utf8, sound_parser
+from spark_jobs.pairing.reasons import Reason
 
 _NULL = np.frombuffer(b"null", dtype=np.uint8)
 _NOT_PLAIN = -1
@@ -42,8 +44,8 @@ def parse_columns(
     records = record_ts if isinstance(record_ts, pa.Array) else pa.array(record_ts, pa.int64())
     if len(column) != len(records):
         raise ValueError(f"{len(column)} messages, but {len(records)} record timestamps")
-    texts = column.to_numpy(zero_copy_only=False).tolist()
-    bodies = _plain_bodies(column, texts, fields, latest_ts)
+    texts = _sound(column)
+    bodies = _plain_bodies(texts, fields, latest_ts)
     keys = [list(map(attrgetter(f"key_{rank}"), bodies)) for rank in range(len(fields.key))]
     ts = list(map(attrgetter("ts"), bodies))
     payloads = list(map(attrgetter("payload"), bodies))
@@ -51,7 +53,7 @@ def parse_columns(
     problems: pa.Array = pa.nulls(len(texts), pa.string())
     if unsure := pc.indices_nonzero(pc.less(pc.fill_null(moments, _NOT_PLAIN), 0)).to_pylist():
         told: list[str | None] = [None] * len(texts)
-        parse = message_parser(fields, latest_ts)
+        parse = sound_parser(fields, latest_ts)
         stamps = records.to_pylist()
         for row in _not_plain(unsure, ts, stamps, latest_ts):
             parsed = parse(texts[row], stamps[row])
@@ -63,14 +65,26 @@ def parse_columns(
     return ParsedColumns([pa.array(key, pa.string()) for key in keys], moments, _payload_column(payloads), problems)
 
 
-def _plain_bodies(column: pa.Array, texts: list[bytes | None], fields: BodyFields, latest_ts: int) -> list[Any]:
+def problems_with_headers(problems: pa.Array, bad: pa.Array) -> pa.Array:
+    """The problems of messages, of which those with a `bad` header (bool) that have no other have this one.
+
+    >>> problems_with_headers(pa.array([None, "future", None]), pa.array([True, True, False])).to_pylist()
+    ['bad_header', 'future', None]
+    """
+    # There is hardly ever one.
+    if not pc.any(bad).as_py():
+        return problems
+    return pc.if_else(pc.and_(bad, pc.is_null(problems)), str(Reason.BAD_HEADER), problems)
+
+
+def _plain_bodies(texts: list[bytes | None], fields: BodyFields, latest_ts: int) -> list[Any]:
     """A body for every message; its `ts` is None if the message has none, and `_NOT_PLAIN` if it is not plain."""
     decode, nothing = _plain_decoder(fields, latest_ts)
     bodies: list[Any] = []
-    for text in _utf8_and_flat(column, texts):
+    for text in texts:
         try:
             bodies.append(nothing if text is None else decode(text))
-        except (msgspec.MsgspecError, UnicodeError):
+        except msgspec.MsgspecError:
             bodies.append(nothing)
     return bodies
 
@@ -88,27 +102,18 @@ def _plain_decoder(fields: BodyFields, latest_ts: int) -> tuple[Callable[[bytes]
     return msgspec.json.Decoder(body).decode, body(*key, ts=_NOT_PLAIN)
 
 
-def _utf8_and_flat(column: pa.Array, texts: list[bytes | None]) -> list[bytes | None]:
+def _sound(column: pa.Array) -> list[bytes | None]:
     """The messages with None for those that are not UTF-8, which msgspec may miss, or nest too deep, which it may not bear."""
-    suspects: Iterable[int] = pc.indices_nonzero(pc.greater(pc.binary_length(column), DEEPEST)).to_pylist()
+    texts: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+    for row in pc.indices_nonzero(pc.greater(pc.binary_length(column), DEEPEST)).to_pylist():
+        text = texts[row]
+        if text is not None and nests_too_deep(text):
+            texts[row] = None
     try:
         column.cast(pa.string())
     except pa.ArrowInvalid:
-        suspects = range(len(texts))
-    sound = list(texts)
-    for row in suspects:
-        text = sound[row]
-        if text is not None and (not _is_utf8(text) or nests_too_deep(text)):
-            sound[row] = None
-    return sound
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeError:
-        return False
-    return True
+        return [text if text is not None and is_utf8(text) else None for text in texts]
+    return texts
 
 
 def _not_plain(unsure: list[int], ts: list[int | None], records: list[int | None], latest_ts: int) -> list[int]:

@@ -10,6 +10,7 @@ class Reason(StrEnum):
     MISSING_KEY = "missing_key"
     BAD_TIMESTAMP = "bad_timestamp"
     FUTURE = "future"
+    BAD_HEADER = "bad_header"
     DUPLICATE = "duplicate"
     LATE = "late"
 
@@ -24,10 +25,11 @@ _SENTENCES = {
     Reason.MISSING_KEY: "a key field is absent, empty or not a string",
     Reason.BAD_TIMESTAMP: "the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1",
     Reason.FUTURE: "the timestamp is further ahead of the wall clock than max_future",
+    Reason.BAD_HEADER: "the record has a header whose name is not UTF-8",
     Reason.DUPLICATE: "an event with the same side, key, timestamp and payload is already there",
     Reason.LATE: "its session was over, grace included, before the previous batch's clock",
 }
 
 # What a single message tells by itself; the other reasons need the events around it.
-AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE)
+AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE, Reason.BAD_HEADER)
 AT_PAIRING = (Reason.DUPLICATE, Reason.LATE)

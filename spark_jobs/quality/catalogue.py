@@ -42,7 +42,9 @@ MEANINGS: dict[str, Meaning] = {
     "planned": Meaning("Offsets planned"),
     "offset_gaps": Meaning("Planned offsets without a record"),
     "lost": Meaning("Records given up because the broker had lost them"),
+    "gone_at_start": Meaning("Offsets that were gone from the topics when the pipeline began"),
     "backlog": Meaning("Records left on the topics for the next batch"),
+    "held": Meaning("Offsets of the topics that nobody could read yet, behind an open transaction"),
     "landed": Meaning("Records landed"),
     "accepted": Meaning("Records accepted as events"),
     "open_before": Meaning("Events open before the batch"),
@@ -71,6 +73,20 @@ MEANINGS: dict[str, Meaning] = {
     "skew_q3": _ms("Upper quartile of right minus left timestamp over the pairs"),
     "skew_before": _ms("Median skew of comparable batches before"),
     "skew_drift": _ms("Median skew less that of comparable batches before"),
+    **{
+        f"silent_{side}": _ms(f"How long the other side has sent while nothing came {told}") for side, told in _SIDES.items()
+    },
+    **{f"is_silent_{side}": Meaning(f"1 while a silence {told} lasts longer than allowed") for side, told in _SIDES.items()},
+    **{f"last_record_{side}": _ms(f"Time of the last accepted record {told}, since 1970") for side, told in _SIDES.items()},
+    **{
+        f"orphans_since_{side}": Meaning(f"Orphans of the other side in the batches since the last record {told}")
+        for side, told in _SIDES.items()
+    },
+    **{f"unpaired_{side}": _ms(f"How long nearly no event {told} has found a partner") for side, told in _SIDES.items()},
+    **{
+        f"is_unpaired_{side}": Meaning(f"1 while nearly no event {told} finds a partner for longer than allowed")
+        for side, told in _SIDES.items()
+    },
     "top_user_share": Meaning("Share of the orphans that the key with most of them has", RATIO),
     **{f"healed_{side}": Meaning(f"Orphans {told} that a replay made part of a pair") for side, told in _SIDES.items()},
     "late_healable": Meaning("Late events that a replay would pair"),
@@ -79,6 +95,10 @@ MEANINGS: dict[str, Meaning] = {
     "rejection_difference": Meaning("Events to be rejected less rows of rejected_events, 0 unless events are lost"),
     "publishing_difference": Meaning("Compounds less acknowledged records, 0 unless compounds are not published"),
     "delivery_difference": Meaning("Compounds published less messages on the output topic, 0 unless messages are missing"),
+    "replaced_on_topic": Meaning("Messages that later ones of their key have replaced on a compacted output topic"),
+    "delivery_not_judged": Meaning(
+        "Why the messages on the output topic could not be judged, a number; absent where they were"
+    ),
     "continuity_difference": Meaning("Offsets skipped or read twice since the batch before, 0 unless there are some"),
     **{
         f"identity_difference_{side}": Meaning(f"1 if other events came out than went in, {told}")

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
+from spark_jobs.broker.held import check_readable
 from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import Reader, Span, Spans
-from spark_jobs.problems import JobProblem
+from spark_jobs.broker.records import Span, Spans, read_records
 from spark_jobs.quality.facts import Facts, facts
+from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.reconciling.outputs import header, is_ours
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.tables import Warehouse
@@ -25,12 +26,16 @@ _END = "end_"
 
 
 class Due(NamedTuple):
-    """The batches after..until (exclusive, inclusive), and where their messages are. `refused`: too large, so not among them."""
+    """The batches after..until (exclusive, inclusive), and where their messages are. `refused`: too large, so not among them.
+
+    `published`: their rows of the ledger.
+    """
 
     after: int
     until: int
     spans: Spans
     refused: int
+    published: list[LedgerRow]
 
     @property
     def batch_ids(self) -> range:
@@ -44,37 +49,39 @@ def ends_of(row: LedgerRow | None) -> dict[int, int]:
     return {int(name.removeprefix(_END)): end for name, end in counts.items() if name.startswith(_END)}
 
 
-def due(pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow) -> Due | None:
-    """What to read back; None if nothing was published, or it cannot be read any more (another topic, retention, an earlier version).
+def due(
+    pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow
+) -> Due | NotJudged | None:
+    """What to read back, or why it cannot be read any more; None if nothing was published, or by an earlier version.
 
-    `published`: the ledger's rows by batch_id. Raises JobProblem if the topic cannot be read that far yet.
+    `published`: the ledger's rows by batch_id. Raises Unreadable if the topic cannot be read that far yet.
     """
     last, topic = published.get(until), pipeline.output_topic
-    if until <= after or last is None or not ends_of(last):
-        return None
     begins, same_topic = ends_of(published.get(after)), topics.ids[topic]
+    if until <= after or last is None or not ends_of(last) or (after and not begins):
+        return None
     if any(
         (row.counts.get("topic_id_high"), row.counts.get("topic_id_low")) != same_topic
         for number, row in published.items()
         if after <= number <= until
-    ) or (after and not begins):
-        return None
+    ):
+        return NotJudged.RECREATED
     spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in ends_of(last).items()}
-    if any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until):
-        return None
-    for (_, number), span in spans.items():
-        if topics.end[topic, number] < span.until:
-            raise JobProblem(
-                f"{topic}-{number} can be read up to offset {topics.end[topic, number]} only, but was published to up to {span.until}: "
-                "another producer's transaction is open there; the report waits for its end"
-            )
-    refused = sum(row.counts.get("refused", 0) for number, row in published.items() if after < number <= until)
-    return Due(after, until, spans, refused)
+    if is_cut(spans, topics):
+        return NotJudged.RETENTION
+    check_readable(topics, {place: span.until for place, span in spans.items()})
+    mine = [row for number, row in published.items() if after < number <= until]
+    return Due(after, until, spans, sum(row.counts.get("refused", 0) for row in mine), mine)
 
 
-def message_facts(warehouse: Warehouse, wanted: Due, read: Reader) -> DataFrame:
+def is_cut(spans: Spans, topics: TopicsNow) -> bool:
+    """Whether the broker no longer has the beginning of one of the spans."""
+    return any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until)
+
+
+def message_facts(warehouse: Warehouse, wanted: Due) -> DataFrame:
     """Facts `message`: this pipeline's messages in the spans, marked as their compounds are."""
-    records = read(warehouse.spark, wanted.spans, False)
+    records = read_records(warehouse.spark, wanted.spans, False, ["headers"])
     told = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
     mine, nothing = told.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
     return facts(mine, F.lit("message"), F.lit(""), nothing, mark=F.xxhash64("pair_id", "revision"))

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from spark_jobs.broker.ranges import ranges_given_up
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
@@ -59,13 +60,17 @@ def _offsets(row: LedgerRow) -> str:
         return ""
     lines = "".join(
         f'<tr><td>{html.escape(at.topic)}-{at.partition}</td><td class="number">{at.from_offset}</td><td class="number">{at.until_offset}</td>'
-        f'<td class="number">{at.end_offset - at.until_offset:,}</td><td class="number">{at.lost or ""}</td></tr>\n'
+        f'<td class="number">{at.end_offset - at.until_offset:,}</td><td class="number">{" ".join(ranges_given_up(at))}</td></tr>\n'
         for at in row.offsets
+    )
+    began = [f"{at.topic}-{at.partition} began at {at.began:,}" for at in row.offsets if at.began]
+    not_promised = (
+        f"<p>When the pipeline began, older records were gone: {html.escape(', '.join(began))}.</p>\n" if began else ""
     )
     clock = "none yet" if row.clock is None else utc(row.clock)
     return (
         f"<p>Wall time {utc(row.wall_time)}, clock {clock}.</p>"
-        f"<table><tr><th>Partition</th><th>From</th><th>Until</th><th>Left</th><th>Lost</th></tr>\n{lines}</table>"
+        f"<table><tr><th>Partition</th><th>From</th><th>Until</th><th>Left</th><th>Given up</th></tr>\n{lines}</table>{not_promised}"
     )
 
 

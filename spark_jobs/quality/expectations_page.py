@@ -27,10 +27,11 @@ i { font-style: normal; white-space: nowrap; }
 """
 
 
-def standing_alone(page: str, batch: str = "", back: str = "") -> str:
-    """The page (HTML) under the name of its `batch`, with a link `back`, without scripts and without what it would load from other sites."""
+def standing_alone(page: str, batch: str = "", back: str = "", above: str = "") -> str:
+    """The page (HTML) under the name of its `batch`, with a link `back` and `above` (HTML) before it, without scripts and without what it would
+    load from other sites.
+    """
     page = _AWAY.sub(r"\1", _SCRIPT.sub("", _EXTERNAL.sub("", _TITLE.sub("", page))))
     head = f"<title>{html.escape(batch)}, expectations</title>{THEME}<style>{STYLE}{_MARKS}</style></head>"
-    return re.sub(
-        r"<body[^>]*>", lambda body: f'{body[0]}<p><a href="{html.escape(back)}">{html.escape(batch)}</a></p>', page, count=1
-    ).replace("</head>", head, 1)
+    start = f'<p><a href="{html.escape(back)}">{html.escape(batch)}</a></p>{above}'
+    return re.sub(r"<body[^>]*>", lambda body: body[0] + start, page, count=1).replace("</head>", head, 1)

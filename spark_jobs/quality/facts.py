@@ -1,7 +1,7 @@
 """All that a report counts, in few Spark jobs: rows of every table become facts, and the facts are counted together.
 
-A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; it may have a `value`, a `text` beside it, and a `mark`,
-a hash of what it is about. Marks are put together by exclusive or: equal on both sides of a law only if the same things are there.
+A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; it may have a `value`, a `text` beside it, a time (`at`), and a
+`mark`, a hash of what it is about. Marks are put together by exclusive or: equal on both sides of a law only if the same things are there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from include.pipeline_config import MS_PER_UNIT
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
-FACT = ("what", "batch_id", "label", "bucket", "value", "text", "mark")
-_TYPES = {"bucket": "bigint", "value": "bigint", "text": "string", "mark": "bigint"}
+FACT = ("what", "batch_id", "label", "bucket", "value", "text", "mark", "at")
+_TYPES = {"bucket": "bigint", "value": "bigint", "text": "string", "mark": "bigint", "at": "bigint"}
 HOUR_MS = MS_PER_UNIT["h"]
 # Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
@@ -26,7 +26,7 @@ ELSEWHERE = -1
 
 
 class Counted(NamedTuple):
-    """What is known of equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text."""
+    """What is known of equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text. `first`, `last`: their times."""
 
     number: int = 0
     mark: int = 0
@@ -35,6 +35,8 @@ class Counted(NamedTuple):
     high: int = 0
     top: int = 0
     text: str = ""
+    first: int = 0
+    last: int = 0
 
 
 class Facts:
@@ -60,7 +62,7 @@ class Facts:
 
 
 def facts(rows: DataFrame, what: Column, label: Column, batch_id: Column | None = None, **others: Column) -> DataFrame:
-    """One fact a row; `others`: bucket, value, text, mark."""
+    """One fact a row; `others`: bucket, value, text, mark, at."""
     known = {"what": what, "batch_id": F.col("batch_id") if batch_id is None else batch_id, "label": label, **others}
     columns = (known.get(name, F.lit(None).cast(_TYPES.get(name, "string"))) for name in FACT)
     return rows.select(*(column.alias(name) for name, column in zip(FACT, columns, strict=True)))
@@ -104,13 +106,16 @@ def _count(tables: Sequence[DataFrame]) -> list[Row]:
         F.bit_xor("mark").alias("mark"),
         quartiles,
         F.max(F.when(F.col("value").isNotNull(), F.struct("value", "text"))).alias("top"),
+        F.min("at").alias("first"),
+        F.max("at").alias("last"),
     ).collect()
 
 
 def _counted(row: Row) -> Counted:
     low, middle, high = row["quartiles"] or (0, 0, 0)
     top, text = row["top"] or (0, "")
-    return Counted(row["number"], row["mark"] or 0, low, middle, high, top, text or "")
+    numbers = (row["number"], row["mark"] or 0, low, middle, high, top)
+    return Counted(*numbers, text or "", row["first"] or 0, row["last"] or 0)
 
 
 def place_mark(side: str = "") -> Column:
@@ -129,7 +134,9 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
         raw = warehouse.read_batches(raw_table(side), mine)
         problem = F.coalesce("problem", F.lit("accepted"))
         partition = F.col("partition").cast("bigint")
-        tables.append(facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark()))
+        tables.append(
+            facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark(), at=F.col("record_timestamp"))
+        )
     rejected = warehouse.read_batches(REJECTED, mine)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
     tables.append(facts(rejected, whose, F.col("reason"), mark=place_mark()))

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import Reader, Span, Spans
+from spark_jobs.broker.records import Span, read_records
 from spark_jobs.quality.facts import facts
 from spark_jobs.quality.laws import Steps
 from spark_jobs.storage.ledger import LANDED, OffsetRange
@@ -24,12 +24,18 @@ def with_gaps(batches: list[Steps], topics: TopicsNow) -> Ranges:
         landed = rows.get(LANDED)
         if landed and landed.counts["offset_gaps"]:
             ranges = tuple(at for at in landed.offsets if at.planned)
-            if all(topics.earliest.get((at.topic, at.partition), at.until_offset) <= at.from_offset for at in ranges):
+            if all(_is_there(at, topics) for at in ranges):
                 found[landed.batch_id] = ranges
     return found
 
 
-def record_facts(warehouse: Warehouse, batches: Ranges, read: Reader) -> DataFrame:
+def _is_there(at: OffsetRange, topics: TopicsNow) -> bool:
+    """At its end, too: a log may have been cut since."""
+    place = (at.topic, at.partition)
+    return topics.earliest.get(place, at.until_offset) <= at.from_offset and at.until_offset <= topics.end.get(place, 0)
+
+
+def record_facts(warehouse: Warehouse, batches: Ranges) -> DataFrame:
     """Facts `record_left` and `record_right`: the records that the broker has in the ranges."""
     spans: dict[tuple[str, int], Span] = {}
     whose = F.lit(None).cast("bigint")
@@ -46,10 +52,7 @@ def record_facts(warehouse: Warehouse, batches: Ranges, read: Reader) -> DataFra
             known = spans.get((at.topic, at.partition), Span(at.from_offset, at.until_offset))
             first, until = min(known.first, at.from_offset), max(known.until, at.until_offset)
             spans[at.topic, at.partition] = Span(first, until)
-    records = _read(warehouse, spans, read).withColumn("batch_id", whose).where(F.col("batch_id").isNotNull())
+    found = read_records(warehouse.spark, spans, False, ["topic", "partition", "offset"])
+    records = found.withColumn("batch_id", whose).where(F.col("batch_id").isNotNull())
     side = F.when(F.col("topic") == warehouse.pipeline.left.topic, "record_left").otherwise("record_right")
     return facts(records, side, F.lit(""))
-
-
-def _read(warehouse: Warehouse, spans: Spans, read: Reader) -> DataFrame:
-    return read(warehouse.spark, spans, False).select("topic", "partition", "offset")

@@ -1,6 +1,6 @@
 """Great Expectations in a process of its own, which begins to import it when the job begins: four seconds, on another core.
 
-The job sends metrics and thresholds, a line of JSON each, and gets the verdict back; the process ends when the job does.
+The job sends metrics, thresholds and sentences, a line of JSON each time, and gets the verdict back; the process ends when the job does.
 """
 
 from __future__ import annotations
@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from typing import Protocol
 
 from include.local_machine import ROOT
 from include.pipeline_config import Quality
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.suite import Check, Judged, Verdict, judge, warm_up
 
-Judge = Callable[[Metrics, Quality], Verdict]
+
+class Judge(Protocol):
+    """Judges as `suite.judge` does."""
+
+    def __call__(self, metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None, /) -> Verdict: ...
 
 
 def judge_beside() -> AbstractContextManager[Judge]:
@@ -33,9 +38,9 @@ def judge_elsewhere() -> Iterator[Judge]:
         assert process.stdin is not None and process.stdout is not None
         asked, answers = process.stdin, process.stdout
 
-        def judge_there(metrics: Metrics, thresholds: Quality) -> Verdict:
+        def judge_there(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:
             try:
-                asked.write(json.dumps([metrics, asdict(thresholds)]) + "\n")
+                asked.write(json.dumps([metrics, asdict(thresholds), dict(said or {})]) + "\n")
                 asked.flush()
                 answer = answers.readline()
             except BrokenPipeError:
@@ -68,8 +73,8 @@ def main() -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warm_up()
     for line in sys.stdin:
-        metrics, thresholds = json.loads(line)
-        print(json.dumps(judge(metrics, Quality(**thresholds))), file=answers, flush=True)
+        metrics, thresholds, said = json.loads(line)
+        print(json.dumps(judge(metrics, Quality(**thresholds), said)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,27 +6,28 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from spark_jobs.broker.held import Unreadable, told_unreadable
 from spark_jobs.broker.offsets import TopicsNow, ask_broker, wait_for_markers
 from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.problems import JobProblem
 from spark_jobs.quality.delivery import Due, due
 from spark_jobs.quality.history import Past
 from spark_jobs.quality.laws import Steps
+from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, REPORTED, Ledger, LedgerRow, counting
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, REPORTED, REWIND, TO_BATCH, Ledger, LedgerRow, counting
 from spark_jobs.storage.tables import METRICS, Warehouse
 
 
 class Known(NamedTuple):
     """`batches`: those to be reported, by step. `earlier`: those shortly before. `history`: the reported ones, by batch_id. `topics`: what the
-    broker holds; `due`: what to read back from the output topic; `published`: the last published batch.
+    broker holds; `due`: what to read back from the output topic, or why that is not possible; `published`: the last published batch.
     """
 
     batches: list[Steps]
     earlier: Sequence[Steps]
     history: Sequence[Past]
     topics: TopicsNow
-    due: Due | None
+    due: Due | NotJudged | None
     published: int
 
 
@@ -43,12 +44,24 @@ def look_around(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, int]) -
         return None
     by_id = {row.batch_id: row for row in rows if row.step == PUBLISHED}
     topics, wanted = _ask(warehouse, by_id, sent, published)
+    history = [*_targets(warehouse, batches, history), *history]
     earlier = [each for each in steps if each[PAIRED].batch_id <= done]
     return Known(batches, earlier, history, topics, wanted, published)
 
 
 def _history(warehouse: Warehouse, done: int) -> list[Past]:
-    rows = warehouse.small_rows(METRICS, done + 1 - warehouse.pipeline.quality.history_batches, done)
+    return _past(warehouse, done + 1 - warehouse.pipeline.quality.history_batches, done)
+
+
+def _targets(warehouse: Warehouse, batches: Sequence[Steps], history: Sequence[Past]) -> list[Past]:
+    """What the rewinds among the batches go on from, where that is older than the history."""
+    oldest = history[0].batch_id if history else 1
+    wanted = {rows[PAIRED].counts[TO_BATCH] for rows in batches if rows[PAIRED].kind == REWIND}
+    return [past for number in sorted(wanted) if 0 < number < oldest for past in _past(warehouse, number, number)]
+
+
+def _past(warehouse: Warehouse, first: int, last: int) -> list[Past]:
+    rows = warehouse.small_rows(METRICS, first, last)
     found = []
     for row in rows:
         metrics = dict(row["metrics"])
@@ -61,14 +74,19 @@ def _epoch_ms(at: datetime) -> float:
     return at.timestamp() * 1000
 
 
-def _ask(warehouse: Warehouse, published: Mapping[int, LedgerRow], after: int, until: int) -> tuple[TopicsNow, Due | None]:
+def _ask(
+    warehouse: Warehouse, published: Mapping[int, LedgerRow], after: int, until: int
+) -> tuple[TopicsNow, Due | NotJudged | None]:
     settings, pipeline = kafka_settings(), warehouse.pipeline
     names = [*(side.topic for side in pipeline.sides), pipeline.output_topic]
     topics = ask_broker(settings, names)
     try:
         return topics, due(pipeline, published, after, until, topics)
-    except JobProblem:
+    except Unreadable:
         # What was committed a moment ago can be read a moment later.
         wait_for_markers(settings, pipeline.output_topic)
         topics = ask_broker(settings, names)
+    try:
         return topics, due(pipeline, published, after, until, topics)
+    except Unreadable as problem:
+        raise told_unreadable(settings, problem) from None

@@ -105,12 +105,15 @@ def _side(rows: Steps, facts: Facts, name: str, looked_up: bool) -> _Side:
 
 
 def continuity(rows: Steps, previous: Steps | None) -> Metrics:
-    """Offsets that lie between this batch and the one before it, or are in both; a batch of another kind reads none."""
+    """Offsets that lie between this batch and the one before it, or are in both; a batch of another kind reads none.
+
+    A partition that is new begins at 0: only the first batch, which goes on from none, may begin anywhere.
+    """
     until = {(at.topic, at.partition): at.until_offset for at in previous[PAIRED].offsets} if previous else {}
     apart = [
-        abs(at.from_offset - at.lost - until[at.topic, at.partition])
+        abs(at.from_offset - at.lost - until.get((at.topic, at.partition), 0))
         for at in rows.get(LANDED, rows[PAIRED]).offsets
-        if rows[PAIRED].kind == LIVE and (at.topic, at.partition) in until
+        if rows[PAIRED].kind == LIVE and previous
     ]
     return {"continuity_difference": sum(apart)}
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import DataFrame
 
 from include.pipeline_config import AFTER_PUBLISH
-from spark_jobs.broker.records import Reader
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_PAIRING, Reason
-from spark_jobs.quality.delivery import delivered, message_facts
+from spark_jobs.quality.delivery import Due, delivered, message_facts
 from spark_jobs.quality.facts import Facts, count, open_facts, table_facts
 from spark_jobs.quality.gaps import Ranges, record_facts, with_gaps
 from spark_jobs.quality.history import Past, comparable, drift_against, ratio_against
@@ -22,16 +21,18 @@ from spark_jobs.quality.laws import Steps, continuity, counted_ids, side_laws, t
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.orphan_metrics import orphan_metrics
 from spark_jobs.quality.orphans import look, orphan_facts
+from spark_jobs.quality.recheck import recheck_delivery
+from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.session import expect_rows
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.storage.ledger import GONE_AT_START, LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
 from spark_jobs.storage.tables import OPEN, Warehouse
 
 
-def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
+def measure(warehouse: Warehouse, known: Known) -> list[Metrics]:
     """The metrics of the batches. The same Spark jobs for all of them."""
     batches, gaps = known.batches, with_gaps(known.batches, known.topics)
     expect_rows(warehouse.spark, sum(rows[PAIRED].counts["accepted"] for rows in batches))
-    counted = count(list(_tables(warehouse, known)), _orphans(warehouse, known), list(_topics(warehouse, gaps, known, read)))
+    counted = count(list(_tables(warehouse, known)), _orphans(warehouse, known), list(_topics(warehouse, gaps, known)))
     found: list[Metrics] = []
     history, previous = list(known.history), next(iter(reversed(known.earlier)), None)
     published = [rows for rows in batches if rows[PAIRED].batch_id <= known.published]
@@ -41,12 +42,14 @@ def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
             rows, counted, rows[PAIRED].batch_id in gaps
         )
         metrics |= continuity(rows, previous)
-        metrics |= totals(metrics, _goes_on_from(rows, previous, history), rows[PAIRED].batch_id)
+        before = _goes_on_from(rows, previous, history)
+        metrics |= totals(metrics, before, rows[PAIRED].batch_id)
+        metrics |= silence_metrics(rows, counted, metrics, before, warehouse.pipeline.quality)
         if rows[PAIRED].kind == LIVE:
             window = history[-warehouse.pipeline.quality.history_batches :]
             metrics |= orphan_metrics(rows, counted) | _against(metrics, rows, counted, window)
-        if known.due and rows is tells_of_delivery:
-            metrics |= delivered(known.due, counted)
+        if rows is tells_of_delivery:
+            metrics |= _delivery(warehouse, known, counted)
         metrics = {name: float(value) for name, value in metrics.items()}
         found.append(metrics)
         history.append(Past(rows[PAIRED].batch_id, rows[PAIRED].wall_time, metrics))
@@ -54,10 +57,17 @@ def measure(warehouse: Warehouse, known: Known, read: Reader) -> list[Metrics]:
     return found
 
 
+def _delivery(warehouse: Warehouse, known: Known, counted: Facts) -> Metrics:
+    if not isinstance(known.due, Due):
+        return {"delivery_not_judged": known.due} if known.due else {}
+    found = delivered(known.due, counted)
+    return recheck_delivery(warehouse, known.due, found) if found["delivery_difference"] else found
+
+
 def _tables(warehouse: Warehouse, known: Known) -> Iterator[DataFrame]:
     batches = known.batches
     first, last = min(counted_ids(rows[PAIRED])[0] for rows in batches), batches[-1][PAIRED].batch_id
-    sent_from = min(first, known.due.after + 1) if known.due else first
+    sent_from = min(first, known.due.after + 1) if isinstance(known.due, Due) else first
     yield from table_facts(warehouse, first, last, sent_from, batches[-1][PLANNED].wall_time)
     yield from open_facts(warehouse, [rows[step].versions[OPEN] for rows in batches for step in (PLANNED, PAIRED)])
 
@@ -67,11 +77,11 @@ def _orphans(warehouse: Warehouse, known: Known) -> list[DataFrame]:
     return orphan_facts(warehouse, looked) if looked else []
 
 
-def _topics(warehouse: Warehouse, gaps: Ranges, known: Known, read: Reader) -> Iterator[DataFrame]:
+def _topics(warehouse: Warehouse, gaps: Ranges, known: Known) -> Iterator[DataFrame]:
     if gaps:
-        yield record_facts(warehouse, gaps, read)
-    if known.due:
-        yield message_facts(warehouse, known.due, read)
+        yield record_facts(warehouse, gaps)
+    if isinstance(known.due, Due):
+        yield message_facts(warehouse, known.due)
 
 
 def _goes_on_from(rows: Steps, previous: Steps | None, history: Sequence[Past]) -> Metrics:
@@ -104,7 +114,9 @@ def _counts(rows: Steps, counted: Facts, known: Known, gate: str) -> Metrics:
         "planned": sum(at.planned for at in landed.offsets),
         "offset_gaps": landed.counts["offset_gaps"],
         "lost": landed.counts["lost"],
+        "gone_at_start": planned.counts.get(GONE_AT_START, 0),
         "backlog": landed.counts["backlog"],
+        "held": landed.counts.get("held", 0),
         "landed": sum(raw),
         "accepted": sum(accepted),
         **open_counts,

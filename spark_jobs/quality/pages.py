@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from include.page_theme import THEME
+from include.secret_values import without_secrets
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.orphan_section import orphan_section
+from spark_jobs.quality.silence_words import notices, notices_html
 from spark_jobs.quality.style import STYLE
-from spark_jobs.quality.suite import Judged, Verdict
+from spark_jobs.quality.suite import INFO, Judged, Verdict
 from spark_jobs.replaying.window import window_of
 from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
@@ -26,9 +28,10 @@ def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict
     folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
     batch = f"{row.pipeline.name}: batch {row.batch_id}"
-    write_text(folder / f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html"))
+    said = notices_html(notices(row.pipeline, metrics))
+    write_text(folder / f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html", said))
     # A batch that was given up may have no page.
-    page = _batch_page(row, metrics, verdict, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
+    page = _batch_page(row, metrics, verdict, said, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
     write_text(folder / f"{name}.js", details_script(row.batch_id, details))
     write_text(folder / f"{name}.html", page.replace("</body>", f"{details}</body>"))
     return folder / f"{name}.html"
@@ -59,7 +62,7 @@ def prune_pages(folder: Path, keep: int) -> None:
 def write_unjudged(folder: Path, pipeline: str, batch_id: int, error: Exception) -> None:
     """Writes `batch-<id>.html` for a batch whose report could not be made; the next report writes over it."""
     folder.mkdir(parents=True, exist_ok=True)
-    title, told = f"{pipeline}: batch {batch_id}", " ".join(str(error).split())[:1000]
+    title, told = f"{pipeline}: batch {batch_id}", without_secrets(" ".join(str(error).split()))[:1000]
     body = f"""<h1>{html.escape(title)} <span class="critical">not judged</span></h1>
 <p>The report could not be made; the batch, and others since the last report, have still to be judged. The next report does it.</p>
 <p>{html.escape(f"{type(error).__name__}: {told}")}</p>
@@ -80,16 +83,17 @@ def write_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, older: bool) -> str:
+def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
     title += f", a replay of {window_of(row)}" if row.kind == REPLAY else ""
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
     worst = {judged.check.severity for judged in verdict.checks if not judged.passed}
-    state = "failed" if verdict.failed else "passed, with warnings" if worst else "passed"
+    state = "failed" if verdict.failed else "passed, with warnings" if worst - {INFO} else "passed"
+    state += ", not all of it judged" if INFO in worst else ""
     style = "critical" if verdict.failed else "warning" if worst else "passed"
     body = f"""<h1>{html.escape(title)} <span class="{style}">{state}</span></h1>
-<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
+{said}<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
 <a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
 <h2>Checks</h2><table><tr><th scope="col">Check</th><th scope="col">Observed</th><th scope="col">Allowed</th><th scope="col">Result</th></tr>
 {"".join(_check_line(judged) for judged in verdict.checks)}</table>
@@ -118,6 +122,7 @@ def _rejected(metrics: Metrics) -> Iterator[str]:
 
 def _story(metrics: Metrics) -> list[tuple[str, float]]:
     sentences = {
+        "gone_at_start": "offsets that were gone from the topics when the pipeline began",
         "planned": "offsets planned",
         "offset_gaps": "of them without a record (compaction, transaction markers)",
         "landed": "records landed",
@@ -132,7 +137,9 @@ def _story(metrics: Metrics) -> list[tuple[str, float]]:
         "open_after": "events still open",
         "backlog": "records left on the topics for the next batch",
     }
-    return [(text, metrics[name]) for name, text in sentences.items()]
+    # Of every batch but the first nothing was.
+    told = {name: text for name, text in sentences.items() if name != "gone_at_start" or metrics.get(name)}
+    return [(text, metrics[name]) for name, text in told.items()]
 
 
 def _line(text: str, value: float) -> str:
@@ -141,10 +148,11 @@ def _line(text: str, value: float) -> str:
 
 def _check_line(judged: Judged) -> str:
     check = judged.check
-    style = "passed" if judged.passed else check.severity
+    style = "passed" if judged.passed else "warning" if check.severity == INFO else check.severity
+    result = "passed" if judged.passed else "not judgeable" if check.severity == INFO else f"failed ({check.severity})"
     observed = "nothing" if judged.observed is None else f"{judged.observed:g}"
     allowed = f"{check.least:g}" if check.least == check.most else f"{check.least:g} to {check.most:g}"
     return (
         f'<tr><th scope="row">{html.escape(check.sentence)}</th><td class="number">{observed}</td><td class="number">{allowed}</td>'
-        f'<td class="{style}">{"passed" if judged.passed else f"failed ({check.severity})"}</td></tr>\n'
+        f'<td class="{style}">{result}</td></tr>\n'
     )

@@ -8,6 +8,7 @@ th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #8886
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 th[scope=row] { font-weight: normal; }
 td.passed, td.warning, td.critical { white-space: nowrap; }
+p.notice { font-weight: 600; overflow-wrap: anywhere; }
 svg { width: 100%; height: auto; overflow: visible; } svg text { font-size: 11px; fill: currentColor; } svg .floor { stroke: #8888; }
 svg .a { fill: light-dark(#0969da, #58a6ff); } svg .b { fill: light-dark(#bf5f00, #f0883e); } svg .c { fill: #8886; }
 svg .line { fill: none; stroke: light-dark(#0969da, #58a6ff); stroke-width: 2; } svg .mark { stroke: currentColor; stroke-dasharray: 4 3; }

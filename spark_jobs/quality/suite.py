@@ -10,12 +10,14 @@ import importlib
 import logging
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from include.pipeline_config import AFTER_PUBLISH, Quality
-from spark_jobs.quality.numbers import SIDES, Metrics
+from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 
-CRITICAL, WARNING = "critical", "warning"
+# The last says that something could not be judged: neither good nor bad.
+CRITICAL, WARNING, INFO = "critical", "warning", "info"
 
 
 class Check(NamedTuple):
@@ -56,8 +58,18 @@ _LAWS = {
 }
 
 
-def checks(thresholds: Quality, metrics: Metrics) -> list[Check]:
-    """The checks of a batch, laws first. Those that mean nothing for every batch are there if their number is."""
+_SILENCE = {
+    "silent": "the {side} side is not silent while the other one sends, in ms",
+    "unpaired": "the {side} side finds partners while both sides send, in ms without",
+}
+_DELIVERED = "every published compound was read back from the output topic once"
+
+
+def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None = None) -> list[Check]:
+    """The checks of a batch, laws first. Those that mean nothing for every batch are there if their number is.
+
+    `said`: by metric, what a check says in the place of its rule.
+    """
     found = [Check(f"{law}_{side}", 0, 0, CRITICAL, text.format(side=side)) for law, text in _LAWS.items() for side in SIDES]
     found.append(Check("continuity_difference", 0, 0, CRITICAL, "the batch begins where the one before it ended"))
     if thresholds.gate == AFTER_PUBLISH:
@@ -67,7 +79,7 @@ def checks(thresholds: Quality, metrics: Metrics) -> list[Check]:
             Check(f"identity_difference_{side}", 0, 0, CRITICAL, f"the events that came out are those that went in ({side})")
             for side in SIDES
         ),
-        Check("delivery_difference", 0, 0, CRITICAL, "every published compound was read back from the output topic once"),
+        Check("delivery_difference", 0, 0, CRITICAL, _DELIVERED),
         Check(
             "orphan_ratio_deviation",
             -thresholds.orphan_ratio_mads,
@@ -83,10 +95,20 @@ def checks(thresholds: Quality, metrics: Metrics) -> list[Check]:
             "the sides' clocks have not moved against each other, in ms",
         ),
     ]
+    if thresholds.silence_ms is not None:
+        optional += [
+            Check(f"{what}_{side}", 0, thresholds.silence_ms, WARNING, text.format(side=side))
+            for what, text in _SILENCE.items()
+            for side in SIDES
+        ]
+    if why := int(metrics.get("delivery_not_judged", 0)):
+        sentence = f"{_DELIVERED}: not judgeable, because {NotJudged(why).sentence}"
+        optional.append(Check("delivery_not_judged", 0, 0, INFO, sentence))
     found += [check for check in optional if check.metric in metrics]
+    found = [check._replace(sentence=(said or {}).get(check.metric, check.sentence)) for check in found]
     return [
         *found,
-        Check("lost", 0, 0, WARNING, "no records were lost to the broker's retention"),
+        Check("lost", 0, 0, WARNING, "no records were lost by the broker before they were landed"),
         Check("orphan_ratio", 0, thresholds.max_orphan_ratio, WARNING, "one-sided compounds stay below the bound"),
     ]
 
@@ -100,10 +122,10 @@ def warm_up() -> Any:
     return importlib.import_module("great_expectations")
 
 
-def judge(metrics: Metrics, thresholds: Quality) -> Verdict:
-    """Judges the metrics of one batch."""
+def judge(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:
+    """Judges the metrics of one batch. `said`: see `checks`."""
     gx = warm_up()
-    wanted = checks(thresholds, metrics)
+    wanted = checks(thresholds, metrics, said)
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     row = context.data_sources.add_pandas("metrics").add_dataframe_asset("batch").add_batch_definition_whole_dataframe("row")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.silence_words import WARNING, notices
 from spark_jobs.storage.ledger import (
     LANDED,
     LIVE,
@@ -31,7 +32,7 @@ KEPT = 10_000
 PASSED, WARNED, FAILED = range(3)
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _KINDS = (LIVE, REPLAY, REWIND)
-_COLUMNS = ("batch", "at", "kind", "state", "settings", "to")
+_COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 
 
 class Reported(NamedTuple):
@@ -44,7 +45,8 @@ class Reported(NamedTuple):
 
 class Trend:
     """Columns of equal length, by batch_id: `batch`, `at` (W, epoch seconds), `kind`, `state`, `settings` (which of the config
-    hashes), `to` (a rewind's target), and one of each metric, null where a batch has none.
+    hashes), `to` (a rewind's target), `said` (what began or ended with it, in words), and one of each metric, null where a batch has none. `now`: what
+    the newest live batch warns of.
     """
 
     def __init__(self, pipeline: str) -> None:
@@ -52,6 +54,7 @@ class Trend:
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.values: dict[str, list[float | None]] = {}
         self.settings: list[str] = []
+        self.now: list[str] = []
 
     @classmethod
     def load(cls, folder: Path, pipeline: str) -> Trend | None:
@@ -63,10 +66,8 @@ class Trend:
             if (found["format"], found["pipeline"]) != (_FORMAT, pipeline):
                 return None
             trend.columns = {name: list(found[name]) for name in _COLUMNS}
-            trend.values, trend.settings = (
-                {name: list(each) for name, each in found["values"].items()},
-                list(found["hashes"]),
-            )
+            trend.values = {name: list(each) for name, each in found["values"].items()}
+            trend.settings, trend.now = list(found["hashes"]), list(found["now"])
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
         lengths = {len(column) for column in (*trend.columns.values(), *trend.values.values())}
@@ -91,6 +92,9 @@ class Trend:
         paired, length = batch.steps[PAIRED], len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)
+        found = notices(paired.pipeline, batch.metrics)
+        if paired.kind == LIVE:
+            self.now = [notice.text for notice in found if notice.style == WARNING]
         row = (
             paired.batch_id,
             round(paired.wall_time / 1000, 1),
@@ -98,6 +102,7 @@ class Trend:
             batch.state,
             self.settings.index(paired.config_hash),
             paired.counts.get(TO_BATCH),
+            "; ".join(notice.text for notice in found if notice.is_news) or None,
         )
         for name, value in zip(_COLUMNS, row, strict=True):
             self.columns[name].append(value)
@@ -111,8 +116,8 @@ class Trend:
 
     def text(self) -> str:
         """What is in the file."""
-        told = {"format": _FORMAT, "pipeline": self.pipeline, "hashes": self.settings, **self.columns, "values": self.values}
-        return _BEGIN + json.dumps(told, separators=(",", ":")) + _END
+        head = {"format": _FORMAT, "pipeline": self.pipeline, "hashes": self.settings, "now": self.now}
+        return _BEGIN + json.dumps({**head, **self.columns, "values": self.values}, separators=(",", ":")) + _END
 
 
 def ledger_values(steps: dict[str, LedgerRow]) -> Metrics:

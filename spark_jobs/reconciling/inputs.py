@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.reconciling.findings import Finding, fingerprint, flagged
-from spark_jobs.storage.ledger import LIVE
+from spark_jobs.storage.ledger import LIVE, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 PLACE = ("topic", "partition", "offset")
@@ -20,15 +20,19 @@ def raw_rows(warehouse: Warehouse, horizon: int) -> DataFrame:
     return reduce(DataFrame.unionAll, tables).where(F.col("batch_id") <= horizon)
 
 
-def outcomes(warehouse: Warehouse, ledger: DataFrame, void: Column, horizon: int, open_version: int) -> DataFrame:
+def outcomes(
+    warehouse: Warehouse, ledger: DataFrame, void: Column, after: int, horizon: int, open_version: int
+) -> DataFrame:
     """The coordinates of every record in each table that says what became of it; open events as they were at the horizon.
 
-    `void`: whether a row is of a batch that was given up; compound_events keeps such rows, as the outbox.
+    Of the batches after..horizon (exclusive, inclusive). `void`: whether a row is of a batch that was given up; compound_events keeps such rows, as the outbox.
     """
     others = ledger.where(F.col("kind") != LIVE).select("batch_id").distinct()
     # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind gives none.
     compounds, rejected = (
-        warehouse.read(table).where(F.col("batch_id") <= horizon).join(others, "batch_id", "left_anti")
+        warehouse.read(table)
+        .where((F.col("batch_id") > after) & (F.col("batch_id") <= horizon))
+        .join(others, "batch_id", "left_anti")
         for table in (COMPOUNDS, REJECTED)
     )
     sides = [
@@ -73,18 +77,17 @@ def by_place(raw: DataFrame, claims: DataFrame, records: DataFrame) -> DataFrame
     )
 
 
-def was_removed(ranges: DataFrame, removed: int) -> Column:
-    """Whether the raw row of a place was given up for its age, as those of all batches up to `removed` (0: none) were."""
-    old = ranges.where(F.col("batch_id") <= removed).groupBy("topic", "partition").agg(F.max("until_offset").alias("until"))
+def was_removed(removal: LedgerRow | None) -> Column:
+    """Whether the record of a place was landed by a batch whose rows were given up for their age. `removal`: which says up to where."""
     found = F.lit(False)
-    for row in old.collect() if removed else ():
-        of_partition = (F.col("topic") == row["topic"]) & (F.col("partition") == row["partition"])
-        found = found | (of_partition & (F.col("offset") < row["until"]))
+    for at in removal.offsets if removal else ():
+        of_partition = (F.col("topic") == at.topic) & (F.col("partition") == at.partition)
+        found = found | (of_partition & (F.col("offset") < at.until_offset))
     return found
 
 
 def check_places(places: DataFrame) -> DataFrame:
-    """What is wrong with which record. Records that the topic no longer has are not among it."""
+    """What is wrong with which record. Records that the topic no longer has are not among it, nor those whose outcomes went for their age."""
     landed, claimed = F.col("raw") > 0, F.col("outcomes") > 0
     rejected, removed = F.col("problem").isNotNull(), F.col("removed")
     tables = F.concat_ws(
@@ -100,7 +103,7 @@ def check_places(places: DataFrame) -> DataFrame:
             Finding.LANDED_OTHERWISE: F.col("differs"),
             Finding.NEVER_LANDED: ~landed & claimed & ~removed,
             Finding.NOT_REJECTED: landed & rejected & ~claimed,
-            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~claimed,
+            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~claimed & ~F.col("unchecked"),
             Finding.TWO_OUTCOMES: F.col("outcomes") > 1,
         },
     )

@@ -7,8 +7,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_jobs.reconciling.aged import Aged
 from spark_jobs.reconciling.findings import Finding, flagged
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REMOVED, Rewind
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REMOVED_RAW, Rewind
 
 
 def is_void(rewinds: list[Rewind]) -> Column:
@@ -20,7 +21,7 @@ def is_void(rewinds: list[Rewind]) -> Column:
 
 
 def planned_ranges(ledger: DataFrame) -> DataFrame:
-    """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost.
+    """One row a batch and input partition: batch_id, topic, partition, from_offset, until_offset (exclusive), lost, cut, began.
 
     As planned, but without what the broker lost before it was landed: that is lost, too, as the `landed` row says.
     """
@@ -29,17 +30,30 @@ def planned_ranges(ledger: DataFrame) -> DataFrame:
         live.where(F.col("step") == step).select("batch_id", F.explode("offsets").alias("part")).select("batch_id", "part.*")
         for step in (PLANNED, LANDED)
     )
-    before, by_then = F.coalesce("lost", F.lit(0)), F.coalesce("lost_by_then", "lost", F.lit(0))
-    lost = landed.groupBy(*place).agg(F.max("lost").alias("lost_by_then"))
-    return planned.join(lost, place, "left").select(
-        *place, (F.col("from_offset") + by_then - before).alias("from_offset"), "until_offset", by_then.alias("lost")
+    by_then = landed.groupBy(*place).agg(
+        F.max("lost").alias("lost_by_then"), F.max("cut").alias("cut_by_then"), F.min("until_offset").alias("landed_until")
+    )
+    lost, cut = F.coalesce("lost_by_then", "lost"), F.coalesce("cut_by_then", "cut")
+    return planned.join(by_then, place, "left").select(
+        *place,
+        (F.col("from_offset") + lost - F.col("lost")).alias("from_offset"),
+        F.when(cut > F.col("cut"), F.col("landed_until")).otherwise(F.col("until_offset")).alias("until_offset"),
+        lost.alias("lost"),
+        cut.alias("cut"),
+        "began",
     )
 
 
-def check_contiguous(ranges: DataFrame) -> DataFrame:
-    """A range begins where the previous batch's ended; what was lost in between was accepted, and the ledger says so."""
+def check_contiguous(ranges: DataFrame, begins: int) -> DataFrame:
+    """A range begins where the previous batch's ended; what was lost in between was accepted, and the ledger says so. The first one begins
+    where the partition did when the pipeline began, or at 0; of a ledger whose first batches went for their age (it `begins` behind
+    batch 1), those of its first batch with ranges begin anywhere.
+    """
     before = F.lag("until_offset").over(Window.partitionBy("topic", "partition").orderBy("batch_id"))
-    begin = F.col("from_offset") - F.coalesce("lost", F.lit(0))
+    begin = F.col("from_offset") - F.col("lost")
+    oldest = ranges.agg(F.min("batch_id")).first() if begins > 1 else None
+    first = F.when(F.col("batch_id") == oldest[0], begin).otherwise(F.col("began")) if oldest else F.col("began")
+    before = F.coalesce(before, first)
     return flagged(
         ranges.withColumn("before", before).withColumn("begin", begin),
         F.format_string("%s-%d:%d-%d before batch %d", "topic", "partition", "before", "begin", "batch_id"),
@@ -54,7 +68,12 @@ def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
     """Every batch has each step once, up to `published`; a rewind or replay lands nothing, a void batch may have been given up anywhere
     before it was paired.
     """
-    grouped = ledger.groupBy("batch_id").agg(F.collect_list("step").alias("steps"), F.max("kind").alias("kind"))
+    # Begun again, a publication is noted again where the topic has grown meanwhile.
+    grouped = (
+        ledger.where(F.col("step") != PUBLISHING)
+        .groupBy("batch_id")
+        .agg(F.collect_list("step").alias("steps"), F.max("kind").alias("kind"))
+    )
     steps = grouped.where(~is_void(rewinds) | F.array_contains("steps", PAIRED))
     wanted = F.array(*(F.lit(step) for step in (PLANNED, LANDED, PAIRED, PUBLISHED)))
     wanted = F.when(F.col("kind") != LIVE, F.array_remove(wanted, LANDED)).otherwise(wanted)
@@ -73,17 +92,14 @@ def check_steps(ledger: DataFrame, rewinds: list[Rewind]) -> DataFrame:
     )
 
 
-def check_removed(counting: DataFrame, removed: int) -> DataFrame:
-    """As many raw rows were removed for their age as the batches up to `removed` had landed."""
-
-    def counted(step: str, name: str) -> Column:
-        return _sum(F.when(F.col("step") == step, F.try_element_at("counts", F.lit(name)))).alias(name)
-
-    both = counting.where(F.col("batch_id") <= removed).agg(counted(LANDED, "landed"), counted(REMOVED, REMOVED))
+def check_removed(counting: DataFrame, aged: Aged) -> DataFrame:
+    """As many raw rows were removed for their age as the batches up to the last of these had landed."""
+    landed = counting.where((F.col("step") == LANDED) & (F.col("batch_id") <= aged.raw))
+    both = landed.agg((_sum(F.try_element_at("counts", F.lit("landed"))) + F.lit(aged.landed_before)).alias("landed"))
     return flagged(
         both,
-        F.format_string(f"batches 1 to {removed}: %d raw rows landed, %d removed", "landed", REMOVED),
-        {Finding.REMOVED_NOT_COUNTED: F.col("landed") != F.col(REMOVED)},
+        F.format_string(f"batches 1 to {aged.raw}: %d raw rows landed, {aged.gone(REMOVED_RAW)} removed", "landed"),
+        {Finding.REMOVED_NOT_COUNTED: F.col("landed") != F.lit(aged.gone(REMOVED_RAW))},
     )
 
 

@@ -13,9 +13,9 @@ from include.pipeline_config import Pipeline
 from spark_jobs.batch_rules import batch_rules, body_fields, latest_ts
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import decide_outcomes
-from spark_jobs.pairing.parsing_in_bulk import parse_columns
+from spark_jobs.pairing.parsing_in_bulk import parse_columns, problems_with_headers
 from spark_jobs.pairing.rules import LEFT, RIGHT, Rules, event_schema
-from spark_jobs.rehearsal.records import Record, value_bytes
+from spark_jobs.rehearsal.records import Record, has_bad_header, value_bytes
 
 Row = dict[str, Any]
 
@@ -91,7 +91,7 @@ def land(pipeline: Pipeline, records: list[Record], wall_time: int, batch_id: in
             parsed.payload,
             pa.array([batch_id] * len(mine), pa.int64()),
             pa.array([False] * len(mine), pa.bool_()),
-            parsed.problem,
+            problems_with_headers(parsed.problem, pa.array(map(has_bad_header, mine), pa.bool_())),
         ]
         tables.append(pa.table(columns, schema=tables[0].schema))
     return pa.concat_tables(tables)

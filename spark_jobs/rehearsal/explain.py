@@ -54,7 +54,7 @@ def _select(pipeline: Pipeline, key: tuple[str, ...], batches: Batches) -> tuple
 
 def written(key: Key) -> str:
     """A key for people: its fields in order."""
-    return ", ".join(text if text and text.isprintable() else json.dumps(text) for text in key)
+    return ", ".join(text if text and text.isprintable() and ", " not in text else json.dumps(text) for text in key)
 
 
 def _unknown(key: tuple[str, ...], known: Counter[Key], batches: int) -> str:

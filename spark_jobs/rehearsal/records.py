@@ -10,6 +10,9 @@ from include.pipeline_config import Pipeline
 from spark_jobs.cli import fail
 
 Record = dict[str, Any]
+_SHOWN = 100
+# Headers of which one has a name that is not UTF-8, where it is not known how they were.
+SOME_BAD_HEADER = ["\udcff", None]
 
 
 def read_records(path: Path, pipeline: Pipeline) -> list[Record]:
@@ -32,6 +35,19 @@ def value_bytes(record: Record) -> bytes | None:
         return bytes(text.encode("utf-8", "surrogatepass"))
 
 
+def has_bad_header(record: Record) -> bool:
+    """Whether a header's name is not UTF-8; kcat prints that, too, as it is: names and values in turn."""
+    return any(not _is_utf8(name) for name in (record.get("headers") or [])[::2])
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _read_record(place: str, line: str, pipeline: Pipeline) -> Record:
     try:
         record = json.loads(line)
@@ -42,9 +58,19 @@ def _read_record(place: str, line: str, pipeline: Pipeline) -> Record:
         fail(f"{place}: not a JSON object as `kcat -C -J` prints it")
     for name, kind in wanted.items():
         if not isinstance(record.setdefault(name, None), kind) or isinstance(record[name], bool):
-            fail(f"{place}: {name} is {record[name]!r}; a record as `kcat -C -J` prints it was expected")
+            fail(f"{place}: {name} is {_shown(repr(record[name]))}; a record as `kcat -C -J` prints it was expected")
+    headers = record.get("headers") or []
+    if not isinstance(headers, list) or not all(isinstance(name, str) for name in headers[::2]):
+        fail(
+            f"{place}: headers is {_shown(repr(headers))}; names and values in turn, as `kcat -C -J` prints them, were expected"
+        )
     if not (0 <= record["partition"] < 2**31 and 0 <= record["offset"] < 2**63 and abs(record["ts"] or 0) < 2**63):
         fail(f"{place}: partition, offset or ts is out of range")
     if record["topic"] not in (pipeline.left.topic, pipeline.right.topic):
-        fail(f"{place}: topic {record['topic']} is neither {pipeline.left.topic} nor {pipeline.right.topic}")
+        fail(f"{place}: topic {_shown(record['topic'])} is neither {pipeline.left.topic} nor {pipeline.right.topic}")
     return record
+
+
+def _shown(text: str) -> str:
+    """The begin of a text that may be megabytes."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -39,8 +39,8 @@ class Story:
             yield from self._future(fate)
         elif fate.verdict == Outcome.DUPLICATE:
             yield f"rejected in batch {fate.batch} as duplicate of {fate.partner}: same side, key, timestamp and payload"
-        elif fate.verdict == Reason.BAD_TIMESTAMP:
-            yield f"rejected in batch {fate.batch} as bad_timestamp: {Reason.BAD_TIMESTAMP.sentence}"
+        elif fate.verdict in (Reason.BAD_TIMESTAMP, Reason.BAD_HEADER):
+            yield f"rejected in batch {fate.batch} as {fate.verdict}: {Reason(fate.verdict).sentence}"
         else:
             yield self._closed(fate)
             yield from (

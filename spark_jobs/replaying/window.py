@@ -12,7 +12,7 @@ from spark_jobs.broker.topic_ids import known_ids
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.rehearsal.words import moment
 from spark_jobs.rewinding.revisions import carried
-from spark_jobs.storage.ledger import PLANNED, REMOVED_UNTIL, REPLAY, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PLANNED, REMOVED_RAW, REMOVED_UNTIL, REPLAY, Ledger, LedgerRow
 from spark_jobs.storage.tables import Warehouse
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -95,7 +95,7 @@ def plan_of(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Windo
         batch_id=last.batch_id + 1,
         kind=REPLAY,
         step=PLANNED,
-        offsets=tuple(at._replace(from_offset=at.until_offset, lost=0) for at in last.offsets),
+        offsets=tuple(at.behind() for at in last.offsets),
         wall_time=int(now.timestamp() * 1000),
         clock=last.clock,
         counts={"open_before": last.counts["open_after"], **counts, **carried(last.counts), **known_ids(last.counts)},
@@ -108,7 +108,7 @@ def plan_of(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Windo
 
 def _removed(ledger: Ledger, window: Window) -> dict[str, int]:
     """Up to which event time, inclusive, raw rows may be gone; empty if none are."""
-    removal = ledger.removal()
+    removal = ledger.removals().get(REMOVED_RAW)
     if removal is None or REMOVED_UNTIL not in removal.counts:
         return {}
     until = removal.counts[REMOVED_UNTIL]

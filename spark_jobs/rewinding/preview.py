@@ -22,7 +22,7 @@ from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, raw_table
 class Preview(NamedTuple):
     """Numbers of rows, by table or kind. `published`: compounds to be corrected that consumers have; `waiting`: that are
     paired, but not published yet; `unsent`: rows of a batch that was never paired. `again`: range (from_offset to end_offset) -> its
-    part that the broker no longer has. `lost`: those of these parts of which the raw tables have rows.
+    parts that the broker no longer has. `lost`: those of these parts of which the raw tables have rows.
     """
 
     target: Target
@@ -31,7 +31,7 @@ class Preview(NamedTuple):
     published: int
     waiting: int
     unsent: int
-    again: dict[OffsetRange, str | None]
+    again: dict[OffsetRange, list[str]]
     lost: list[str]
 
 
@@ -40,14 +40,16 @@ def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
     check_open_events(warehouse, target.to_batch, target.open_version, target.open_after)
     if target.removed:
         _check_still_landed(warehouse, target)
+    if target.compounds_removed:
+        _check_still_said(warehouse, target)
     landed, rows = _landed(warehouse, target), _rows(warehouse, target)
-    again, lost = dict[OffsetRange, str | None](), []
+    again, lost = dict[OffsetRange, list[str]](), list[str]()
     for at in starting_ranges(target):
         if at.from_offset == at.end_offset:
             continue
-        again[at] = part_that_is_gone(at, topics)
-        if again[at] and _is_landed(at, landed, topics):
-            lost.append(str(again[at]))
+        gone = parts_that_are_gone(at, topics)
+        again[at] = [lost_range(at.topic, at.partition, *part) for part in gone]
+        lost += [told for told, part in zip(again[at], gone, strict=True) if _is_landed(at, part, landed)]
     return Preview(
         target,
         {table: rows.get(table, 0) for table in appended_tables(warehouse)},
@@ -67,6 +69,20 @@ def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
         raise NeedsOperator(
             f"{gone} events that batch {target.to_batch} left open are no longer in the raw tables, whose rows were removed for their age up "
             f"to batch {target.removed}: go back to a later batch"
+        )
+
+
+def _check_still_said(warehouse: Warehouse, target: Target) -> None:
+    """What a compound said before can only be said again if its row is there: else a correction would take it back."""
+    rows = warehouse.read(COMPOUNDS).where(F.col("batch_id") <= target.last_paired)
+    later = F.when(F.col("batch_id") > target.to_batch, F.col("revision"))
+    each = rows.groupBy("pair_id").agg(F.min(later).alias("later"), F.min("revision").alias("oldest"))
+    # Revisions are counted from 0, and without a gap.
+    gone = each.where((F.col("later") > 0) & (F.col("oldest") == F.col("later"))).count()
+    if gone:
+        raise NeedsOperator(
+            f"{gone} compounds that batches after {target.to_batch} corrected were said otherwise by batches up to {target.compounds_removed}, "
+            "whose rows were removed for their age: go back to a later batch"
         )
 
 
@@ -92,36 +108,29 @@ def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple
     return {(row["topic"], row["partition"]): (row["first"], row["last"]) for row in found}
 
 
-def _still_there(at: OffsetRange, topics: TopicsNow) -> tuple[int, int]:
+def parts_that_are_gone(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
+    """The parts of the range that the broker no longer has, at its begin and at its end: first offset, and the one behind the last."""
     place = (at.topic, at.partition)
-    return topics.earliest.get(place, at.end_offset), topics.end.get(place, 0)
+    first = min(max(topics.earliest.get(place, at.end_offset), at.from_offset), at.end_offset)
+    end = max(topics.same_until(place), first) if place in topics.end else at.end_offset
+    return [part for part in ((at.from_offset, first), (end, at.end_offset)) if part[0] < part[1]]
 
 
-def part_that_is_gone(at: OffsetRange, topics: TopicsNow) -> str | None:
-    """The part of the range that the broker no longer has, as `lost_range` writes it."""
-    earliest, end = _still_there(at, topics)
-    if earliest > at.from_offset:
-        return lost_range(at.topic, at.partition, at.from_offset, min(earliest, at.end_offset))
-    return lost_range(at.topic, at.partition, max(end, at.from_offset), at.end_offset) if end < at.end_offset else None
-
-
-def _is_landed(at: OffsetRange, landed: dict[tuple[str, int], tuple[int, int]], topics: TopicsNow) -> bool:
+def _is_landed(at: OffsetRange, part: tuple[int, int], landed: dict[tuple[str, int], tuple[int, int]]) -> bool:
     if (at.topic, at.partition) not in landed:
         return False
     first, last = landed[at.topic, at.partition]
-    earliest, end = _still_there(at, topics)
-    return first < earliest or last >= end
+    return first < part[1] and last >= part[0]
 
 
 def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
     """Raises NeedsOperator if rows would go that can never be read again, unless the operator gives them up."""
-    given = set(accepted)
-    for lost in preview.lost:
-        if lost not in given:
-            raise NeedsOperator(
-                f"the broker no longer has {lost}, and the raw tables would give it up with their rows: go back to a later batch, "
-                f"or run rewind with --accept-lost-range {lost} to lose these records"
-            )
+    if not set(preview.lost) <= set(accepted):
+        lost = " ".join(preview.lost)
+        raise NeedsOperator(
+            f"the broker no longer has {lost}, and the raw tables would give it up with their rows: go back to a later batch, "
+            f"or run rewind with --accept-lost-range '{lost}' to lose these records"
+        )
 
 
 def told(preview: Preview) -> str:
@@ -143,7 +152,7 @@ def told(preview: Preview) -> str:
         lines.append("(they go out first, as some of them may be out already; the corrections follow)")
     lines.append("read again:" if preview.again else "nothing is read again")
     for at, gone in preview.again.items():
-        state = f"the broker no longer has {gone}" if gone else "all on the broker"
+        state = f"the broker no longer has {' '.join(gone)}" if gone else "all on the broker"
         lines.append(f"    {lost_range(at.topic, at.partition, at.from_offset, at.end_offset)}  {state}")
     return "\n".join(lines)
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from spark_jobs.broker.offsets import Partition
 from spark_jobs.broker.topic_ids import known_ids
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import PAIRED, PLANNED, PUBLISHED, REWIND, TO_BATCH, Ledger, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import (
+    PAIRED,
+    PLANNED,
+    PUBLISHED,
+    REMOVED_COMPOUNDS,
+    REMOVED_RAW,
+    REWIND,
+    TO_BATCH,
+    Ledger,
+    LedgerRow,
+    OffsetRange,
+    counting,
+    removed_through,
+)
 from spark_jobs.storage.tables import OPEN, Warehouse
 
 # Carried by the ledger rows of a rewind and of the batches after it, as long as compounds of void batches may come back:
@@ -20,7 +35,7 @@ class Target(NamedTuple):
 
     `given_up`: the `planned` rows of all later batches. `last_paired` and `published`: the largest batch_ids with these steps.
     `before`: the `planned` rows of the batches from `corrected_from` on that an earlier rewind is still correcting. `removed`: the
-    last batch whose raw rows were given up for their age, 0 for none.
+    last batch whose raw rows were given up for their age, 0 for none; `compounds_removed`: the same of its compounds.
     """
 
     to_batch: int
@@ -30,6 +45,7 @@ class Target(NamedTuple):
     published: int
     before: list[LedgerRow]
     removed: int = 0
+    compounds_removed: int = 0
 
     @property
     def newest(self) -> int:
@@ -67,8 +83,8 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
                 f"batch {to_batch} is void, rewind {rewind.batch_id} went back to batch {rewind.to_batch}: name batch "
                 f"{rewind.to_batch} or one from {rewind.batch_id} on"
             )
-    removal = ledger.removal()
-    removed = removal.batch_id if removal else 0
+    removals = ledger.removals()
+    removed = removed_through(removals, REMOVED_RAW)
     if to_batch < removed:
         raise NeedsOperator(
             f"the raw rows of batch {removed} and of all before it were removed for their age, so nothing can go on from batch {to_batch}: "
@@ -88,7 +104,8 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
     first = base.counts.get(CORRECTED_FROM, to_batch) if base else to_batch
     before = [row for row in (ledger.rows(first, to_batch) if first < to_batch else []) if row.step == PLANNED]
     given_up = [row for row in rows if row.step == PLANNED and row.batch_id > to_batch]
-    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before, removed)
+    unsaid = removed_through(removals, REMOVED_COMPOUNDS)
+    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before, removed, unsaid)
 
 
 def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
@@ -114,16 +131,37 @@ def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
 def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
     """Empty ranges, where the next batch reads on; `end_offset` is as far as any batch has read (exclusive)."""
     known = {(at.topic, at.partition): at for at in target.base.offsets} if target.base else {}
-    ends: dict[tuple[str, int], int] = {}
+    ends: dict[Partition, tuple[int, int]] = {}
     for row in [*target.before, *target.given_up]:
         for at in row.offsets:
             place = (at.topic, at.partition)
-            # A partition that is newer than the batch is read again from where it was begun.
-            known.setdefault(place, at._replace(until_offset=at.from_offset, max_ts=None))
-            ends[place] = max(ends.get(place, 0), at.end_offset if row.kind == REWIND else at.until_offset)
-    return tuple(
-        at._replace(from_offset=at.until_offset, end_offset=max(at.until_offset, ends.get(place, 0)), lost=0)
-        for place, at in sorted(known.items())
+            # A partition that is newer than the batch is read again from where it was begun, and what was lost before that is lost again.
+            known.setdefault(place, at._replace(until_offset=at.from_offset - at.lost, max_ts=None))
+            end = (at.end_offset if row.kind == REWIND else at.until_offset, at.epoch)
+            ends[place] = max(ends.get(place, end), end)
+    found = []
+    for place, at in sorted(known.items()):
+        end_offset, epoch = max(ends.get(place, (0, -1)), (at.until_offset, at.epoch))
+        found.append(at.behind()._replace(end_offset=end_offset, epoch=epoch))
+    return tuple(found)
+
+
+def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
+    """The last batch that was paired and is not void and read nothing from these offsets on; 0 for the time before the first."""
+    fits = [
+        steps[PAIRED].batch_id
+        for steps in counting(ledger.rows(1))
+        if all(at.until_offset <= beyond.get((at.topic, at.partition), at.until_offset) for at in steps[PAIRED].offsets)
+    ]
+    return max(fits, default=0)
+
+
+def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
+    """The problem of logs that lost records which were landed. `beyond`: partitions, with the first offset of what is another log now."""
+    told = ", ".join(f"{topic}-{number} at offset {offset}" for (topic, number), offset in sorted(beyond.items()))
+    return NeedsOperator(
+        f"the log was cut below what was landed: {told}; what is written there now has the coordinates of records that are landed, so "
+        f"nothing goes on from here: rewind to batch {batch_before(ledger, beyond)}, or start a new pipeline under another name"
     )
 
 

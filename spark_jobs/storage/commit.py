@@ -1,4 +1,4 @@
-"""The three functions through which every Delta table is changed: by rows that Spark has, by a few that are here, by files of workers."""
+"""The functions through which every Delta table is changed: by rows that Spark has, by a few that are here, by files of workers, by age."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from include.pipeline_config import Pipeline
 from spark_jobs.fault_points import fault_point
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.delta_log import add_files, append, has_version
+from spark_jobs.storage.removal import remove_up_to
 from spark_jobs.storage.table_files import NewFile
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
@@ -43,16 +44,19 @@ def commit(
         _save(warehouse, table, writer, step, batch_id)
 
 
-def commit_rows(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int) -> None:
-    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`."""
+def commit_rows(
+    warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
+) -> None:
+    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`, among those of one text."""
+    app_id = _app_id(warehouse, step) + among
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        if append(warehouse.path(table), rows, _app_id(warehouse, step), batch_id, _told(step, batch_id)):
+        if append(warehouse.path(table), rows, app_id, batch_id, _told(step, batch_id)):
             return
         # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
         expect_rows(warehouse.spark, len(rows))
         declared = declared_schema(warehouse.pipeline, table)
         frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
-        _save(warehouse, table, frame.write.mode("append"), step, batch_id)
+        _save(warehouse, table, frame.write.mode("append"), step, batch_id, among)
 
 
 def commit_files(
@@ -63,16 +67,30 @@ def commit_files(
         add_files(warehouse.path(table), files, mode, _app_id(warehouse, step), batch_id, _told(step, batch_id))
 
 
+def remove_batches(warehouse: Warehouse, table: str, until: int) -> None:
+    """Takes the rows of all batches up to `until`, inclusive, out of the table, fenced just like `commit`.
+
+    Under a step of its own: the table's own writes have used up the transaction versions of these batches.
+    """
+    step, declared = removal_step(table), declared_schema(warehouse.pipeline, table)
+    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+        once = _app_id(warehouse, step), until, _told(step, until)
+        if not remove_up_to(warehouse.path(table), declared, "batch_id", until, *once):
+            nothing = warehouse.spark.createDataFrame([], declared)
+            writer = nothing.write.mode("overwrite").option("replaceWhere", f"batch_id <= {until}")
+            _save(warehouse, table, writer, step, until)
+
+
 def is_committed(warehouse: Warehouse, table: str, step: str, batch_id: int) -> bool:
     """Whether a change of `table` for (`step`, `batch_id`), or a later batch, would be skipped; False where only Delta knows."""
     with warehouse.at_work_on(table):
         return has_version(warehouse.path(table), _app_id(warehouse, step), batch_id)
 
 
-def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int) -> None:
+def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int, among: str = "") -> None:
     fenced = (
         writer.format("delta")
-        .option("txnAppId", _app_id(warehouse, step))
+        .option("txnAppId", _app_id(warehouse, step) + among)
         .option("txnVersion", batch_id)
         .option("userMetadata", _told(step, batch_id))
     )
@@ -113,5 +131,5 @@ def _of_any_pipeline(pipeline: Pipeline, step: str) -> str:
 
 
 def removal_step(table: str) -> str:
-    """The step under which rows of a raw table are removed for their age; landing has used up its own for these batches."""
+    """The step under which rows of a table are removed for their age."""
     return f"removed_{table}"

@@ -108,6 +108,12 @@ def largest(table: DeltaTable, column: str) -> int | None:
     return pc.max(files.column(f"max.{column}")).as_py() if files.num_rows else None
 
 
+def smallest(table: DeltaTable, column: str) -> int | None:
+    """The smallest number of a column, by the statistics of the files; None if there are no rows."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    return pc.min(files.column(f"min.{column}")).as_py() if files.num_rows else None
+
+
 def rows_between(
     table: DeltaTable, column: str, first: int, last: int | None, columns: list[str] | None
 ) -> list[dict[str, Any]]:
@@ -119,14 +125,14 @@ def rows_between(
     def can_have(low: int | None, high: int | None) -> bool:
         return (high is None or high >= first) and (last is None or low is None or low <= last)
 
-    wanted = _files_with(table, column, can_have)
+    wanted = files_with(table, column, can_have)
     number = ds.field(column)
     fits = number >= first if last is None else (number >= first) & (number <= last)
     rows = ds.dataset(wanted, schema=pa.schema(table.schema().to_arrow()), format="parquet")
     return list(rows.to_table(columns=columns, filter=fits).to_pylist()) if wanted else []
 
 
-def _files_with(table: DeltaTable, column: str, can_have: Callable[[int | None, int | None], bool]) -> list[str]:
+def files_with(table: DeltaTable, column: str, can_have: Callable[[int | None, int | None], bool]) -> list[str]:
     """The files whose smallest and largest number in the column, None if that is not known, are as wanted."""
     files = pa.table(table.get_add_actions(flatten=True))
     unknown = pa.nulls(files.num_rows)
@@ -154,7 +160,7 @@ def files_of(path: str, column: str, numbers: Sequence[int]) -> list[str] | None
     def can_have(low: int | None, high: int | None) -> bool:
         return low is None or high is None or bisect_left(numbers, low) < bisect_right(numbers, high)
 
-    return _all_there(path, in_folder(path), lambda table: _files_with(table, column, can_have))
+    return _all_there(path, in_folder(path), lambda table: files_with(table, column, can_have))
 
 
 def _all_there(path: str, table: DeltaTable | None, files_of: Callable[[DeltaTable], list[str]]) -> list[str] | None:
@@ -194,7 +200,7 @@ def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, tol
         declared = pa.schema(table.schema().to_arrow())
         write_deltalake(table, pa.Table.from_pylist(rows, schema=declared), mode="append", commit_properties=fenced)
 
-    return _commit_once(path, change, app_id, version, told)
+    return commit_once(path, change, app_id, version, told)
 
 
 def place_for_files(path: str, declared: StructType) -> FilePlace | None:
@@ -224,7 +230,7 @@ def add_files(path: str, files: list[NewFile], mode: str, app_id: str, version: 
     def change(table: DeltaTable, fenced: CommitProperties) -> None:
         table.create_write_transaction(actions, mode, table.schema(), commit_properties=fenced)
 
-    if not _commit_once(path, change, app_id, version, told):
+    if not commit_once(path, change, app_id, version, told):
         raise ValueError(f"{path} is no folder")
 
 
@@ -239,7 +245,7 @@ def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
     return known is not None and known >= version
 
 
-def _commit_once(
+def commit_once(
     path: str, change: Callable[[DeltaTable, CommitProperties], None], app_id: str, version: int, told: str
 ) -> bool:
     """Makes the change unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.

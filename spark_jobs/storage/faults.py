@@ -16,11 +16,11 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 _FORBIDDEN = ("Read-only file system", "Permission denied", "Operation not permitted", "Not a directory")
 _NO_FOLDER = re.compile(r"DELTA_CANNOT_CREATE_LOG_PATH\] Cannot create (?:file:)?(\S+)/_delta_log")
 
-_TRUNCATED = re.compile(r"DELTA_TRUNCATED_TRANSACTION_LOG\] (?:file:)?(\S+?/_delta_log/\S+?): ")
+_TRUNCATED = re.compile(r"DELTA_TRUNCATED_TRANSACTION_LOG\] (?:file:)?(\S+): ")
 _GAP = re.compile(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] Versions \(([\d, ]+)\)")
 _UNREADABLE = re.compile(r"FAILED_READ_FILE\.(\w+)\] Encountered error while reading file (?:file:(?://)?)?(\S+?)\.?\s")
 # As Python tells it, with the place, also out of a worker.
-_IN_PYTHON = re.compile(r"\[Errno \d+\] [^:\n]+: '([^'\n]+)'")
+_IN_PYTHON = re.compile(r"\[Errno \d+\] [^:\n\[]+: '([^'\n]+)'")
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.*)$", re.MULTILINE)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -13,12 +13,22 @@ from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.tables import LEDGER, Condition, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
-# Not every batch comes to this one: its raw rows, and those of all batches before it, are given up for their age.
-REMOVED = "removed"
-_IN_ORDER = (*STEPS, REMOVED)
+# Before the first message of a batch is sent: where the output partitions end, so that what is sent from then on can be found again.
+PUBLISHING = "publishing"
+# Not every batch comes to these: rows are given up for their age, those of the batch and of all before it; of the ledger and the metrics
+# those of all before it, so that its own are the first that are left.
+REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS = (
+    *("removed_raw", "removed_rejected", "removed_compounds"),
+    "removed_ledger",
+)
+# Counts of these steps: rows that go with the step, rows that ever went, and the first batch whose rows go with it.
+REMOVED, REMOVED_EVER, FIRST_REMOVED = "removed", "removed_ever", "first_batch"
+_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
 LIVE, REPLAY, REWIND = "live", "replay", "rewind"
 TO_BATCH = "to_batch"
-# Carried by `removed` rows and by plans of replays after them: the largest timestamp of an event that was ever removed.
+# Of the pipeline's first batch: how many offsets before those that it found were gone from the topics by then.
+GONE_AT_START = "gone_at_start"
+# Carried by `removed_raw` rows and by plans of replays after them: the largest timestamp of an event that was ever removed.
 REMOVED_UNTIL = "removed_until"
 # Seldom does a step lag further behind than the first of these, and hardly ever further than the second.
 _RECENT = (1, 20)
@@ -27,7 +37,9 @@ _RECENT = (1, 20)
 class OffsetRange(NamedTuple):
     """What a batch reads of one partition: from_offset inclusive, until_offset exclusive. `end_offset`: the read_committed end
     asked for after W. `max_ts`: largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
-    `lost`: records before from_offset that the broker no longer had and the operator gave up.
+    `lost`: records before from_offset that the broker no longer had and the operator gave up. `began`: the first offset that the
+    partition had when the pipeline planned its first batch; the same in all batches. `cut`: how many offsets, from `cut_from` on, the log
+    once had at its end and then no more, given up likewise. `epoch`: the leader epoch of end_offset, -1 if the broker did not tell.
     """
 
     topic: str
@@ -37,11 +49,19 @@ class OffsetRange(NamedTuple):
     end_offset: int
     max_ts: int | None = None
     lost: int = 0
+    began: int = 0
+    cut_from: int = 0
+    cut: int = 0
+    epoch: int = -1
 
     @property
     def planned(self) -> int:
         """Offsets in the range."""
         return self.until_offset - self.from_offset
+
+    def behind(self) -> OffsetRange:
+        """The empty range behind this one, of a batch that reads nothing."""
+        return self._replace(from_offset=self.until_offset, lost=0, cut_from=0, cut=0)
 
 
 class Rewind(NamedTuple):
@@ -124,7 +144,7 @@ class Ledger:
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
         found = [_from_row(row) for row in self.warehouse.found(LEDGER, list(_COLUMNS), condition)]
-        return sorted(found, key=lambda row: (row.batch_id, STEPS.index(row.step)))
+        return sorted(found, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
@@ -137,11 +157,14 @@ class Ledger:
         known = self.warehouse.small_rows(LEDGER, 1, columns=["config"])
         return [Pipeline.from_json(text) for text in sorted({row["config"] for row in known})]
 
-    def removal(self) -> LedgerRow | None:
-        """The last `removed` row: of its batch, and of all before it, the raw rows are given up; None if none ever were."""
+    def removals(self) -> dict[str, LedgerRow]:
+        """The last row of each of REMOVALS that there is, by step: what is given up for its age, and up to which batch."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])
-        last = max((row["batch_id"] for row in known if row["step"] == REMOVED), default=None)
-        return None if last is None else next(row for row in self.rows(last, last) if row.step == REMOVED)
+        last: dict[str, int] = {}
+        for row in known:
+            if row["step"] in REMOVALS:
+                last[row["step"]] = max(row["batch_id"], last.get(row["step"], 0))
+        return {step: row for step, batch_id in last.items() for row in self.rows(batch_id, batch_id) if row.step == step}
 
     def _checked(self, found: list[dict[str, Any]]) -> list[LedgerRow]:
         rows = [_from_row(row) for row in found]
@@ -168,8 +191,10 @@ class Ledger:
             )
         return written
 
-    def append(self, *rows: LedgerRow) -> None:
+    def append(self, *rows: LedgerRow, among: str = "") -> None:
         """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing.
+
+        `among`: the same step with another text is no repetition.
 
         Of two planners with one batch_id only one writes, so a plan is read again before it is used. Later steps follow from
         the plan and the tables; whoever repeats them would write the same.
@@ -177,7 +202,7 @@ class Ledger:
         step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
         found = [_to_row(replace(row, finished_at=now)) for row in rows]
-        commit_rows(self.warehouse, LEDGER, found, step, batch_id)
+        commit_rows(self.warehouse, LEDGER, found, step, batch_id, among)
 
 
 def _to_row(row: LedgerRow) -> dict[str, Any]:
@@ -200,6 +225,13 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
         versions=dict(row["versions"]),
         finished_at=row["finished_at"],
     )
+
+
+def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:
+    """The last batch whose rows are given up for their age by this one of REMOVALS; 0 if none are."""
+    if step not in removals:
+        return 0
+    return removals[step].batch_id - (step == REMOVED_LEDGER)
 
 
 def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:

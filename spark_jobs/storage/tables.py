@@ -22,7 +22,16 @@ from pyspark.sql.types import StructType
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.delta_log import create, files_at, files_of, in_folder, largest, place_for_files, rows_between
+from spark_jobs.storage.delta_log import (
+    create,
+    files_at,
+    files_of,
+    in_folder,
+    largest,
+    place_for_files,
+    rows_between,
+    smallest,
+)
 from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.table_files import SEARCHED, FilePlace
 
@@ -33,10 +42,12 @@ OPEN = "open_events"
 METRICS = "quality_metrics"
 
 # One struct an input partition. until_offset is exclusive; end_offset is the read_committed end asked for after W; max_ts the
-# largest accepted timestamp landed so far; lost: records before from_offset that the broker no longer had, accepted by hand.
+# largest accepted timestamp landed so far; lost: records before from_offset that the broker no longer had, accepted by hand; began: the
+# first offset that there was when the pipeline began; cut: offsets from cut_from on that the log had and lost, accepted by hand; epoch: the
+# leader epoch of end_offset.
 _OFFSETS = (
     "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
-    "max_ts: bigint, lost: bigint>>"
+    "max_ts: bigint, lost: bigint, began: bigint, cut_from: bigint, cut: bigint, epoch: int>>"
 )
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 
@@ -174,6 +185,13 @@ class Warehouse:
             return largest(known, "batch_id")
         newest = self.read(table).agg(F.max("batch_id")).first()
         return None if newest is None or newest[0] is None else int(newest[0])
+
+    def oldest_batch(self, table: str) -> int | None:
+        """The smallest batch_id of a table; None if it has no rows."""
+        if known := self._in_folder(table):
+            return smallest(known, "batch_id")
+        oldest = self.read(table).agg(F.min("batch_id")).first()
+        return None if oldest is None or oldest[0] is None else int(oldest[0])
 
     def small_rows(
         self, table: str, first: int, last: int | None = None, columns: list[str] | None = None

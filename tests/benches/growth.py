@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from include.local_broker import LocalBroker, admin_client
+from include.local_broker import LocalBroker
 from include.local_process import free_port
 from spark_jobs import land_events, pair_events
-from tests.benches.landing import Landing, on_topics
+from tests.benches.landing import Landing, delete_topics, on_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
 
 SIZES = (500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000)
@@ -36,9 +36,7 @@ def run(spark: Any, folder: Path, broker: LocalBroker, events: int) -> tuple[flo
         between = time.perf_counter()
         pair_events.pair_batch(warehouse, ledger, planned, landed)
         end = time.perf_counter()
-    admin = admin_client(broker.bootstrap)
-    for answer in admin.delete_topics([side.topic for side in pipeline.sides]).values():
-        answer.result()
+    delete_topics(broker, pipeline)
     shutil.rmtree(folder / "warehouse")
     return between - begin, end - between, peak
 

@@ -23,18 +23,15 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
-from include.local_broker import LocalBroker, create_topics
+from include.local_broker import LocalBroker, admin_client, create_topics
 from include.local_process import free_port
 from include.pipeline_config import Pipeline, Side
 from spark_jobs import land_events, landing
-from spark_jobs.broker.records import Span, read_records
 from spark_jobs.pairing.parsing import BodyFields
 from spark_jobs.pairing.parsing_in_bulk import ParsedColumns
-from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.tables import Warehouse, declared_schema, raw_table
+from spark_jobs.storage.tables import Warehouse
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import send
 from tests.timeline import CALLS
@@ -42,17 +39,17 @@ from tests.timeline import CALLS
 PARTITIONS = 2
 TARGET = 1.4
 _NUMBERS = count(1)
-OURS, UNPARSED, BY_SPARK = "landing", "without parsing", "by Spark, unparsed"
+OURS, UNPARSED = "landing", "without parsing"
 
 
-def bench_topics(broker: LocalBroker, settings: Mapping[str, str] | None = None) -> Pipeline:
-    """The shipped pipeline on empty topics of its own, which have these settings."""
+def bench_topics(broker: LocalBroker, pipeline: Pipeline = CALLS, settings: Mapping[str, str] | None = None) -> Pipeline:
+    """The pipeline on empty topics of its own, which have these settings."""
     os.environ["PAIRING_KAFKA"] = json.dumps({"bootstrap.servers": broker.bootstrap})
     name = f"bench{next(_NUMBERS)}"
     topics = {side: f"{name}-{side}" for side in ("analytics", "metrics", "output")}
     create_topics(broker.bootstrap, dict.fromkeys(topics.values(), PARTITIONS), {"retention.ms": "-1", **(settings or {})})
     return replace(
-        CALLS,
+        pipeline,
         name=name,
         left=Side(topics["analytics"], "analytics"),
         right=Side(topics["metrics"], "metrics"),
@@ -61,31 +58,24 @@ def bench_topics(broker: LocalBroker, settings: Mapping[str, str] | None = None)
 
 
 def on_topics(broker: LocalBroker, events: int) -> Pipeline:
-    """The pipeline of `bench_topics`; the topics hold that many events when this returns."""
+    """The shipped pipeline on topics of its own, which hold that many events when this returns."""
     pipeline = bench_topics(broker)
     send(broker.bootstrap, pipeline, events, time.time_ns() // 1_000_000)
     return pipeline
+
+
+def delete_topics(broker: LocalBroker, pipeline: Pipeline) -> None:
+    """What `bench_topics` made, for the next ones need the disk."""
+    # Held, for its answers end with it.
+    admin = admin_client(broker.bootstrap)
+    for answer in admin.delete_topics([*(side.topic for side in pipeline.sides), pipeline.output_topic]).values():
+        answer.result()
 
 
 def parse_nothing(values: pa.Array, record_ts: pa.Array, fields: BodyFields, latest_ts: int) -> ParsedColumns:
     """In the place of `parse_columns`."""
     none = pa.nulls(len(values), pa.string())
     return ParsedColumns([none for _ in fields.key], pa.nulls(len(values), pa.int64()), none, none)
-
-
-def append_by_spark(warehouse: Warehouse, planned: Any, ranges: Any, side: Side) -> None:
-    """What `append_raw` does with one topic, by Spark alone and without the parsing."""
-    spans = {(at.topic, at.partition): Span(at.from_offset, at.until_offset) for at in ranges if at.topic == side.topic}
-    rows = read_records(warehouse.spark, spans, True).withColumn("batch_id", F.lit(planned.batch_id).cast("bigint"))
-    declared = declared_schema(planned.pipeline, raw_table(side))
-    missing = {field.name: F.lit(None).cast(field.dataType) for field in declared if field.name not in rows.columns}
-    commit(
-        warehouse,
-        raw_table(side),
-        rows.withColumns(missing).select(declared.fieldNames()),
-        raw_table(side),
-        planned.batch_id,
-    )
 
 
 class Landing:
@@ -111,10 +101,6 @@ class Landing:
         with mock.patch.object(landing, "parse_columns", parse_nothing):
             self.land(*prepared)
 
-    def land_by_spark(self, *prepared: Any) -> None:
-        with mock.patch.object(land_events, "append_raw", append_by_spark):
-            self.land(*prepared)
-
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m tests.benches.landing", description=__doc__)
@@ -124,11 +110,10 @@ def main() -> None:
     with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
         for events in given.events:
             bench = Landing(spark, folder / "warehouse", on_topics(broker, events), events)
-            candidates = {OURS: bench.land, UNPARSED: bench.land_unparsed, BY_SPARK: bench.land_by_spark}
+            candidates = {OURS: bench.land, UNPARSED: bench.land_unparsed}
             times = take_turns(candidates, given.rounds, bench.prepare)
             show_times(f"{events:,} events, Kafka to raw tables", times)
             show_ratio(times, OURS, UNPARSED, TARGET)
-            show_ratio(times, OURS, BY_SPARK)
 
 
 if __name__ == "__main__":

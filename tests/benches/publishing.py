@@ -4,26 +4,33 @@
 
 Both run `publish_compounds` whole: positions, reading the table, messages in their order, sending, the ledger's row. The other one sends by
 a producer without idempotence, transactions and position, with all other settings the same; what a crash leaves it sends again.
+Then what a transaction costs that follows another: the same few records in one, and in many.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 from include.local_broker import LocalBroker, admin_client, create_topics
 from include.local_process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs.broker import publisher
+from spark_jobs.broker.messages import Message
+from spark_jobs.broker.positions import Leg
 from spark_jobs.storage.tables import Warehouse
 from tests.benches.at_least_once import send_at_least_once
 from tests.benches.landing import PARTITIONS, Landing, on_topics
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 
 OURS, OTHER = "exactly once", "at least once"
+_MANY = 10
 
 
 class Publishing:
@@ -51,6 +58,26 @@ class Publishing:
             self.publish(warehouse)
 
 
+def publish_few(bootstrap: str, topic: str, transactions: int) -> None:
+    """A hundred records, in so many transactions."""
+    create_topics(bootstrap, {topic: 1})
+    leg = Leg(topic, topic, "topic", False, "table", 1, copy=0, target=transactions, largest=1_000_000)
+    each = 100 // transactions
+    messages = [Message(1 + n // each, b"key", b"{}", [("pair-id", f"x-0-{n}".encode())]) for n in range(100)]
+    with mock.patch.object(publisher, "_RECORDS_A_TRANSACTION", 1):
+        publisher.publish_slot({"bootstrap.servers": bootstrap}, leg, 0, messages)
+
+
+def show_cost_of_transactions(bootstrap: str, rounds: int) -> None:
+    """Milliseconds a transaction, from the medians of one and of many."""
+    topics = (f"few-{number}" for number in itertools.count())
+    candidates = {f"{number} transactions": partial(publish_few, bootstrap, transactions=number) for number in (1, _MANY)}
+    times = take_turns(candidates, rounds, lambda: (next(topics),))
+    show_times("100 records to one partition", times)
+    one, many = (measured.median for measured in times.values())
+    print(f"  a transaction more: {1000 * (many - one) / (_MANY - 1):.0f} ms", flush=True)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(
         prog="python -m tests.benches.publishing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,6 +92,7 @@ def main() -> None:
         publishing = Publishing(warehouse, folder / "warehouse", broker.bootstrap)
         candidates = {OURS: publishing.publish, OTHER: publishing.publish_at_least_once}
         times = take_turns(candidates, given.rounds, publishing.prepare)
+        show_cost_of_transactions(broker.bootstrap, given.rounds)
     show_times(f"{paired.counts['compounds']:,} compounds, Delta to Kafka", times)
     show_ratio(times, OURS, OTHER)
 

@@ -13,32 +13,30 @@ import gc
 import shutil
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaError, Message, Producer
 from deltalake import DeltaTable
 
-from include.local_broker import LocalBroker, admin_client
+from include.local_broker import LocalBroker
 from include.local_process import free_port
 from include.pipeline_config import Pipeline
 from spark_jobs import land_events, pair_events, publish_compounds
 from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.storage.ledger import Ledger
+from spark_jobs.pairing.rules import LEFT, RIGHT
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse
-from tests.benches.landing import bench_topics
+from tests.benches.landing import Landing, bench_topics, delete_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
+from tests.benches.traffic import LARGEST, deliver
 from tests.hostile_events import SHAPES, Events, Shape
 from tests.hostile_shapes import MAX_GROWTH, MAX_MB, OUTCOME, SIDES, exact, one_sided, with_collapsed
 
 # How many rows come to Python at a time is Spark's affair here.
 NAMES = [name for name in SHAPES if name != "dense-small-batches"]
-TAKEN = 12_000_000
 _DAY_MS = 86_400_000
-_QUEUED_MB = 200
 
 
 class Ran(NamedTuple):
@@ -55,50 +53,23 @@ class Ran(NamedTuple):
         return self.land_s + self.pair_s + self.publish_s
 
 
-def send(bootstrap: str, pipeline: Pipeline, shape: Shape, events: Events) -> None:
-    """Sends each event to partition 0 of its side's topic, all of them over for a day."""
-    settings = {"bootstrap.servers": bootstrap, "message.max.bytes": TAKEN, "linger.ms": 20, "compression.type": "lz4"}
-    # A retry must not change the order, by which the events are known again.
-    settings |= {"queue.buffering.max.kbytes": 1_024 * _QUEUED_MB, "enable.idempotence": True}
-    producer, refused = Producer(settings), []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        refused.extend([error] if error else [])
-
+def messages(pipeline: Pipeline, shape: Shape, events: Events) -> Iterator[tuple[str, str, None, int]]:
+    """Each event for partition 0 of its side's topic, all of them over for a day."""
     shift = time.time_ns() // 1_000_000 - _DAY_MS - int(events.ts.max())
     columns = (events.user.tolist(), (events.ts + shift).tolist(), events.side.tolist())
     for number, (user, ts, side) in enumerate(zip(*columns, strict=True)):
         name, text = str(user).ljust(shape.key_bytes, "u"), str(number) if shape.distinct else ""
-        field = pipeline.sides[side].payload
-        body = f'{{"user1":"{name}","user2":"v","timestamp":{ts},"{field}":"{text.ljust(shape.payload_bytes)}"}}'
-        while True:
-            try:
-                producer.produce(pipeline.sides[side].topic, body, partition=0, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        producer.poll(0)
-    if producer.flush(60) or refused:
-        raise RuntimeError(f"the broker at {bootstrap} did not take all events: {refused[:1]}")
+        of = pipeline.sides[side]
+        body = f'{{"user1":"{name}","user2":"v","timestamp":{ts},"{of.payload}":"{text.ljust(shape.payload_bytes)}"}}'
+        yield of.topic, body, None, 0
 
 
 def run(spark: Any, folder: Path, broker: LocalBroker, shape: Shape, size: int) -> Ran:
     """Lands, pairs and publishes one batch of the shape."""
-    events, rules = shape.events(size), shape.rules
-    pipeline = replace(
-        bench_topics(broker, {"max.message.bytes": str(TAKEN)}),
-        tolerance_ms=rules.tolerance_ms,
-        gap_ms=rules.gap_ms,
-        grace_ms=rules.grace_ms,
-        max_session_ms=rules.max_session_ms,
-        matching=rules.matching,
-        drop_duplicates=rules.drop_duplicates,
-    )
-    send(broker.bootstrap, pipeline, shape, events)
-    warehouse = Warehouse(spark, str(folder / "warehouse"), pipeline)
-    warehouse.create_missing()
-    ledger = Ledger(warehouse)
-    planned = land_events.plan_batch(warehouse, ledger, None, size)
+    events = shape.events(size)
+    pipeline = bench_topics(broker, shape.pipeline, {"max.message.bytes": str(LARGEST)})
+    deliver(broker.bootstrap, messages(pipeline, shape, events))
+    warehouse, ledger, planned = Landing(spark, folder / "warehouse", pipeline, size).prepare()
     gc.collect()
     with PeakMemory() as peak:
         moments = [time.perf_counter()]
@@ -109,10 +80,7 @@ def run(spark: Any, folder: Path, broker: LocalBroker, shape: Shape, size: int) 
         publish_compounds.main(warehouse)
         moments.append(time.perf_counter())
     right = exact(_outcomes(warehouse, paired.counts[str(Outcome.COLLAPSED)], events), events)
-    topics = [*(side.topic for side in pipeline.sides), pipeline.output_topic]
-    admin = admin_client(broker.bootstrap)
-    for answer in admin.delete_topics(topics).values():
-        answer.result()
+    delete_topics(broker, pipeline)
     shutil.rmtree(folder / "warehouse")
     return Ran(*np.diff(moments), peak, right)
 
@@ -129,7 +97,7 @@ def _outcomes(warehouse: Warehouse, collapsed: int, events: Events) -> pa.Table:
         one_sided(still_open, pa.repeat(str(Outcome.OPEN), still_open.num_rows), warehouse.pipeline),
         one_sided(rejected, rejected["reason"], warehouse.pipeline),
     ]
-    numbers = [pa.array(np.flatnonzero(events.side == side)) for side in (0, 1)]
+    numbers = [pa.array(np.flatnonzero(events.side == side)) for side in (LEFT, RIGHT)]
     told = [
         pa.table(
             [of["outcome"], *(number.take(of[side].combine_chunks()) for number, side in zip(numbers, SIDES, strict=True))],

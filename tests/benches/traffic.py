@@ -6,7 +6,8 @@ calls one side is missing. All but the last few sessions are over when the batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,8 @@ EVENTS_A_SLOT = 2 * (_CALLS - _MISSING_A_SIDE)
 _SLOT_MS, _BEGINS_WITHIN_MS, _UNTIL_NOW_MS = 720_000, 400_000, 600_000
 _BETWEEN_CALLS_MS, _JITTER_MS, _BETWEEN_SIDES_MS = 40_000, 20_000, 15_000
 _POOL = 10_000
-_IN_FLIGHT = 200_000
+_IN_FLIGHT, _KB_IN_FLIGHT = 200_000, 200_000
+LARGEST = 12_000_000
 
 
 def slots(events: int, now: int, seed: int = 1) -> Iterator[pa.Table]:
@@ -84,16 +86,40 @@ def bodies(events: pa.Table, pipeline: Pipeline, side: int) -> tuple[pa.ChunkedA
 
 def send(bootstrap: str, pipeline: Pipeline, events: int, now: int) -> None:
     """Sends all events to the topics of their sides; returns when the broker has them."""
-    settings = {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 20, "compression.type": "lz4"}
-    producer = Producer(settings | {"queue.buffering.max.messages": 2 * _IN_FLIGHT})
-    for slot in slots(events, now):
-        for number, side in enumerate(pipeline.sides):
-            mine = slot.filter(pc.equal(slot.column("side"), number))
-            keys, values = (column.to_pylist() for column in bodies(mine, pipeline, number))
-            for key, value in zip(keys, values, strict=True):
-                producer.produce(side.topic, value, key)
-                if len(producer) > _IN_FLIGHT:
-                    producer.poll(0.01)
-        producer.poll(0)
-    if producer.flush(60):
-        raise RuntimeError(f"the broker at {bootstrap} did not take all events")
+
+    def messages() -> Iterator[tuple[str, bytes, bytes]]:
+        for slot in slots(events, now):
+            for number, side in enumerate(pipeline.sides):
+                mine = slot.filter(pc.equal(slot.column("side"), number))
+                keys, values = (column.to_pylist() for column in bodies(mine, pipeline, number))
+                yield from ((side.topic, value, key) for key, value in zip(keys, values, strict=True))
+
+    deliver(bootstrap, messages())
+
+
+def deliver(bootstrap: str, messages: Iterable[tuple[Any, ...]]) -> None:
+    """Sends the messages (what `Producer.produce` takes), each partition's in their order; returns when the broker has them all."""
+    refused = []
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "partitioner": "murmur2_random",
+        "linger.ms": 20,
+        "compression.type": "lz4",
+        "message.max.bytes": LARGEST,
+        "queue.buffering.max.messages": _IN_FLIGHT,
+        "queue.buffering.max.kbytes": _KB_IN_FLIGHT,
+        # A retry must not change the order.
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+        "on_delivery": lambda error, _: refused.append(error),
+    }
+    producer = Producer(settings)
+    for message in messages:
+        while True:
+            try:
+                producer.produce(*message)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(60) or refused:
+        raise RuntimeError(f"the broker at {bootstrap} did not take all events: {refused[:1]}")

@@ -135,7 +135,7 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
     for event in client.call("GET", f"/assets/events?source_dag_id={CALLS.name}")["asset_events"]:
         told.update({(event["name"], name): number for name, number in event["extra"].items()})
     assert {name for name, _ in told} == {
-        f"{CALLS.name}/{name}" for name in ("raw_analytics", "raw_metrics", "compound_events", CALLS.output_topic)
+        f"{CALLS.name}/{name}" for name in ("raw_analytics", "raw_metrics", "compound_events", f"topic/{CALLS.output_topic}")
     }
     assert told[f"{CALLS.name}/compound_events", "compounds"] > 800
     assert told[f"{CALLS.name}/raw_metrics", "landed_metrics"] > 800
@@ -175,6 +175,7 @@ def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(a
     assert verdict.differences == []
     warehouse = Warehouse(None, airflow.warehouse, CALLS)
     steps = [(row["batch_id"], row["step"]) for row in table_rows(warehouse, "batch_ledger")]
-    assert len(set(steps)) == len(steps) == 5 * max(batch_id for batch_id, _ in steps)
+    # planned, landed, paired, publishing, published, reported: each once.
+    assert len(set(steps)) == len(steps) == 6 * max(batch_id for batch_id, _ in steps)
     made = commits(Path(airflow.warehouse), CALLS, "compound_events")
     assert max(made.values()) == 1

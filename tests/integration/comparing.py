@@ -17,6 +17,8 @@ from spark_jobs.storage.tables import LEDGER, METRICS, schemas
 _TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
 _OWN_COUNTS = re.compile(
     "topic_id_(high|low)|position|end_\\d+|first_of_report|wall_time|published_through|(due_)?on_topic|delivery_difference|miss_.*"
+    # When the sides were last heard of, and for how long not.
+    r"|silence:.*|(is_)?(silent|unpaired)_.*|last_record_.*|orphans_since_.*"
 )
 # When a step began, how long it took, W; the clock and the times of events stay. What depends on which batches had a report of their own.
 _OWN_TEXT = re.compile(

@@ -17,7 +17,7 @@ def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
     """Every committed record of a topic, with its headers, up to the read_committed end."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test-reader", "isolation.level": "read_committed", "enable.auto.commit": False,
-         "enable.partition.eof": True}
+         "enable.partition.eof": True, "auto.offset.reset": "earliest"}
     )  # fmt: skip
     partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
     _wait_for_markers(bootstrap, [TopicPartition(topic, number) for number in partitions])

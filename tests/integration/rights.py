@@ -21,6 +21,8 @@ from tests.timeline import CALLS, ROOT
 
 _BLOCK = re.compile(r"^```bash rights\n(.*?)^```$", re.M | re.S)
 _THINGS = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "transactional_id": ResourceType.TRANSACTIONAL_ID}
+# There is one, by this name.
+_CLUSTER = "kafka-cluster"
 
 
 def documented(pipeline=CALLS, principal="User:pairing"):
@@ -47,8 +49,11 @@ def binding(principal, options):
     parser.add_argument("--resource-pattern-type", default="literal")
     for thing in _THINGS:
         parser.add_argument(f"--{thing.replace('_', '-')}")
+    parser.add_argument("--cluster", action="store_const", const=_CLUSTER)
     given = vars(parser.parse_args(shlex.split(options)))
-    ((kind, name),) = ((_THINGS[thing], given[thing]) for thing in _THINGS if given[thing])
+    ((kind, name),) = (
+        (kind, given[thing]) for thing, kind in (_THINGS | {"cluster": ResourceType.BROKER}).items() if given[thing]
+    )
     operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", given["operation"]).upper()]
     pattern = ResourcePatternType[given["resource_pattern_type"].upper()]
     return AclBinding(kind, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)

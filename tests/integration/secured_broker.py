@@ -98,6 +98,11 @@ def certificates(tmp_path_factory):
 @pytest.fixture(scope="module")
 def broker(certificates, tmp_path_factory):
     """Instead of the one of all other tests."""
+    yield from running_broker(certificates, tmp_path_factory)
+
+
+def running_broker(certificates, tmp_path_factory):
+    """The broker, where the user has PASSWORD as it is then."""
     with SecuredBroker(tmp_path_factory.mktemp("secured"), certificates) as running:
         user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode())
         admin = AdminClient({"bootstrap.servers": running.bootstrap})

@@ -24,7 +24,7 @@ from spark_jobs.problems import NeedsOperator
 from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.storage import delta_log
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
 from spark_jobs.storage.tables import TableProblem, Warehouse, raw_table, schemas
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
@@ -92,7 +92,7 @@ def test_the_whole_way(warehouse, pipeline, broker, send, now):
         [b"{nope", b'{"user1":"a"}', *(row["value"] for row in raw if row["problem"] is None)]
     )
     steps = [row.step for row in Ledger(warehouse).rows(1, 1)]
-    assert steps == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+    assert steps == [PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED]
     # Each event that somebody may want to look up is named on the batch's page, once, and no other.
     alone = [row for row in table_rows(warehouse, "compound_events") if row["kind"] != "pair"]
     sources = [f"{row['topic']}-{row['partition']}-{row['offset']}" for row in rejected]
@@ -117,7 +117,7 @@ def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, sen
         ids, rows = Ledger(warehouse).last_ids(), Ledger(warehouse).rows(1, 1)
         told = [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)]
         ((_, metrics, state),) = reported_before(warehouse, Ledger(warehouse), 2)
-    assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED]
+    assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED]
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
     # Without Spark the same is read, and the next batch goes on.
     assert Ledger(warehouse).last_ids() == ids == dict.fromkeys(ids, 1)

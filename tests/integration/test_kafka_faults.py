@@ -21,7 +21,7 @@ from include.local_broker import LocalBroker, create_topics
 from include.local_process import free_port
 from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.broker import offsets, patience, positions, publisher
+from spark_jobs.broker import fencing, offsets, patience, positions, transaction
 from spark_jobs.broker.offsets import ask_broker, topic_id
 from spark_jobs.broker.positions import publisher_group
 from spark_jobs.broker.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
@@ -29,6 +29,7 @@ from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
 from spark_jobs.storage.tables import Warehouse
 from tests.conftest import PARTITIONS
+from tests.integration.cut_logs import batch_starts
 from tests.integration.reading import consume, table_rows
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
 
@@ -84,7 +85,7 @@ def impatience(broker, pipeline, monkeypatch):
         }
         with monkeypatch.context() as patch:
             patch.setenv(VARIABLE, json.dumps(settings))
-            for module in (patience, positions, publisher):
+            for module in (fencing, patience, positions, transaction):
                 patch.setattr(module, "ANSWER_WITHIN_S", 3.0)
             yield
 
@@ -254,20 +255,15 @@ def end_is_lost(broker, pipeline):
     return lose
 
 
-def batch_starts(log):
-    """Where the batches of a log begin: each has its offset in 8 bytes, then in 4 how many bytes follow."""
-    at = 0
-    while at < len(log):
-        yield at
-        at += 12 + int.from_bytes(log[at + 8 : at + 12], "big")
-
-
 def test_a_position_that_the_broker_never_decides_is_told_as_what_it_is(warehouse, pipeline, impatience, end_is_lost):
     pair_made_up(warehouse, 1, {})
     publish_only(warehouse, *range(PARTITIONS))
     wait_for_the_ends_of_transactions(warehouse)
     end_is_lost()
-    line = f"positions on {pipeline.output_topic} at .* cannot be read: no transaction of this publisher is open, but the broker"
+    line = (
+        f"the position on {pipeline.output_topic}-. of group {pipeline.name}.publisher is undecided: no transaction of this publisher is open, "
+        r"but .* \(from offset \d+ of __consumer_offsets-\d on since \d{4}-.* UTC\); nothing was sent; .* abort --topic __consumer_offsets"
+    )
     with impatience(), pytest.raises(BrokerProblem, match=line):
         publish_compounds.main(warehouse)
 
@@ -285,7 +281,7 @@ def publish_with(warehouse, monkeypatch):
                 fault()
 
         with monkeypatch.context() as patch:
-            patch.setattr(publisher, "fault_point", strike)
+            patch.setattr(transaction, "fault_point", strike)
             try:
                 publish_only(warehouse, *range(PARTITIONS))
             finally:
@@ -412,7 +408,7 @@ def test_records_lost_before_the_plan_are_refused_with_all_their_ranges(warehous
     ]
     assert (on_ledger, landed.counts["lost"]) == (lost, 76)
     page = (pages_folder(warehouse.root, pipeline.name) / "batch-2.html").read_text()
-    line = next(line for line in page.splitlines() if "no records were lost" in line)
+    line = next(line for line in page.splitlines() if "no records were lost by the broker" in line)
     assert ">76<" in line and "failed (warning)" in line
     (metrics,) = (row["metrics"] for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == 2)
     assert dict(metrics)["lost"] == 76

@@ -108,7 +108,7 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(server, faults, 
     assert Counter(points) == Counter(point for job in JOBS for point in FAULT_POINTS[job])
     assert differences(broker.bootstrap, warehouse, killed, calm) == []
     # What was compared is not nothing, and transactions really were left behind half sent.
-    assert len(rows(warehouse, calm, "batch_ledger")) == 5 * portions.sent
+    assert len(rows(warehouse, calm, "batch_ledger")) == 6 * portions.sent
     committed, all_there = (
         sum(map(len, records(broker.bootstrap, killed.output_topic, isolation).values()))
         for isolation in ("read_committed", "read_uncommitted")

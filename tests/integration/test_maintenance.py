@@ -29,7 +29,7 @@ from spark_jobs.fault_points import FAULT_POINTS
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.replaying.window import Window
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_UNTIL, Ledger
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_RAW, REMOVED_UNTIL, Ledger
 from tests.integration import comparing, stream_clock
 from tests.integration.reading import table_rows
 from tests.integration.stages import run_all
@@ -129,19 +129,19 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
     monkeypatch.setattr(maintain_tables, "_now", lambda: planned[2].wall_time + DAY_MS + 1)
     untouched = shutil.copytree(warehouse.root, tmp_path / "untouched")
 
-    with killed_at(monkeypatch, "after_removed"):
+    with killed_at(monkeypatch, "after_removed_raw"):
         maintain_tables.main(warehouse)
     assert reconcile.main(warehouse).offenders == []
     with killed_at(monkeypatch, "after_removed_raw_left"):
         maintain_tables.main(warehouse)
     assert {row["batch_id"] for row in table_rows(warehouse, "raw_metrics")} == {1, 2, 3}
     assert reconcile.main(warehouse).offenders == []
-    assert maintain_tables.main(warehouse)[REMOVED] == 0
+    assert maintain_tables.main(warehouse)[REMOVED_RAW] == 0
     assert [{row["batch_id"] for row in table_rows(warehouse, f"raw_{side}")} for side in ("analytics", "metrics")] == [
         {3},
         {3},
     ]
-    (removal,) = (row for row in ledger.rows(1) if row.step == REMOVED)
+    (removal,) = (row for row in ledger.rows(1) if row.step == REMOVED_RAW)
     landed = sum(row.counts["landed"] for row in ledger.rows(1, 2) if row.step == LANDED)
     assert (removal.batch_id, removal.counts[REMOVED], removal.counts[REMOVED_UNTIL]) == (2, landed, begun + 4_000)
 
@@ -173,7 +173,7 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
     DeltaTable(other.path("raw_metrics")).delete("batch_id = 1 AND problem IS NULL")
     with pytest.raises(
         BrokenInvariant,
-        match=r"raw rows of the batches 1 to 2 are not removed: the tables have 8 of them, the ledger counts 10",
+        match=r"rows of the batches 1 to 2 are not removed from raw_analytics and raw_metrics: there are 8 of them, the ledger counts 10",
     ):
         maintain_tables.main(other)
 
@@ -188,7 +188,7 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     first = Ledger(warehouse).rows(1, 1)[0]
     monkeypatch.setattr(maintain_tables, "_now", lambda: first.wall_time + DAY_MS + 1)
     maintain_tables.main(warehouse)
-    removal = Ledger(warehouse).removal()
+    removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
     monkeypatch.setattr("spark_jobs.replaying.window.REMOVED_UNTIL", "no such count")
@@ -215,7 +215,7 @@ def test_maintenance_is_killed_at_every_point_and_nothing_differs(broker, tmp_pa
         attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, warehouse, faults)
         undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, warehouse)
         portions = Portions(broker, killed, calm)
-        points = [point for point in FAULT_POINTS["maintain_tables"] if "removed" not in point]
+        points = [point for point in FAULT_POINTS["maintain_tables"] if "removed" not in point and "archived" not in point]
         for point in [None, *points]:
             portions.send()
             for jobs in (attacked, undisturbed):

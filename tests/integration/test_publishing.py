@@ -15,16 +15,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.local_broker import create_topics
 from spark_jobs import publish_compounds
-from spark_jobs.broker import publisher
+from spark_jobs.broker import fencing, publisher
+from spark_jobs.broker.fencing import transactional_id
 from spark_jobs.broker.message_rows import messages_of, own_messages, to_messages
 from spark_jobs.broker.messages import Message, size
 from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.positions import Leg, transactional_id
+from spark_jobs.broker.positions import Leg
 from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.commit import commit
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, declared_schema
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
@@ -74,7 +75,7 @@ def pair_made_up(warehouse, batch_id, sizes):
     Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
 
 
-def plan(warehouse):
+def plan(warehouse, accepted=None):
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
     rows = ledger.rows(last[PUBLISHED], last[PAIRED])
@@ -82,12 +83,15 @@ def plan(warehouse):
     before = next((row for row in rows if row.step == PUBLISHED), None)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
-    return publish_compounds.plan_leg(warehouse, settings, topic, todo, before, None)
+    begun = [row for row in rows if row.step == PUBLISHING]
+    leg = publish_compounds.plan_leg(warehouse, settings, topic, todo, before, begun, publish_compounds.Accepted(accepted))
+    publish_compounds.begin(ledger, settings, leg, topic, [row for row in todo if row.batch_id <= leg.target], begun)
+    return leg
 
 
-def publish_only(warehouse, *partitions, leg=None):
+def publish_only(warehouse, *partitions, leg=None, accepted=None):
     """What a publisher has done that died when only these partitions had their share."""
-    leg = leg or plan(warehouse)
+    leg = leg or plan(warehouse, accepted)
     rows = warehouse.read("compound_events").where(f"batch_id > {leg.copy} and batch_id <= {leg.target}")
     table = messages_of(rows.orderBy("batch_id"), warehouse.pipeline, leg.slots).toArrow()
     for partition in partitions:
@@ -201,7 +205,7 @@ def test_what_was_acknowledged_before_a_crash_is_still_known(warehouse, broker, 
     assert {n: sum(counts[f"partition_{n}"] for counts in recorded) for n in (0, 1)} == on_topic
 
 
-class Forgetful(publisher.Producer):
+class Forgetful(fencing.Producer):
     """Loses every tenth message: neither sent nor acknowledged."""
 
     produced = 0
@@ -212,7 +216,7 @@ class Forgetful(publisher.Producer):
             super().produce(*arguments, **options)
 
 
-class Refused(publisher.Producer):
+class Refused(fencing.Producer):
     """Sends, but hears of one message that the broker refused it."""
 
     def produce(self, *arguments, on_delivery, **options):
@@ -224,7 +228,7 @@ class Refused(publisher.Producer):
 def test_records_that_nobody_acknowledged_are_not_published(warehouse, pipeline, paired, monkeypatch):
     paired()
     with monkeypatch.context() as patched:
-        patched.setattr(publisher, "Producer", Forgetful)
+        patched.setattr(fencing, "Producer", Forgetful)
         publish_only(warehouse, 0, 1)
     for _ in range(2):
         with pytest.raises(
@@ -239,7 +243,7 @@ def test_a_refused_record_undoes_its_transaction_and_is_named_in_the_log(
 ):
     paired()
     with monkeypatch.context() as patched:
-        patched.setattr(publisher, "Producer", Refused)
+        patched.setattr(fencing, "Producer", Refused)
         with pytest.raises(JobProblem, match=f"publishing to {pipeline.output_topic}-0 at .* failed"):
             publish_only(warehouse, 0)
     assert f"not delivered to {pipeline.output_topic}-0: key u" in capfd.readouterr().err
@@ -249,7 +253,11 @@ def test_a_refused_record_undoes_its_transaction_and_is_named_in_the_log(
 
 
 def takes(admin, pipeline, bytes_):
-    entry = ConfigEntry("max.message.bytes", str(bytes_), incremental_operation=AlterConfigOpType.SET)
+    alter_topic(admin, pipeline, "max.message.bytes", str(bytes_))
+
+
+def alter_topic(admin, pipeline, name, value):
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.output_topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 

@@ -193,7 +193,8 @@ def test_a_batch_is_missing_in_the_ledger(copy):
     shifted = (
         "transform(offsets, o -> named_struct('topic', o.topic, 'partition', o.partition, 'from_offset', o.from_offset + 1, "
     )
-    shifted += "'until_offset', o.until_offset, 'end_offset', o.end_offset, 'max_ts', o.max_ts, 'lost', o.lost))"
+    shifted += "'until_offset', o.until_offset, 'end_offset', o.end_offset, 'max_ts', o.max_ts, 'lost', o.lost, "
+    shifted += "'began', o.began, 'cut_from', o.cut_from, 'cut', o.cut, 'epoch', o.epoch))"
     copy.spark.sql(f"UPDATE {copy.sql_name('batch_ledger')} SET offsets = {shifted} WHERE batch_id = 2 AND step = 'planned'")
     answer = found(copy)
     skipped = [
@@ -211,7 +212,7 @@ def test_offsets_and_a_step_are_in_the_ledger_twice_and_a_compound_in_its_table(
     ledger, compounds = copy.read("batch_ledger"), copy.read("compound_events")
     # The second batch planned one offset of each partition again that the first had.
     earlier = "transform(offsets, o -> struct(o.topic, o.partition, o.from_offset - 1 AS from_offset, o.until_offset, "
-    earlier += "o.end_offset, o.max_ts, o.lost))"
+    earlier += "o.end_offset, o.max_ts, o.lost, o.began, o.cut_from, o.cut, o.epoch))"
     copy.spark.sql(f"UPDATE {copy.sql_name('batch_ledger')} SET offsets = {earlier} WHERE batch_id = 2 AND step = 'planned'")
     ledger.where("batch_id = 1 AND step = 'published'").write.format("delta").mode("append").save(copy.path("batch_ledger"))
     row = one(copy, "compound_events", lambda row: row["user1"] == "alone2")

@@ -60,3 +60,6 @@ def test_what_waits_to_be_landed(broker, monkeypatch):
     assert watch._look() == (ends, True)
     land(ends)
     assert watch._look() == (ends, False)
+    # More was landed than there is: the log was cut.
+    land(ends | {(topics[1], 1): 3})
+    assert watch._look() == (ends, True)

@@ -55,9 +55,9 @@ def planned(warehouse, pipeline, broker, monkeypatch):
     send(300, now - 300_000, 1_000_000)
     send(100, now + HOUR_MS - 200_000, 150_000)
     ledger = Ledger(warehouse)
-    ask = land_events.ask_broker
+    ask = land_events.ask_inputs
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "ask_broker", lambda *given: ask(*given)._replace(wall_time=now + HOUR_MS))
+        patch.setattr(land_events, "ask_inputs", lambda *given: ask(*given)._replace(wall_time=now + HOUR_MS))
         land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), 1_000_000, ())
     return warehouse
 

@@ -228,8 +228,8 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
     lost = f"{topic}-0:3-5"
     report = rewind.dry_run(warehouse, 1)
     assert f"{topic}-0:3-6  the broker no longer has {lost}" in report
-    assert f"--yes refuses this without --accept-lost-range {lost}" in report
-    with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, .*--accept-lost-range {lost} to lose"):
+    assert f"--yes refuses this without --accept-lost-range '{lost}'" in report
+    with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, .*--accept-lost-range '{lost}' to lose"):
         rewind.main(warehouse, 1)
     assert len(table_rows(warehouse, "raw_analytics")) == 6
 

@@ -27,10 +27,12 @@ from include.local_broker import create_topics
 from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
 from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
-from include.pipeline_config import BEFORE_PUBLISH, Quality, Side
+from include.pipeline_config import BEFORE_PUBLISH, Maintenance, Quality, Side
 from include.pipeline_file import load_pipeline
-from spark_jobs import pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
+from plugins.runbooks import runbook
+from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
+from spark_jobs.broker.ranges import lost_range
 from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.job import told_in_one_line
 from spark_jobs.pairing.conservation import BrokenInvariant
@@ -41,10 +43,12 @@ from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of
 from tests.integration import secured_broker
+from tests.integration.cut_logs import cut_log
 from tests.integration.reading import consume, table_rows
 from tests.integration.rights import documented, grant
 from tests.integration.secured_broker import SecuredBroker
 from tests.integration.stages import land, run_all
+from tests.integration.test_publishing import alter_topic, publish_only
 from tests.integration.test_storage_faults import SmallDisk
 from tests.timeline import CALLS, ROOT
 
@@ -83,6 +87,28 @@ sys.path.insert(0, "{root}")
 from tests.integration.rights import add
 add(sys.argv[1:])
 """
+TRANSACTIONS = """#!{python}
+import argparse
+from pathlib import Path
+import pyspark
+from py4j.java_gateway import JavaGateway, GatewayParameters, launch_gateway
+parser = argparse.ArgumentParser()
+parser.add_argument("--bootstrap-server", required=True)
+abort = parser.add_subparsers(required=True).add_parser("abort")
+for option in ("--topic", "--partition", "--start-offset"):
+    abort.add_argument(option, required=True)
+given = parser.parse_args()
+(py4j,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
+port = launch_gateway(jarpath=str(py4j), classpath="{jars}/*", java_path="{java}", die_on_exit=True)
+java = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True)).jvm
+client = java.org.apache.kafka.clients.admin
+admin = client.Admin.create({{"bootstrap.servers": given.bootstrap_server}})
+place = java.org.apache.kafka.common.TopicPartition(given.topic, int(given.partition))
+states = admin.describeProducers([place]).partitionResult(place).get().activeProducers()
+(open_one,) = (each for each in states if each.currentTransactionStartOffset().orElse(-1) == int(given.start_offset))
+spec = client.AbortTransactionSpec(place, open_one.producerId(), open_one.producerEpoch(), max(open_one.coordinatorEpoch().orElse(0), 0))
+admin.abortTransaction(spec).all().get()
+"""
 CONFIGS = """#!/bin/sh
 exec {java} -cp '{jars}/*' kafka.admin.ConfigCommand "$@"
 """
@@ -114,7 +140,8 @@ def server(tmp_path_factory):
 def scripts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripts")
     words = {"python": sys.executable, "java": java(), "jars": JARS / "broker", "root": ROOT}
-    for name, text in (("topics", TOPICS), ("consumer-groups", GROUPS), ("configs", CONFIGS), ("acls", ACLS)):
+    texts = {"topics": TOPICS, "consumer-groups": GROUPS, "configs": CONFIGS, "acls": ACLS, "transactions": TRANSACTIONS}
+    for name, text in texts.items():
         (folder / f"kafka-{name}.sh").write_text(text.format(**words))
         (folder / f"kafka-{name}.sh").chmod(0o755)
     return folder
@@ -413,15 +440,15 @@ def test_kafka_settings_refused(alarm, mend, project, broker, monkeypatch):
         )
 
     for command in (
-        "openssl genrsa -traditional -out key.pem 2048",
-        "openssl req -x509 -key key.pem -subj /CN=client -out cert.pem",
+        "openssl req -x509 -nodes -newkey rsa:2048 -keyout made.pem -subj /CN=client -out cert.pem",
+        "openssl pkey -in made.pem -outform DER -out key.der",
     ):
         subprocess.run(command.split(), cwd=project, check=True, capture_output=True)
-    use("key.pem")
+    use("key.der")
     alarm(kafka_settings)
     mend()
-    use("key-pkcs8.pem")
-    assert kafka_settings()["ssl.key.location"].endswith("key-pkcs8.pem")
+    use("key.pem")
+    assert kafka_settings()["ssl.key.location"].endswith("key.pem")
 
 
 @pytest.mark.long
@@ -441,6 +468,28 @@ def test_lost_range(alarm, mend, warehouse, pipeline, broker, send):
     land(warehouse)
 
 
+@pytest.mark.long
+def test_log_cut(alarm, mend, warehouse, pipeline, broker, send):
+    send()
+    run_all(warehouse)
+    before = offsets.ask_broker(kafka_settings(), [pipeline.left.topic]).end
+    send()
+    run_all(warehouse)
+    after = offsets.ask_broker(kafka_settings(), [pipeline.left.topic]).end
+    place = next(place for place in before if before[place] < after[place])
+    cut_log(broker, *place, before[place])
+    # By now the log is longer than it was.
+    send(6)
+    line = alarm(lambda: land(warehouse))
+    lost = lost_range(*place, before[place], after[place])
+    mend(BATCH=re.search(r"rewind to batch (\d+)", line)[1], RANGES=lost)
+    landed = [dict(row["counts"]) for row in table_rows(warehouse, "batch_ledger") if row["step"] == "landed"]
+    assert sorted(counts["lost"] for counts in landed) == [0, 0, after[place] - before[place]]
+    run_all(warehouse)
+    assert reconcile.main(warehouse).offenders == []
+    assert_on_topic(warehouse, broker, times=3)
+
+
 def test_offset_gaps(alarm, mend, warehouse, pipeline, project):
     file = project / "include" / "pipelines" / "calls.yaml"
     file.write_text(file.read_text() + "offset_gaps: fail\n")
@@ -454,6 +503,23 @@ def test_offset_gaps(alarm, mend, warehouse, pipeline, project):
     assert land(replace(warehouse, pipeline=load_pipeline(file)))["batch_id"] == 2
     landed = [dict(row["counts"]) for row in table_rows(warehouse, "batch_ledger") if row["step"] == "landed"]
     assert max(counts["offset_gaps"] for counts in landed) == 1
+
+
+@pytest.mark.long
+def test_open_transaction(alarm, mend, warehouse, pipeline, send):
+    stranger = Producer(kafka_settings() | {"transactional.id": pipeline.output_topic})
+    stranger.init_transactions(20)
+    stranger.begin_transaction()
+    stranger.produce(pipeline.output_topic, b"{}", partition=1)
+    stranger.flush(20)
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_compounds.main(warehouse)
+    line = alarm(lambda: report_quality.main(warehouse))
+    partition, offset = re.search(r"--partition (\d+) --start-offset (\d+)$", line).groups()
+    mend(PARTITION=partition, OFFSET=offset)
+    assert report_quality.main(warehouse)["pair"] == 3
 
 
 @pytest.mark.long
@@ -486,6 +552,24 @@ def test_position_disagrees(alarm, mend, warehouse, pipeline, broker, send):
 
 
 @pytest.mark.long
+def test_positions_lost(alarm, mend, warehouse, pipeline, broker, send):
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    publish_only(warehouse, 0, 1)
+    admin, group = admin_of(broker), f"{pipeline.name}.publisher"
+    admin.delete_consumer_groups([group])[group].result(timeout=20)
+    alter_topic(admin, pipeline, "cleanup.policy", "compact")
+    assert "the topic is compacted" in alarm(lambda: publish_compounds.main(warehouse))
+    mend()
+    assert_on_topic(warehouse, broker, times=2)
+    send()
+    land(warehouse)
+    pair_events.main(warehouse)
+    assert publish_compounds.main(warehouse)["sent"] == 3
+
+
+@pytest.mark.long
 def test_published_count_differs(alarm, mend, warehouse, broker, send):
     send()
     land(warehouse)
@@ -499,6 +583,35 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
 
 
 @pytest.mark.long
+def test_topic_silent(mend, warehouse, broker, pipeline):
+    """The producer has kept back its side of three calls, and sends it when they were published one-sided."""
+    impatient = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(silence_ms=100)))
+    producer, now = Producer(kafka_settings() | {"partitioner": "murmur2_random"}), time.time_ns() // 1_000_000
+
+    def send_side(side, users, later=0):
+        for user in users:
+            body = {"user1": user, "user2": "v", "timestamp": now + later, side.payload: "x"}
+            producer.produce(side.topic, key=f"{user}-v", value=json.dumps(body), timestamp=now + later)
+        assert producer.flush(20) == 0
+
+    for later, user in ((0, "u0"), (60, "u1"), (120, "u2")):
+        send_side(pipeline.right, [user], later)
+    time.sleep(0.5)
+    said = run_all(impatient)["says"]
+    assert said.startswith(
+        f"{pipeline.left.topic} has not had one accepted record, while {pipeline.right.topic} sends since"
+    )
+    assert runbook(said) == "docs/runbooks/topic-silent.md"
+    for later, user in ((0, "u0"), (60, "u1"), (120, "u2")):
+        send_side(pipeline.left, [user], later)
+    said = run_all(impatient)["says"]
+    assert said.startswith(f"{pipeline.left.topic} sends again: it was silent since") and said.endswith("with 3 right_only")
+    assert runbook(said) == "docs/runbooks/topic-silent.md"
+    mend(BEGIN=now - 1_000, END=now + 121)
+    compounds = Counter((row["op"], row["kind"]) for row in table_rows(warehouse, "compound_events"))
+    assert compounds == {("upsert", "right_only"): 3, ("retract", "right_only"): 3, ("upsert", "pair"): 3}
+
+
 def test_replay(alarm, mend, warehouse, broker, send):
     send()
     run_all(warehouse)
@@ -605,6 +718,20 @@ def disk(project):
 
 
 @pytest.mark.long
+def test_archive_not_writable(alarm, mend, warehouse, send, tmp_path, monkeypatch):
+    send()
+    run_all(warehouse)
+    archive, day = tmp_path / "not there", 86_400_000
+    care = Maintenance(None, raw_retention_ms=day, time_travel_ms=day, archive=str(archive))
+    mine = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=care))
+    monkeypatch.setattr(maintain_tables, "_now", lambda: int(time.time() * 1000) + 2 * day)
+    alarm(lambda: maintain_tables.main(mine))
+    assert [len(table_rows(mine, f"raw_{side}")) for side in ("analytics", "metrics")] == [3, 3]
+    mend(ARCHIVE=archive)
+    assert maintain_tables.main(mine)["removed_raw"] == 6
+    assert len(list(archive.rglob("*.parquet"))) == 2
+
+
 def test_warehouse_not_writable(disk, alarm, mend, submit, warehouse, send, broker):
     send()
     disk.fill()

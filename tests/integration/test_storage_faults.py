@@ -138,7 +138,12 @@ def assert_everything_once(warehouse, broker, batches):
     published = Counter(message["pair-id"] for message in consume(broker.bootstrap, warehouse.pipeline.output_topic))
     assert published == Counter(row["pair_id"] for row in compounds) and set(published.values()) == {1}
     steps = Counter((row["batch_id"], row["step"]) for row in table_rows(warehouse, LEDGER))
-    assert set(steps.values()) == {1} and len(steps) == batches * 5
+    assert set(steps.values()) == {1} and len(steps) == batches * 6
+
+
+def without_begun(warehouse, table):
+    """The rows, without those of publications that were begun, which the ledger gets before it is known how they end."""
+    return [row for row in table_rows(warehouse, table) if row.get("step") != "publishing"]
 
 
 RAW, AT_ONCE = ["raw_analytics", "raw_metrics"], ["compound_events", "rejected_events", "open_events"]
@@ -157,7 +162,7 @@ WRITES = {
         "open_events": AT_ONCE,
         "paired": [LEDGER],
     },
-    PUBLISH: {"published": [LEDGER]},
+    PUBLISH: {"publishing": [LEDGER], "published": [LEDGER]},
     REPORT: {"quality_metrics": ["quality_metrics"], "reported": [LEDGER]},
 }
 
@@ -203,14 +208,14 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
         for step, tables in writes.items():
             full_before = step
             mine = table if (table := step.removeprefix("files of ")) in tables else LEDGER
-            rows = table_rows(warehouse, mine) if mine != "raw_analytics" else []
+            rows = without_begun(warehouse, mine) if mine != "raw_analytics" else []
             # Of the tables that are written at once any may be the one that says it.
             assert told(warehouse, job) in [
                 f"{warehouse.path(table)} cannot be written (No space left on device): free space there; what is done is done, the "
                 "next run goes on behind it"
                 for table in tables
             ]
-            assert table_rows(warehouse, mine) == rows
+            assert without_begun(warehouse, mine) == rows
             disk.mend()
         full_before = None
         if job is LAND:

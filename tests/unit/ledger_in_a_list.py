@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jobs.storage.ledger import REMOVED, STEPS, rewinds_among
+from spark_jobs.storage.ledger import REMOVALS, STEPS, rewinds_among
 
 
 class FakeLedger:
@@ -20,5 +20,5 @@ class FakeLedger:
     def rewinds(self):
         return rewinds_among(self.all)
 
-    def removal(self):
-        return max((row for row in self.all if row.step == REMOVED), key=lambda row: row.batch_id, default=None)
+    def removals(self):
+        return {row.step: row for row in sorted(self.all, key=lambda row: row.batch_id) if row.step in REMOVALS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from airflow.timetables.base import TimeRestriction
 from airflow.utils.types import DagRunType
 
 from include import pipeline_config
+from include.pipeline_file import load_pipeline
+from plugins import assets
 from tests.timeline import ROOT
 
 TASKS = ["land_events", "pair_events", "publish_compounds", "report_quality"]
@@ -184,10 +187,17 @@ def test_assets_are_what_the_tasks_change(dag_bag):
     assert {place: names for place, names in changed.items() if names} == {
         ("calls", "land_events"): ["calls/raw_analytics", "calls/raw_metrics"],
         ("calls", "pair_events"): ["calls/compound_events"],
-        ("calls", "publish_compounds"): ["calls/outputTopic"],
+        ("calls", "publish_compounds"): ["calls/topic/outputTopic"],
         ("calls_replay", "replay_interval"): ["calls/compound_events"],
-        ("calls_replay", "publish_compounds"): ["calls/outputTopic"],
+        ("calls_replay", "publish_compounds"): ["calls/topic/outputTopic"],
     }
+
+
+@pytest.mark.parametrize("topic", ["compound_events", "raw_analytics", "records"])
+def test_no_topic_has_the_asset_of_a_table_or_of_the_records_waited_for(topic):
+    mine = replace(load_pipeline(ROOT / "include/pipelines/calls.yaml"), output_topic=topic)
+    others = [*assets.raw_assets(mine), assets.compounds_asset(mine)]
+    assert assets.topic_asset(mine).name not in {"calls/records", *(asset.name for asset in others)}
 
 
 def test_the_maintenance_dag(dag_bag, project):

@@ -16,14 +16,14 @@ from include.pipeline_config import Maintenance, Pipeline, PipelineError, Qualit
 from include.pipeline_file import load_pipeline
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_LANDING, Reason
-from spark_jobs.storage.ledger import STEPS
+from spark_jobs.storage.ledger import PUBLISHING, STEPS
 from spark_jobs.storage.tables import schemas
 from tests.timeline import CALLS, ROOT
 
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
-    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError".split()
+    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice".split()
 )
 
 
@@ -54,6 +54,7 @@ def accepted_keys() -> set[str]:
     nested |= {
         "quality": [f"quality.{f.name.removesuffix('_ms')}" for f in fields(Quality)],
         "output_topic": ["output.topic"],
+        "output_key": ["output.key"],
         "name": [],
     }
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
@@ -76,8 +77,8 @@ def load(tmp_path: Path, document: dict[str, Any]) -> Pipeline:
 def required_only() -> dict[str, Any]:
     """The shipped file without every key that the README gives a default for."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())
-    optional = {key.partition(".")[0] for key, default in settings().items() if default != "required"}
-    return {key: value for key, value in document.items() if key not in optional}
+    required = {key.partition(".")[0] for key, default in settings().items() if default == "required"}
+    return {key: value for key, value in document.items() if key in required}
 
 
 def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def test_the_glossary_has_the_reasons_in_their_order():
     assert [row[0].strip("`") for row in rows if row[1] == "at landing"] == [*AT_LANDING]
 
 
-@pytest.mark.parametrize(("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS])])
+@pytest.mark.parametrize(("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS, PUBLISHING])])
 def test_the_glossary_lists_all_values(word, values):
     listed = re.findall(r"`([a-z_]+)`", paragraph(word))
     assert set(values) == set(listed) - {"batch_ledger", "live", "replay", "rewind"}
@@ -191,7 +192,7 @@ def message(node: ast.expr) -> str | None:
 
 @cache
 def messages() -> tuple[str, ...]:
-    """Every line that a job can end with, as the source has it."""
+    """Every line that a job can end with, or tell people, as the source has it."""
     sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_file.py"]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]

@@ -43,6 +43,12 @@ BROKEN = {
         {"consumer_group": "p.publisher"},
         "consumer_group: 'p.publisher' cannot show what was landed",
     ),
+    "group of another publisher": (
+        {"consumer_group": "calls.publisher"},
+        "consumer_group: 'calls.publisher' cannot show what was landed",
+    ),
+    "an ambiguous key": ({"output": {"topic": "o", "key": "joined"}}, "output.key: 'joined' is none of escaped, json"),
+    "unknown in the output": ({"output": {"topic": "o", "keys": "json"}}, "output.keys: unknown key"),
     "group with a space": ({"consumer_group": "a b"}, "consumer_group: 'a b' cannot show what was landed"),
     "left missing": ({"left": GONE}, "left: missing"),
     "unknown in a side": ({"left": {"topic": "x", "payload": "y", "offset": 1}}, "left.offset: unknown key"),
@@ -61,6 +67,38 @@ BROKEN = {
         {"maintenance": {"raw_retention": "2d", "time_travel": "3d"}},
         "maintenance.raw_retention: must not be shorter than time_travel",
     ),
+    "rejected events before their records": (
+        {"maintenance": {"raw_retention": "9d", "rejected_retention": "8d"}},
+        "maintenance.rejected_retention: must not be shorter than raw_retention; records that were rejected would look lost",
+    ),
+    "compounds before their records": (
+        {"maintenance": {"raw_retention": "9d", "compound_retention": "8d"}},
+        "maintenance.compound_retention: must not be shorter than raw_retention; a replay would publish again",
+    ),
+    "compounds, and records never": (
+        {"maintenance": {"compound_retention": "8d"}},
+        "maintenance.compound_retention: must not be shorter than raw_retention (null: for ever; set raw_retention, too)",
+    ),
+    "the ledger before rejected events": (
+        {"maintenance": dict.fromkeys(("raw_retention", "compound_retention", "ledger_retention"), "9d")},
+        "maintenance.ledger_retention: must not be shorter than rejected_retention (null: for ever",
+    ),
+    "the ledger before compounds": (
+        {
+            "maintenance": dict.fromkeys(("raw_retention", "rejected_retention", "ledger_retention"), "9d")
+            | {"compound_retention": "10d"}
+        },
+        "maintenance.ledger_retention: must not be shorter than compound_retention; compounds would be left",
+    ),
+    "an archive somewhere": (
+        {"maintenance": {"raw_retention": "9d", "archive": "old/rows"}},
+        "maintenance.archive: 'old/rows' is no absolute path of a folder",
+    ),
+    "an archive on a store": (
+        {"maintenance": {"raw_retention": "9d", "archive": "s3://old/rows"}},
+        "maintenance.archive: 's3://old/rows' is no absolute path",
+    ),
+    "an archive of nothing": ({"maintenance": {"archive": "/old"}}, "maintenance.archive: nothing would come into it"),
     "time travel": ({"maintenance": {"time_travel": "23h"}}, "maintenance.time_travel: must be at least 1d"),
     "no age": ({"maintenance": {"raw_retention": "a month"}}, "maintenance.raw_retention: 'a month' is not a duration"),
     "maintenance often": ({"maintenance": {"schedule": "often"}}, "maintenance.schedule: 'often' is no cron expression"),
@@ -80,6 +118,11 @@ BROKEN = {
     "drift": ({"quality": {"max_skew_drift": 30}}, "quality.max_skew_drift: 30 is not a duration"),
     "few pages": ({"quality": {"keep_pages": 99}}, "quality.keep_pages: 99 is not a whole number from 100"),
     "gate": ({"quality": {"gate": "never"}}, "quality.gate: 'never' is none of after_publish, before_publish"),
+    "no silence": ({"quality": {"silence": "59s"}}, "quality.silence: must be at least 1m (null: never warn)"),
+    "silence of a number": ({"quality": {"silence": 30}}, "quality.silence: 30 is not a duration"),
+    "small share": ({"quality": {"silent_share": 0.49}}, "quality.silent_share: 0.49 is not a number from 0.5 to 1"),
+    "large share": ({"quality": {"silent_share": 1.01}}, "quality.silent_share: 1.01 is not a number from 0.5 to 1"),
+    "share of a flag": ({"quality": {"silent_share": True}}, "quality.silent_share: True is not a number"),
     "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
 }
 
@@ -178,6 +221,11 @@ def test_the_settings_of_maintenance(tmp_path):
     assert load(tmp_path, {}).maintenance == Maintenance("30 3 * * *", None, 259_200_000)
     given = {"schedule": None, "raw_retention": "30d", "time_travel": "2d"}
     assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(None, 2_592_000_000, 172_800_000)
+    given |= {"rejected_retention": "30d", "compound_retention": "31d", "ledger_retention": "31d", "archive": "/old rows"}
+    days = 86_400_000
+    assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(
+        None, 30 * days, 2 * days, 30 * days, 31 * days, 31 * days, "/old rows"
+    )
 
 
 def test_a_plan_from_before_there_was_maintenance_has_the_defaults():
@@ -202,6 +250,12 @@ def test_yaml_is_read_and_never_executed(tmp_path):
 def test_the_plan_keeps_all_settings():
     assert Pipeline.from_json(CALLS.to_json()) == CALLS
     assert Pipeline.from_json(CALLS.to_json()).config_hash == CALLS.config_hash
+
+
+def test_a_key_spelled_otherwise_is_another_identity(tmp_path):
+    shipped, topic = load(tmp_path, {}), SHIPPED["output"]["topic"]
+    assert load(tmp_path, {"output": {"topic": topic, "key": "escaped"}}).identity == shipped.identity
+    assert load(tmp_path, {"output": {"topic": topic, "key": "json"}}).identity != shipped.identity
 
 
 def test_every_setting_changes_the_hash(tmp_path):

@@ -33,7 +33,8 @@ def messages(sample: Sample, clock: int) -> list[Message]:
         for text in line[start + len('"compounds":[') : -2].split('{"kind":"')[1:]:
             kind, value = text.split('","value":', 1)
             value = value.rstrip(",")[:-1]
-            key = "-".join(json.loads(value)[name] for name in PIPELINE.key).encode()
+            fields = (json.loads(value)[name] for name in PIPELINE.key)
+            key = "-".join(field.replace("\\", "\\\\").replace("-", "\\-") for field in fields).encode()
             headers = {"pair-id": f"t-0-{len(made)}", "revision": "0", "kind": kind, "op": "upsert"}
             made.append({"key": key, "value": value.encode(), "headers": headers})
     return made

@@ -29,6 +29,7 @@ const position = (plot, seconds) => plot.valToPos(seconds, "x", true);
 
 function drawMarks(plot) {
   for (const [from, to] of voids) bar(plot, position(plot, from), position(plot, to), colors.rewind, 0.12);
+  for (const [from, to] of silences) bar(plot, position(plot, from), position(plot, to), colors.silent, 0.12);
   const width = devicePixelRatio * 1.5;
   for (const { row, style } of marks) {
     const at = position(plot, times[row]);

@@ -4,6 +4,7 @@ const chartList = [
   ["Events", "events", [["landed", "landed"], ["accepted", "accepted"], ["open_after", "open after"]]],
   ["Compounds", "compounds", [["pair", "pairs"], ["left_only", "left only"], ["right_only", "right only"], ["corrections", "corrections"]]],
   ["Orphan ratio", "ratio", [["orphan_ratio", "orphans"], ["orphan_ratio_median", "usual"], ...sides("orphan_ratio", "side")]],
+  ["Silence while the other side sends", "seconds", [...sides("silent", "silent"), ...sides("unpaired", "unpaired")]],
   ["Late", "events", [["rejected_late", "late"], ["late_healable", "a replay would pair"]]],
   ["Rejected by reason", "events", reasons.map((reason) => [`rejected_${reason}`, reason.replaceAll("_", " ")])],
   ["Backlog", "records", [["backlog", "left for the next batch"], ["lost", "given up"], ["offset_gaps", "offset gaps"]]],

@@ -46,7 +46,8 @@ function addControls() {
   byId("after").addEventListener("click", () => pick(markedRows.find((row) => row > picked), true));
   byId("to-batch").addEventListener("click", (event) => { event.preventDefault(); goToBatch(); });
   byId("key").innerHTML = Object.entries(markKinds).map(([style, told]) => `<span class="${style}"><b>${letters[style]}</b> ${told}</span>`).join("")
-    + `<span><i style="background:var(--rewind);opacity:.3"></i>void batches</span>`;
+    + `<span><i style="background:var(--rewind);opacity:.3"></i>void batches</span>`
+    + `<span><i style="background:var(--silent);opacity:.3"></i>a side silent</span>`;
   const drawn = new Set(chartList.flatMap(([, , series]) => series.map(([name]) => name)));
   const others = Object.keys(data.values).filter((name) => !drawn.has(name)).sort();
   byId("another").innerHTML = `<option value="">…</option>` + others.map((name) => `<option value="${escaped(name)}">${escaped(meaningOf(name)[0])}</option>`).join("");
@@ -58,6 +59,8 @@ function start() {
   document.querySelector("main").hidden = count === 0;
   byId("ranges").hidden = byId("newest").hidden = count === 0;
   if (!count) return;
+  byId("now").hidden = !data.now.length;
+  byId("now").textContent = data.now.map((sentence) => `${sentence}.`).join(" ");
   addControls();
   drawCharts();
   pick(picked, false);

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.broker.message_rows import own_messages, to_messages
+from spark_jobs.broker.output_keys import output_key
 from spark_jobs.pairing.conservation import BrokenInvariant
 from tests.timeline import CALLS
 
@@ -47,7 +48,7 @@ def test_any_key_comes_back_from_the_json(users):
     for (user1, user2), message in zip(
         users, messages([ROW | {"user1": user1, "user2": user2} for user1, user2 in users]), strict=True
     ):
-        assert message.key == f"{user1}-{user2}".encode()
+        assert message.key == output_key(CALLS, (user1, user2))
         assert message.value == spelled_out(user1, user2).encode()
         assert json.loads(message.value) == {"user1": user1, "user2": user2, "ts": 5, "analytics": 1, "metrics": 2}
 

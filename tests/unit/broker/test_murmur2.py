@@ -24,3 +24,9 @@ def test_partitions_of_keys_of_many_lengths():
     keys = [*JAVA, b""]
     expected = [(value & 0x7FFFFFFF) % 7 for value in JAVA.values()] + [(275646681 & 0x7FFFFFFF) % 7]
     assert partitions_of(keys, 7).tolist() == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 10_001])
+def test_one_key_goes_where_it_goes_among_many_of_its_length(length):
+    key = bytes(place * 7 % 251 for place in range(length))
+    assert {*partitions_of([key] * 100, 1_000).tolist()} == {*partitions_of([key], 1_000).tolist()}

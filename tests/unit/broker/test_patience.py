@@ -25,7 +25,16 @@ class Asked:
         return "answer"
 
 
-@pytest.mark.parametrize("code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ],
+)
 def test_what_is_on_the_move_is_asked_again(code):
     asked = Asked(code, 2)
     assert patiently(asked) == "answer"

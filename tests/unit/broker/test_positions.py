@@ -61,6 +61,13 @@ def test_what_is_refused(positions, words):
         next_leg(NOW, positions)
 
 
+def test_positions_that_were_read_off_the_topic_take_the_place_of_those_that_expired():
+    found = NOW._replace(found=((0, at(6, 2)),))
+    assert next_leg(found, {0: None, 1: None, 2: None}) == found._replace(slots=2, target=6)
+    # What is committed counts more: it is later.
+    assert next_leg(found, {0: at(7), 1: None, 2: None}) == found
+
+
 def test_positions_of_a_deleted_topic_count_for_nothing_once_that_is_accepted():
     accepted = NOW._replace(accepted=True)
     assert next_leg(accepted, {0: at(6, topic_id="topic-a"), 1: at(1, topic_id="topic-a"), 2: None}) == accepted
@@ -76,6 +83,8 @@ def test_a_hundred_batches_fit_beside_an_offset():
     assert read_position(10**9, position.metadata()) == position
 
 
-@pytest.mark.parametrize("text", [None, "", "a b", "a 1 c 5", "a 1 c 5:x", "a\n1"])
+@pytest.mark.parametrize(
+    "text", [None, "", "a b", "a 1 c 5", "a 1 c 5:x", "a\n1", f"a {'9' * 5_000}", f"a 1 c 5:{'9' * 5_000}", "a ٣"]
+)
 def test_a_text_that_is_not_ours_is_of_no_table(text):
     assert read_position(5, text).table_id not in ("table", "a")

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from spark_jobs.broker.rights import granting, lacked, lacking, on_group, on_topic
+from spark_jobs.broker.rights import Right, granting, lacked, lacking, on_group, on_topic
 from tests.integration.rights import documented
 from tests.timeline import CALLS
 
@@ -31,6 +31,7 @@ def test_other_errors_are_no_matter_of_rights():
 def test_the_documents_have_every_right_that_the_jobs_can_miss_and_no_other():
     named = [on_topic("Read", side.topic) for side in CALLS.sides]
     named += [on_topic(operation, TOPIC) for operation in ("Write", "Read", "DescribeConfigs")] + [on_group("none")]
+    named.append(Right("DescribeConfigs", "--cluster"))
     texts = {f"--operation {right.operation} {right.thing}" for right in named} | set(CODES.values())
     assert set(documented()) == texts - {CODES[KafkaError.CLUSTER_AUTHORIZATION_FAILED]}
 

@@ -6,19 +6,10 @@ from spark_jobs.broker.settings import (
     VARIABLE,
     consumer_settings,
     delivery_patience,
-    java_settings,
     kafka_settings,
     producer_settings,
 )
 from spark_jobs.problems import NeedsOperator
-
-SECRET = {
-    "bootstrap.servers": "b:1",
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "SCRAM-SHA-512",
-    "sasl.username": "u",
-    "sasl.password": 'p"\\',
-}
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
@@ -28,15 +19,6 @@ def test_unusable(text, monkeypatch):
         monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(NeedsOperator, match=r"bootstrap\.servers|not JSON"):
         kafka_settings()
-
-
-def test_java_gets_the_login():
-    java = java_settings(SECRET)
-    assert java["kafka.sasl.jaas.config"] == (
-        'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p\\"\\\\";'
-    )
-    assert java["kafka.isolation.level"] == "read_committed"
-    assert java["kafka.bootstrap.servers"] == "b:1"
 
 
 def test_the_promise_cannot_be_set_away():

@@ -154,10 +154,10 @@ def test_corrections_and_what_was_given_up(tmp_path):
     ]
 
 
-def on_the_topic(monkeypatch, earliest=0, offsets=()):
+def on_the_topic(monkeypatch, earliest=0, offsets=(), written=9):
     """Kafka says this of the output topic, whose id is 7."""
     place = ("outputTopic", 0)
-    now = TopicsNow(0, {place: earliest}, {place: 9}, {"outputTopic": (0, 7)})
+    now = TopicsNow(0, {place: earliest}, {place: 9}, {"outputTopic": (0, 7)}, written={place: written})
     monkeypatch.setenv(VARIABLE, '{"bootstrap.servers": "127.0.0.1:1"}')
     monkeypatch.setattr(compounds, "ask_broker", lambda *_: now)
     found = {("analyticsTopic-0-0", 0): list(offsets)}
@@ -169,6 +169,11 @@ PLACES = {
     "there": ({}, {"offsets": [5]}, "on outputTopic-0 at offset 5"),
     "twice": ({}, {"offsets": [5, 8]}, "on outputTopic-0 at offsets 5, 8"),
     "nowhere": ({}, {}, "not on outputTopic-0"),
+    "behind an open transaction": (
+        {},
+        {"written": 12},
+        "not to be seen on outputTopic-0: from offset 9 on an open transaction holds everything back",
+    ),
     "removed by retention": ({}, {"earliest": 3}, "not on outputTopic-0 any more, whose beginning is gone"),
     "too large": ({"refused": 1}, {}, "not on outputTopic-0: its batch left out what was larger than the topic takes"),
     "on another topic": (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.batch_rules import batch_rules
-from spark_jobs.deciding.whole_keys import complete_keys
+from spark_jobs.deciding.whole_keys import KEY_HASH, PACKED, complete_keys, decider
 from spark_jobs.pairing import outcomes as kernel
 from spark_jobs.pairing.conservation import BrokenInvariant, check_conservation
 from spark_jobs.pairing.event_order import order_events
@@ -72,6 +72,22 @@ def test_order_and_neighbours_do_not_matter(drawn, clock, random):
         mine = [i for i, event in enumerate(drawn) if event[0] == user]
         each += rows(decide_outcomes(given_events.take(pa.array(mine, pa.int64())), rules))
     assert each == whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
+def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, random):
+    rules, given_events = batch_rules(SMALL, clock, 0), table(drawn)
+    numbers = zip(*(given_events[name].to_pylist() for name in ("batch_id", "partition", "is_open", "side")), strict=True)
+    packed = [(batch_id << 33) + (partition << 2) + (is_open << 1) + side for batch_id, partition, is_open, side in numbers]
+    columns = [*KEY, "offset", "ts", "payload"]
+    one_hash = given_events.select(columns).append_column(PACKED, pa.array(packed, pa.int64()))
+    one_hash = one_hash.append_column(KEY_HASH, pa.array([7] * len(drawn), pa.int64()))
+    random.shuffle(order := list(range(len(drawn))))
+    batches = one_hash.take(pa.array(order, pa.int64())).to_batches(max_chunksize=3)
+    decided = [row for batch in decider(rules)(batches) for row in batch.to_pylist()]
+    whole = decide_outcomes(given_events, rules)
+    assert rows(pa.Table.from_pylist(decided, whole.schema)) == rows(whole)
 
 
 @settings(max_examples=200, deadline=None)
@@ -156,10 +172,11 @@ def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a
     with mock.patch.object(kernel, "_BYTES_AT_ONCE", bytes_at_once):
         pieces = list(kernel.outcome_batches(chunked, rules))
     assert pa.Table.from_batches(pieces, outcome_schema(KEY)).equals(decide_outcomes(whole, rules).combine_chunks())
-    # Many small chunks take more than the one that they become.
+    # A row counts as its texts and 100 bytes, unless all events fit as they are. Many small chunks take more than the one that they become.
     if chunked.combine_chunks().nbytes > bytes_at_once:
-        # A row counts as its texts and 100 bytes.
         assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
+    else:
+        assert len(pieces) == bool(drawn)
 
 
 @settings(max_examples=300, deadline=None)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.pairing.parsing import DEEPEST, LARGEST_TS, BodyFields, message_parser
+from spark_jobs.pairing.nesting import DEEPEST
+from spark_jobs.pairing.parsing import LARGEST_TS, BodyFields, message_parser
 from spark_jobs.pairing.parsing_in_bulk import parse_columns
 
 FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
@@ -149,7 +150,7 @@ def obviously(value, record_ts, payload_field="metrics", latest=NOW):
     moment = said.get("timestamp", absent)[0]
     ts = record_ts if moment is None else None
     if isinstance(moment, str) and re.fullmatch("[0-9]+", moment):
-        ts = int(moment) if len(moment.lstrip("0")) < 20 else None
+        ts = int(moment.lstrip("0") or "0") if len(moment.lstrip("0")) < 20 else None
     if ts is None or not 0 <= ts <= LARGEST_TS:
         return None, None, None if payload == "null" else payload, "bad_timestamp"
     if ts > latest:

@@ -1,8 +1,15 @@
-"""Totals over batches: what is carried, and what breaks the law over them."""
+"""Totals over batches, and how one batch goes on from another: what is carried, and what breaks the laws."""
 
 from __future__ import annotations
 
-from spark_jobs.quality.laws import totals
+from datetime import UTC, datetime
+
+import pytest
+
+from spark_jobs.broker.offsets import TopicsNow
+from spark_jobs.quality.gaps import with_gaps
+from spark_jobs.quality.laws import continuity, totals
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow, OffsetRange
 
 
 def batch(before, accepted, out, after):
@@ -33,3 +40,32 @@ def test_open_events_that_went_between_two_batches_break_it_once():
 
 def test_a_row_of_an_earlier_version_begins_nothing():
     assert totals(batch(2, 1, 3, 0), {"pairing_difference": 0.0}, 9)["total_since"] == 9
+
+
+def of_ranges(*offsets, **counts):
+    row = LedgerRow(1, LIVE, LANDED, offsets, 0, 0, "{}", "", datetime.now(UTC), counts)
+    return {step: row for step in (PLANNED, LANDED, PAIRED)}
+
+
+BEFORE = of_ranges(OffsetRange("t", 0, 700, 710, 710, began=700))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "apart"),
+    [
+        ([OffsetRange("t", 0, 710, 720, 720, began=700)], 0),
+        ([OffsetRange("t", 0, 715, 720, 720, began=700)], 5),
+        ([OffsetRange("t", 0, 715, 720, 720, lost=5, began=700)], 0),
+        # One that came later begins at 0.
+        ([OffsetRange("t", 1, 700, 700, 700)], 700),
+        ([OffsetRange("t", 1, 700, 700, 700, lost=700)], 0),
+    ],
+)
+def test_a_batch_goes_on_where_the_one_before_it_ended(offsets, apart):
+    assert continuity(of_ranges(*offsets), BEFORE) == {"continuity_difference": apart}
+
+
+@pytest.mark.parametrize(("earliest", "end", "there"), [(0, 9, True), (5, 9, True), (6, 9, False), (0, 8, False)])
+def test_gaps_are_looked_for_only_where_the_whole_range_is_there(earliest, end, there):
+    topics = TopicsNow(0, {("t", 0): earliest}, {("t", 0): end}, {})
+    assert bool(with_gaps([of_ranges(OffsetRange("t", 0, 5, 9, 9), offset_gaps=1)], topics)) is there

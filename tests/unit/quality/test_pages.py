@@ -13,7 +13,7 @@ from include.pipeline_config import Quality
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality import pages
 from spark_jobs.quality.orphan_section import orphan_section, sentences
-from spark_jobs.quality.suite import Judged, Verdict, checks
+from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
 from tests.timeline import CALLS
 
 COUNTS = (
@@ -66,6 +66,13 @@ def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
         "batch-100-expectations.html", "batch-100.html", "batch-102-expectations.html", "batch-102.html", "batch-notes.txt",
         "index.html", "trend.html",
     ]  # fmt: skip
+
+
+def test_what_nobody_can_judge_has_a_state_of_its_own(tmp_path):
+    check = Check("delivery_not_judged", 0, 0, INFO, "every message was read back: not judgeable, because retention …")
+    page = page_of(tmp_path, ORPHANS, Verdict([Judged(check, False, 2.0)], "<head></head>"))
+    assert '<span class="warning">passed, not all of it judged</span>' in page
+    assert '<td class="warning">not judgeable</td>' in page and "failed" not in page
 
 
 def test_what_the_orphans_say():

@@ -17,6 +17,7 @@ from include.pipeline_config import Quality
 from spark_jobs.quality import suite
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.judging import judge_elsewhere
+from spark_jobs.quality.numbers import NotJudged
 from tests.timeline import ROOT
 
 OPTIONAL = {
@@ -122,6 +123,17 @@ def test_what_is_not_for_every_batch_is_checked_where_its_number_is():
     required = {check.metric for check in suite.checks(Quality(), {})}
     assert set(GOOD) - required == set(OPTIONAL)
     assert "publishing_difference" not in {c.metric for c in suite.checks(replace(Quality(), gate="before_publish"), GOOD)}
+
+
+@pytest.mark.parametrize("why", [*NotJudged])
+def test_what_nobody_can_judge_neither_passes_nor_fails(why):
+    metrics = {name: value for name, value in GOOD.items() if name != "delivery_difference"} | {
+        "delivery_not_judged": float(why)
+    }
+    verdict = suite.judge(metrics, Quality())
+    assert verdict.failed == [] and failed(verdict) == {"delivery_not_judged": suite.INFO}
+    (judged,) = (judged for judged in verdict.checks if judged.check.severity == suite.INFO)
+    assert judged.check.sentence.endswith(f": not judgeable, because {why.sentence}")
 
 
 def test_sentences_have_both_numbers():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_jobs.quality.trend_files import write_trend
 from tests.browser import NEEDED, Page, chromium
 from tests.screenshots import write_history
+from tests.silent_history import HOSTILE, silent_history
 
 pytestmark = [
     pytest.mark.long,
@@ -96,6 +98,28 @@ def test_the_batch_is_told_while_the_slider_is_dragged(pages, browser):
     page.ask("(() => { const slider = byId('slider'); slider.value = 99; slider.dispatchEvent(new Event('input')); })()")
     assert page.ask(PICKED).startswith("batch 100 · ")
     assert page.ask("times[99] >= shown.from && times[99] <= shown.to"), "what was out of sight comes into it"
+
+
+def test_a_silence_is_said_above_shaded_and_marked(tmp_path, browser):
+    for folder in ("now", "over"):
+        (tmp_path / folder).mkdir()
+    write_trend(tmp_path / "now", "calls", silent_history(30, 20, 99), list)
+    write_trend(tmp_path / "over", "calls", silent_history(30, 20, 26), list)
+    now = browser((tmp_path / "now" / "trend.html").as_uri())
+    assert now.ask("byId('now').hidden") is False
+    assert now.ask("byId('now').textContent").startswith(f"{HOSTILE} has been silent since 2026-01-31 10:30 UTC: ")
+    assert now.ask("silences.length") == 1 and now.ask("silences[0][1] == times[29]")
+    assert now.ask("[...plots.values()].some((figure) => figure.textContent.includes('Silence while the other side sends'))")
+    page = browser((tmp_path / "over" / "trend.html").as_uri())
+    assert page.ask("byId('now').hidden") is True
+    assert page.ask("silences.map(([from, to]) => [times.indexOf(from), times.indexOf(to)])") == [[19, 24]]
+    said = page.ask("[...document.querySelectorAll('#marks td.silent')].map((cell) => cell.textContent)")
+    assert [each.removeprefix(HOSTILE)[:12] for each in said] == [" sends again", " has been si"]
+    page.ask("pick(24, true)")
+    page.ask("pick(25, true)")
+    assert "sends again" in page.ask(PICKED)
+    for each in (now, page):
+        assert each.ask("window.hurt ?? null") is None and each.ask("document.querySelectorAll('img').length") == 0
 
 
 def test_a_void_batch_says_so(pages, browser):

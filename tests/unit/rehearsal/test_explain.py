@@ -275,3 +275,16 @@ def command(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
 def test_the_command(values, status, stdout, stderr, tmp_path):
     done = command(tmp_path, "--explain", *values)
     assert (done.returncode, done.stdout[: len(stdout) or None], done.stderr) == (status, stdout, stderr)
+
+
+def test_a_header_that_cannot_be_told_is_the_reason_if_there_is_no_other():
+    read = records([Batch("a0 a1", FAR)])
+    _, bad = read[0][0]
+    bad["headers"] = ["good", "1", "b\udcffd", None]
+    lines = list(explain(SMALL, KEY, read))
+    assert story_lines.about(lines, "analyticsTopic-0-1 ") == [
+        "rejected in batch 1 as bad_header: the record has a header whose name is not UTF-8"
+    ]
+    assert "alone (left_only)" in story_lines.about(lines, "analyticsTopic-0-0 ")[-1]
+    bad["payload"] = "{"
+    assert "bad_header" not in " ".join(explain(SMALL, KEY, read))

@@ -11,7 +11,7 @@ import pytest
 
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.replaying.window import Window, check_window, plan_of, point_in_time, window_of
-from spark_jobs.storage.ledger import PAIRED, REPLAY, LedgerRow, OffsetRange
+from spark_jobs.storage.ledger import PAIRED, REMOVED_RAW, REPLAY, LedgerRow, OffsetRange
 from tests.timeline import SMALL
 
 WAREHOUSE = SimpleNamespace(pipeline=SMALL)
@@ -73,7 +73,7 @@ def test_before_the_first_clock_nothing_is_closed():
 def test_a_plan_goes_on_where_the_last_batch_ended():
     # Sessions were longer once, and a rewind's corrections are under way.
     ledger = SimpleNamespace(
-        settings=lambda: [replace(SMALL, max_session_ms=9_000), replace(SMALL, tolerance_ms=8_000)], removal=lambda: None
+        settings=lambda: [replace(SMALL, max_session_ms=9_000), replace(SMALL, tolerance_ms=8_000)], removals=dict
     )
     plan = plan_of(WAREHOUSE, ledger, paired(9_999, corrected_from=2, corrected_to=5, pair=1), Window(10, 20))
     assert (plan.batch_id, plan.kind, plan.clock, plan.versions) == (8, REPLAY, 9_999, {"open_events": 4})
@@ -88,7 +88,7 @@ def test_a_plan_goes_on_where_the_last_batch_ended():
 
 def test_an_interval_whose_raw_rows_were_removed_is_refused():
     removal = SimpleNamespace(counts={"removed": 7, "removed_until": 9})
-    ledger = SimpleNamespace(settings=list, removal=lambda: removal)
+    ledger = SimpleNamespace(settings=list, removals=lambda: {REMOVED_RAW: removal})
     assert plan_of(WAREHOUSE, ledger, paired(9_999), Window(10, 20)).counts["removed_until"] == 9
     with pytest.raises(
         NeedsOperator, match=r"cannot be replayed: raw rows with events up to .*\(9\) .* begin at .*\(10\) or later"

@@ -9,15 +9,15 @@ import pytest
 
 from spark_jobs.broker.offsets import TopicsNow
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.rewinding.preview import part_that_is_gone
-from spark_jobs.rewinding.target import find_target, plan_of, starting_ranges
+from spark_jobs.rewinding.preview import parts_that_are_gone
+from spark_jobs.rewinding.target import batch_before, find_target, plan_of, starting_ranges
 from spark_jobs.storage.ledger import (
     LANDED,
     LIVE,
     PAIRED,
     PLANNED,
     PUBLISHED,
-    REMOVED,
+    REMOVED_RAW,
     REWIND,
     LedgerRow,
     OffsetRange,
@@ -69,7 +69,7 @@ def test_a_batch_that_nothing_can_go_on_from_is_refused(to_batch, refusal):
 
 def test_a_batch_from_before_raw_rows_were_removed_is_refused():
     done = (PLANNED, LANDED, PAIRED, PUBLISHED)
-    ledger = FakeLedger(batch(1), batch(2, steps=(*done, REMOVED)), batch(3), batch(4))
+    ledger = FakeLedger(batch(1), batch(2, steps=(*done, REMOVED_RAW)), batch(3), batch(4))
     for to_batch in (0, 1):
         with pytest.raises(NeedsOperator, match=f"nothing can go on from batch {to_batch}: name batch 2 or a later one"):
             find_target(WAREHOUSE, ledger, to_batch)
@@ -129,13 +129,35 @@ def test_the_topics_are_still_told_by_the_ids_of_the_last_plan():
 
 
 @pytest.mark.parametrize(
-    ("earliest", "end", "gone"),
-    [(10, 30, None), (11, 30, "t-0:10-11"), (35, 40, "t-0:10-30"), (0, 29, "t-0:29-30"), (0, 4, "t-0:10-30"), (None, None, "t-0:10-30")],
+    ("earliest", "end", "cut", "gone"),
+    [(10, 30, {}, []), (11, 30, {}, [(10, 11)]), (35, 40, {}, [(10, 30)]), (0, 29, {}, [(29, 30)]), (0, 4, {}, [(10, 30)]),
+     (None, None, {}, [(10, 30)]), (12, 28, {}, [(10, 12), (28, 30)]), (0, 40, {("t", 0): 25}, [(25, 30)]), (0, 40, {("t", 0): 35}, [])],
 )  # fmt: skip
-def test_the_part_of_a_range_that_the_broker_no_longer_has(earliest, end, gone):
+def test_the_parts_of_a_range_that_the_broker_no_longer_has(earliest, end, cut, gone):
     place = ("t", 0)
-    topics = TopicsNow(0, {} if earliest is None else {place: earliest}, {} if end is None else {place: end}, {})
-    assert part_that_is_gone(at(0, 10, 10, 30), topics) == gone
+    topics = TopicsNow(0, {} if earliest is None else {place: earliest}, {} if end is None else {place: end}, {}, {}, cut)
+    assert parts_that_are_gone(at(0, 10, 10, 30), topics) == gone
+
+
+def test_a_partition_that_was_lost_before_it_was_begun_is_asked_for_again():
+    begun = OffsetRange("t", 1, 7, 9, 9, lost=7)
+    ledger = FakeLedger(batch(1, at(0, 0, 10)), batch(2, at(0, 10, 20), begun))
+    assert ranges(ledger, 1) == [(0, 10, 20, None), (1, 0, 9, None)]
+
+
+def test_a_rewind_knows_under_which_epoch_the_furthest_offset_was_read():
+    reads = [at(0, 0, 10)._replace(epoch=1), at(0, 10, 30)._replace(epoch=4), at(0, 12, 20)._replace(epoch=6)]
+    ledger = FakeLedger(*(batch(number, each) for number, each in enumerate(reads, start=1)))
+    assert [(each.end_offset, each.epoch) for each in starting_ranges(find_target(WAREHOUSE, ledger, 1))] == [(30, 4)]
+    assert [(each.end_offset, each.epoch) for each in starting_ranges(find_target(WAREHOUSE, ledger, 2))] == [(30, 4)]
+
+
+def test_the_last_batch_that_read_nothing_of_what_was_cut():
+    ledger = FakeLedger(
+        batch(1, at(0, 0, 10), at(1, 0, 5)), batch(2, at(0, 10, 20), at(1, 5, 5)), batch(3, at(0, 20, 30), at(1, 5, 6))
+    )
+    cuts = [{("t", 0): 20}, {("t", 0): 19}, {("t", 0): 9}, {("t", 0): 29, ("t", 1): 5}, {("t", 1): 4}]
+    assert [batch_before(ledger, cut) for cut in cuts] == [2, 1, 0, 2, 0]
 
 
 def test_the_report_leaves_out_what_was_given_up():

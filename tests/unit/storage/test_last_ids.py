@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED, REPORTED, STEPS, Ledger
+from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, REPORTED, STEPS, Ledger
 
 
 class Rows:
@@ -37,7 +37,7 @@ ALL = list(STEPS)
         ([ALL] * 9 + [[PLANNED, LANDED, PAIRED]] * 5, (14, 14, 14, 9, 9), [1, 20]),
         ([ALL] * 9 + [[PLANNED, LANDED, PAIRED, PUBLISHED]] * 50, (59, 59, 59, 59, 9), [1, 20, None]),
         # Not every batch comes to it, so nobody looks for it.
-        ([[*ALL, REMOVED]] + [ALL] * 50, (51, 51, 51, 51, 51), [1]),
+        ([[*ALL, REMOVED_RAW]] + [ALL] * 50, (51, 51, 51, 51, 51), [1]),
     ],
 )
 def test_the_largest_id_of_each_step(batches, ids, asked):

@@ -1,0 +1,67 @@
+"""What nobody may say: the values of secrets, taken out of the texts that come from elsewhere, such as an exception's.
+
+A secret is known by the name of its setting in PAIRING_KAFKA, or of its environment variable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+HIDDEN = "…"
+_SETTING = re.compile(r"password|secret|passphrase|jaas|credential|assertion|oauthbearer\.config|\.pem$", re.IGNORECASE)
+_VARIABLE = re.compile(r"PASSWORD|SECRET|TOKEN|(ACCESS|ACCOUNT|FERNET|API)_KEY$|SQL_ALCHEMY_CONN$|PAIRING_ALERT_URL$")
+_TOKEN = re.compile(r"(?<=[;&?/]token=)[^;&\s]+")
+# A shorter piece of a text of several lines may be anything.
+_TELLING = 16
+
+
+def secret_settings(settings: Mapping[str, object]) -> set[str]:
+    """The values of those of a client's settings that are secrets.
+
+    >>> secret_settings({"bootstrap.servers": "b:1", "sasl.password": "p", "ssl.key.password": None})
+    {'p'}
+    """
+    return {str(value) for name, value in settings.items() if _SETTING.search(name) and value not in (None, "")}
+
+
+def without_values(settings: Mapping[str, object], text: str) -> str:
+    """What a client says of its settings, without their values: a password may stand where it does not belong.
+
+    >>> without_values({"debug": "pa$$"}, 'Invalid value "pa$$" for configuration property "debug"')
+    'Invalid value "…" for configuration property "debug"'
+    """
+    for value in {str(value) for value in settings.values() if value not in (None, "")}:
+        text = re.sub(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])", HIDDEN, text)
+    return text
+
+
+def without_secrets(text: str) -> str:
+    """The text, with an ellipsis wherever it has a secret of this process in it."""
+    for secret in sorted(set(_spelled()), key=len, reverse=True):
+        # A short one may be a part of ordinary words.
+        whole = len(secret) < 8
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text) if whole else text.replace(secret, HIDDEN)
+    return text
+
+
+def _spelled() -> Iterator[str]:
+    """Every secret in the ways in which a text may have it."""
+    for secret in _known():
+        yield secret
+        yield " ".join(secret.split())
+        yield json.dumps(secret)[1:-1]
+        yield repr(secret)[1:-1]
+        yield from (line for line in secret.splitlines() if len(line) >= _TELLING)
+
+
+def _known() -> set[str]:
+    found = {value for name, value in os.environ.items() if value and _VARIABLE.search(name)}
+    found |= {match[0] for value in os.environ.values() for match in _TOKEN.finditer(value)}
+    try:
+        settings = json.loads(os.environ.get("PAIRING_KAFKA", "{}"))
+    except ValueError:
+        return found
+    return found | secret_settings(settings) if isinstance(settings, dict) else found

@@ -1,0 +1,81 @@
+"""What a look at the ledger costs after thousands of batches, with and without `ledger_retention`: files, rows, seconds.
+
+    python -m tests.benches.ledger_retention [--batches 4896] [--kept 864]
+
+The rows are made up; they are written, and removed every 288 batches (a day), by the very functions of the jobs, without Spark: their files are put
+together by delta-rs. Each look is that of a new process: the table is opened, then asked for the last batch, the last ids, what was removed,
+and the rows of the last batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from spark_jobs.storage import delta_log
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.removal import remove_up_to
+from spark_jobs.storage.tables import LEDGER, Warehouse, schemas
+from tests.batch_history import history
+from tests.timeline import CALLS
+from tests.unit.test_doc_examples import arrow_fields
+
+_A_DAY, _ROUNDS = 288, 9
+_AT = (288, 1_152, 2_592, 4_896)
+
+
+def look(ledger: Ledger, number: int) -> float:
+    """Seconds."""
+    delta_log._opened.clear()
+    begin = time.perf_counter()
+    assert ledger.last_batch() and ledger.last_ids() and ledger.rows(number, number)
+    ledger.removals()
+    return time.perf_counter() - begin
+
+
+def main(batches: int, kept: int | None) -> None:
+    """Prints a line at each of some numbers of batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        warehouse = Warehouse(None, folder, CALLS)  # type: ignore[arg-type]  # nothing here asks Spark
+        path = warehouse.path(LEDGER)
+        Path(path).mkdir(parents=True)
+        columns = arrow_fields(re.findall(r"\w+|[<>]", schemas(CALLS)[LEDGER]))
+        searched = {"delta.dataSkippingStatsColumns": "batch_id", "delta.enableExpiredLogCleanup": "false"}
+        DeltaTable.create(path, pa.schema(columns), configuration={**searched})
+        declared, ledger = StructType.fromJson(json.loads(DeltaTable(path).schema().to_json())), Ledger(warehouse)
+        for number, batch in enumerate(history(batches), 1):
+            ledger.append(*batch.steps.values())
+            if number % _A_DAY == 0:
+                if kept and number > kept:
+                    remove_up_to(path, declared, "batch_id", number - kept, "removed", number - kept, "bench")
+                table = DeltaTable(path)
+                table.optimize.compact()
+                table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+                table.create_checkpoint()
+            if number in _AT:
+                took = [look(ledger, number) for _ in range(_ROUNDS)]
+                table = DeltaTable(path)
+                print(
+                    f"{number:>6,} batches, {f'{kept} kept' if kept else 'all kept':>9}: {len(table.file_uris()):>4} files, "
+                    f"{table.to_pyarrow_dataset().count_rows():>6,} rows, a look {median(took) * 1000:6.0f} ms "
+                    f"({min(took) * 1000:.0f} to {max(took) * 1000:.0f})",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=4_896)
+    parser.add_argument("--kept", type=int, default=3 * _A_DAY)
+    given = parser.parse_args()
+    for each in (None, given.kept):
+        main(given.batches, each)
