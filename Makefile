@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-recovery bench-history
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -85,3 +85,6 @@ bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 
 bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history
+
+bench-ledger-retention: setup ## a look at the ledger after up to 5,000 batches, with and without its retention (3 minutes)
+	@$(VENV_PYTHON) -m tests.benches.ledger_retention

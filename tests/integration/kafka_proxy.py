@@ -21,9 +21,8 @@ NAMES = {
     PRODUCE: "Produce", INIT_PRODUCER_ID: "InitProducerId", ADD_PARTITIONS: "AddPartitionsToTxn", ADD_OFFSETS: "AddOffsetsToTxn",
     END_TXN: "EndTxn", TXN_OFFSET_COMMIT: "TxnOffsetCommit",
 }  # fmt: skip
-# What becomes of a request. The first three close the client's connection, so that it tries again; a skipped one is as one that a broker
-# refuses for a moment: those behind it, on the same connection, come through.
-LOST, HELD, UNANSWERED, REPEATED, DELAYED, SKIPPED = "lost", "held", "unanswered", "repeated", "delayed", "skipped"
+# What becomes of a request. The first three close the client's connection, so that it tries again.
+LOST, HELD, UNANSWERED, REPEATED, DELAYED = "lost", "held", "unanswered", "repeated", "delayed"
 _DELAY_S = 0.03
 _PATIENCE_S = 10.0
 
@@ -161,8 +160,6 @@ class _Link:
                     self.proxy.keep(kind, request, fault)
                 if fault and fault.what in (LOST, HELD):
                     return
-                if fault and fault.what == SKIPPED:
-                    continue
                 if fault and fault.what == DELAYED:
                     await asyncio.sleep(_DELAY_S)
                 if fault and fault.what == UNANSWERED:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.local_broker import create_topics
 from spark_jobs.broker import fencing, patience, positions, publisher, transaction
@@ -31,7 +31,6 @@ from tests.integration.kafka_proxy import (
     LOST,
     PRODUCE,
     REPEATED,
-    SKIPPED,
     TXN_OFFSET_COMMIT,
     UNANSWERED,
     Fault,
@@ -224,12 +223,21 @@ def test_a_position_that_comes_again_behind_the_next_one(world):
     assert "late TxnOffsetCommit" in world.proxy.log
 
 
-def test_the_first_request_that_is_refused_for_a_moment_is_not_overtaken(world):
-    # Each record is a request of its own, several under way.
-    world.settings["batch.num.messages"] = 1
-    world.proxy.begin(on_the(1, PRODUCE, Fault(SKIPPED)))
-    world.run_until_done(2)
-    world.check(2)
+def test_nothing_is_sent_behind_the_first_record_until_the_broker_has_it(world):
+    # A broker that does not know the producer would take the second request for its first, had it refused the first for a moment.
+    end = {TopicPartition(world.name, 0): OffsetSpec.latest()}
+    on_the_log = []
+
+    def watched():
+        for message in made_up(world.leg(1)):
+            (answer,) = world.admin.list_offsets(end, isolation_level=IsolationLevel.READ_UNCOMMITTED).values()
+            on_the_log.append(answer.result(timeout=20).offset)
+            yield message
+
+    world.proxy.begin(lambda kind: Fault(DELAYED) if kind == PRODUCE else None)
+    world.run(1, messages=watched())
+    assert on_the_log[:2] == [0, 1]
+    world.check(1)
 
 
 def test_a_commit_that_nobody_answers_is_told_as_one_that_nobody_knows(world):
