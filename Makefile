@@ -2,12 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
-export KAFKA_PORT SPARK_PORT AIRFLOW_PORT
+STORE_PORT ?= 9100
+STORE ?=
+export KAFKA_PORT SPARK_PORT AIRFLOW_PORT STORE_PORT STORE
 # Start-up of the project's programs is slow without the bytecode they leave for the next time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -16,7 +18,7 @@ VENV_PYTHON := .venv/bin/python
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out
+demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind
 	@$(VENV_PYTHON) -m include.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
@@ -36,8 +38,8 @@ test: setup ## unit, integration and end-to-end tests
 test-long: setup ## the tests that take long (three quarters of an hour): before a release, and when what they guard is changed
 	@$(VENV_PYTHON) -m pytest -m long
 
-soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second
-	@$(VENV_PYTHON) -m tests.soak $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
+soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second; STORE=s3: on a store
+	@$(VENV_PYTHON) -m tests.soak $(if $(STORE),--store $(STORE)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
 lint: setup ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
@@ -45,8 +47,8 @@ lint: setup ## ruff (rules and format) and mypy
 ci: ## what the continuous integration runs: lint beside test
 	@.ci/run
 
-stop: ## end Airflow, Spark and the broker; their data stay
-	@if [ -f .venv/setup.stamp ]; then for server in airflow spark broker; do $(VENV_PYTHON) -m include.local_$$server stop; done; else echo "nothing runs: not set up"; fi
+stop: ## end Airflow, Spark, the broker and the store, of every demo; their data stay
+	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.stop; else echo "nothing runs: not set up"; fi
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -79,6 +81,9 @@ bench-shapes: setup ## hostile shapes, by a worker alone and on the whole way: t
 
 bench-hostile-messages: setup ## 60 families of hostile messages from 10 kB to 10 MB against a plain one, both parsers (3 minutes)
 	@$(VENV_PYTHON) -m tests.benches.hostile_messages
+
+bench-stores: setup ## tables on S3 against tables in a folder: 2 and 10 million events, small batches, requests by job (30 minutes)
+	@$(VENV_PYTHON) -m tests.benches.stores
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery

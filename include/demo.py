@@ -6,6 +6,7 @@ what one demo left open the next one publishes.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -14,20 +15,22 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from include import local_airflow, local_broker, local_spark, sample_outcome, sample_truth
+from include import local_airflow, local_broker, local_spark, local_store, sample_outcome, sample_truth
 from include.airflow_client import AirflowClient, AirflowError
 from include.local_airflow import LocalAirflow
 from include.local_broker import LocalBroker, create_topics
-from include.local_machine import LOCAL, ROOT, SetupError, say
+from include.local_machine import ROOT, SetupError, demo_folder, say
 from include.local_process import LocalServer, port_setting
 from include.local_spark import LocalSpark
+from include.local_store import LocalStore
 from include.pipeline_config import Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
 from include.sample_calls import SampleError, generate, send
 from include.sample_truth import Verdict
+from include.store import OPTIONS_VARIABLE
 
 PIPELINE = ROOT / "include" / "pipelines" / "calls.yaml"
-TRUTH = LOCAL / "demo"
+TRUTH = demo_folder("demo")
 CALLS = 2_000
 PARTITIONS = 4
 # So long a scheduled run gets to appear after unpausing before one is triggered by hand.
@@ -44,8 +47,15 @@ def demo() -> None:
     pipeline = load_pipeline(PIPELINE)
     broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
     spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT))
-    airflow_port = port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT)
-    airflow = LocalAirflow(local_airflow.FOLDER, airflow_port, broker.bootstrap, spark=spark.url)
+    store = start_store()
+    airflow = LocalAirflow(
+        local_airflow.FOLDER,
+        port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT),
+        broker.bootstrap,
+        warehouse=store.warehouse if store else None,
+        spark=spark.url,
+        store=store.connection if store else None,
+    )
     start_servers(broker, spark, airflow)
     # Kept for ever: the check reads the output from its beginning, however old the first demo is.
     topics = dict.fromkeys((pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), PARTITIONS)
@@ -62,6 +72,16 @@ def demo() -> None:
     finally:
         client.pause(pipeline.name, False)
     summarise(verdict, airflow, pipeline)
+
+
+def start_store() -> LocalStore | None:
+    """The object store that STORE names, up, and known to this process; None where the warehouse is a folder."""
+    store = local_store.local_store(port("STORE_PORT", local_store.DEFAULT_PORT))
+    if store is not None:
+        started = store.start()
+        say(f"the {store.name} store {'is up' if started else 'was up'} {store.where()}")
+        os.environ[OPTIONS_VARIABLE] = json.dumps(store.options)
+    return store
 
 
 def port(variable: str, default: int) -> int:

@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from include import local_broker, local_spark
+from include import local_broker, local_spark, local_store
 from include.airflow_client import AirflowClient
-from include.local_machine import LOCAL, REMOTE_VARIABLE, ROOT, VENV, SetupError, project_environment
+from include.local_machine import REMOTE_VARIABLE, ROOT, VENV, SetupError, demo_folder, project_environment
 from include.local_process import (
     LocalServer,
     check_port,
@@ -29,7 +30,7 @@ from include.local_process import (
     start_program,
 )
 
-FOLDER = LOCAL / "airflow"
+FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 180.0
 # Logs of tasks are read from the disk, so the two log servers, which would listen on every interface, are left out.
@@ -45,8 +46,8 @@ class LocalAirflow(LocalServer):
     """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connections lead to the broker at `kafka`.
 
     `warehouse`: folder or URI, default that of the environment. `spark`: the Spark server that jobs work on, `sc://host:port`;
-    None: each job starts a Spark of its own. `database`: where Airflow keeps its own data, for SQLAlchemy; None: a file in the folder. As a
-    context manager it runs inside the block.
+    None: each job starts a Spark of its own. `database`: where Airflow keeps its own data, for SQLAlchemy; None: a file in the folder. `store`:
+    the connection warehouse_default. As a context manager it runs inside the block.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LocalAirflow(LocalServer):
         dags: Path = ROOT / "dags",
         spark: str | None = None,
         database: str | None = None,
+        store: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(folder, port)
         self.kafka = kafka
@@ -65,6 +67,7 @@ class LocalAirflow(LocalServer):
         self.dags = dags
         self.spark = spark
         self.database = database
+        self.store = store
 
     @property
     def url(self) -> str:
@@ -87,6 +90,7 @@ class LocalAirflow(LocalServer):
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            **({"AIRFLOW_CONN_WAREHOUSE_DEFAULT": json.dumps(self.store)} if self.store else {}),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -186,7 +190,15 @@ def _default(port: int) -> LocalAirflow:
         port_setting(os.environ.get(variable), default, variable)
         for variable, default in (("KAFKA_PORT", local_broker.DEFAULT_PORT), ("SPARK_PORT", local_spark.DEFAULT_PORT))
     )
-    return LocalAirflow(FOLDER, port, f"127.0.0.1:{kafka}", spark=f"sc://127.0.0.1:{spark}")
+    store = local_store.local_store(port_setting(os.environ.get("STORE_PORT"), local_store.DEFAULT_PORT, "STORE_PORT"))
+    return LocalAirflow(
+        FOLDER,
+        port,
+        f"127.0.0.1:{kafka}",
+        warehouse=store.warehouse if store else None,
+        spark=f"sc://127.0.0.1:{spark}",
+        store=store.connection if store else None,
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.local_machine import JARS, LOCAL, SetupError, java, project_environment
+from include.local_machine import JARS, SetupError, demo_folder, java, project_environment
 from include.local_process import (
     LocalServer,
     check_port,
@@ -28,7 +28,7 @@ from include.local_process import (
     stop_programs,
 )
 
-FOLDER = LOCAL / "broker"
+FOLDER = demo_folder("broker")
 DEFAULT_PORT = 9092
 
 LOGGING = """\

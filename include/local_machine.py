@@ -32,20 +32,30 @@ REPEATED = (
     *("topic", "partition", "problem", "reason", "side", "kind", "op", "revision", "batch_id"),
     *("left_topic", "left_partition", "right_topic", "right_partition"),
 )
-# What makes a Spark read and write Delta tables, and how their files are written.
-DELTA_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.parquet.compression.codec": CODEC,
-    "spark.hadoop.parquet.enable.dictionary": "false",
-    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "true" for column in REPEATED},
-}
+
+# Where the demo's warehouse can be: in a folder, or on a server of the kind. Each has its broker, Airflow and truth to itself.
+STORES = ("", "s3", "azure")
 
 STARTED = time.monotonic()
 
 
 class SetupError(Exception):
     """Something this machine lacks; the text is one line that names the remedy."""
+
+
+def demo_store() -> str:
+    """Which of STORES the environment names in STORE; raises SetupError if it is none."""
+    kind = os.environ.get("STORE", "")
+    if kind not in STORES:
+        raise SetupError(
+            f"STORE={kind} is not known: leave it out for a folder, or use one of {', '.join(filter(None, STORES))}"
+        )
+    return kind
+
+
+def demo_folder(name: str) -> Path:
+    """Where a server of the demo, or its truth, has its files: apart for each store."""
+    return LOCAL / demo_store() / name
 
 
 def say(text: str) -> None:

@@ -84,7 +84,7 @@ def install_packages(lock: IO[str]) -> None:
 
 def fetch_jars(program: str, lock: IO[str]) -> None:
     """Fetches both sets of jars beside the old ones and puts them in their place when they are complete."""
-    say("jars of Delta and the Kafka broker into .local/jars (55 MB; 20 s, more on a slow line) ...")
+    say("jars of the Kafka broker, and of Delta for the tests, into .local/jars (55 MB; 20 s, more on a slow line) ...")
     ivy = next(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     new = JARS.with_name("jars.new")
     shutil.rmtree(new, ignore_errors=True)
@@ -110,7 +110,6 @@ SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 def spark_defaults() -> str:
     """Spark's settings for small batches on one machine, all on loopback. A cluster brings its own."""
     settings = {
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, sorted((JARS / "spark").glob("*.jar")))),
         # Without it the workers take the first python on the PATH, which has no pyarrow.
         "spark.pyspark.python": VENV / "bin" / "python",
         "spark.driver.memory": "2g",
@@ -120,8 +119,6 @@ def spark_defaults() -> str:
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m {SMALL_BUFFERS}",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
-        "spark.databricks.delta.snapshotPartitions": 2,
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4,
     }
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 

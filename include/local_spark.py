@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-from include.local_machine import DELTA_SETTINGS, LOCAL, REMOTE_VARIABLE, ROOT, VENV, project_environment
+from include.local_machine import REMOTE_VARIABLE, ROOT, VENV, demo_folder, project_environment
 from include.local_process import (
     LocalServer,
     check_port,
@@ -20,14 +20,14 @@ from include.local_process import (
     running_program,
     start_program,
 )
+from include.store import hide_cloud_variables
 
-FOLDER = LOCAL / "spark-server"
+FOLDER = demo_folder("spark-server")
 DEFAULT_PORT = 15002
 SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # The jobs of a pipeline share a session; one that the server has closed can never be used again.
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
-    **DELTA_SETTINGS,
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
 _CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
@@ -73,7 +73,9 @@ class LocalSpark(LocalServer):
             "--class=org.apache.spark.sql.connect.service.SparkConnectServer",
             "spark-internal",
         ]
-        start_program(self.folder, "server", command, project_environment() | told)
+        environment = project_environment()
+        hide_cloud_variables(environment)
+        start_program(self.folder, "server", command, environment | told)
         self._wait_until_it_listens()
         return True
 

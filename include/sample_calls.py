@@ -25,10 +25,11 @@ from typing import IO
 
 from include.pipeline_config import MS_PER_UNIT, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
-from include.sample_outcome import default_warehouse, last_clock
+from include.sample_outcome import last_clock
 from include.sample_records import Record, Sample, complete_file
 from include.sample_sending import DEFAULT_BOOTSTRAP, SampleError, Sender, kcat_lines, send, settings_of
 from include.sample_traffic import Shares, Traffic, Window, generate, pieces
+from include.store import warehouse_root
 
 __all__ = ["Record", "Sample", "SampleError", "Shares", "generate", "send", "send_at_once", "send_live"]
 
@@ -182,7 +183,7 @@ def _arguments() -> argparse.Namespace:
 def _late_before(arguments: argparse.Namespace, pipeline: Pipeline) -> int | None:
     if arguments.late_before is not None:
         return None if arguments.late_before == "none" else int(arguments.late_before)
-    return None if arguments.dry_run else last_clock(default_warehouse(), pipeline)
+    return None if arguments.dry_run else last_clock(warehouse_root(), pipeline)
 
 
 def _count(text: str) -> int:

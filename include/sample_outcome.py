@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
@@ -18,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from include.pipeline_config import Pipeline
 from include.sample_sending import ANSWER_WITHIN_S, SampleError, cause, start_hint
 from include.secret_values import without_values
+from include.store import StoreRefused, warehouse_store
 
 SILENCE_S = 30.0
 
@@ -132,18 +132,14 @@ def read_table(warehouse: str | Path, pipeline: Pipeline, table: str, columns: l
     """The columns of each row of a pipeline's table; none while the table does not exist. Raises SampleError."""
     uri = f"{str(warehouse).rstrip('/')}/{pipeline.name}/{table}"
     try:
-        batches = DeltaTable(uri).to_pyarrow_table(columns=columns).to_batches()
+        place = warehouse_store(str(warehouse)).at(pipeline.name, table)
+        batches = DeltaTable(place.uri, storage_options=place.delta_options).to_pyarrow_table(columns=columns).to_batches()
     except TableNotFoundError:
         return
-    except (DeltaError, OSError, ValueError) as error:
+    except (DeltaError, OSError, ValueError, StoreRefused) as error:
         raise SampleError(f"table {uri} cannot be read ({' '.join(str(error).split())}): is the warehouse right?") from None
     for batch in batches:
         yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
-
-
-def default_warehouse() -> str:
-    """Folder or URI of the environment's PAIRING_WAREHOUSE, else the project's own folder."""
-    return os.environ.get("PAIRING_WAREHOUSE") or str(Path(__file__).resolve().parent.parent / ".local" / "warehouse")
 
 
 def ledger_clock(warehouse: str | Path, pipeline: Pipeline) -> int | None:

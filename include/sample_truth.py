@@ -23,8 +23,9 @@ from confluent_kafka import Message
 
 from include.pipeline_config import AS_JSON, Pipeline, PipelineError
 from include.pipeline_file import load_pipeline
-from include.sample_outcome import canonical, default_warehouse, ledger_clock, parse, read_table, read_topic
+from include.sample_outcome import canonical, ledger_clock, parse, read_table, read_topic
 from include.sample_sending import DEFAULT_BOOTSTRAP, SampleError, settings_of
+from include.store import warehouse_root
 
 __all__ = ["Expected", "SampleError", "Verdict", "check", "expected", "ledger_clock"]
 
@@ -216,7 +217,7 @@ def main() -> int:
     parser.add_argument("--truth", nargs="+", required=True, metavar="FILE", help="of all traffic the pipeline ever got")
     parser.add_argument("--pipeline", default=DEFAULT_PIPELINE, help=f"default {DEFAULT_PIPELINE}")
     parser.add_argument(
-        "--warehouse", default=default_warehouse(), help="folder or URI; default: PAIRING_WAREHOUSE, else .local/warehouse"
+        "--warehouse", default=warehouse_root(), help="folder or URI; default: PAIRING_WAREHOUSE, else .local/warehouse"
     )
     parser.add_argument("--bootstrap", help=f"broker; default: PAIRING_KAFKA, else {DEFAULT_BOOTSTRAP}")
     parser.add_argument(

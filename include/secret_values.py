@@ -1,6 +1,6 @@
 """What nobody may say: the values of secrets, taken out of the texts that come from elsewhere, such as an exception's.
 
-A secret is known by the name of its setting in PAIRING_KAFKA, or of its environment variable.
+A secret is known by the name of its setting in PAIRING_KAFKA or PAIRING_STORE, or of its environment variable.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 HIDDEN = "…"
-_SETTING = re.compile(r"password|secret|passphrase|jaas|credential|assertion|oauthbearer\.config|\.pem$", re.IGNORECASE)
+_SETTING = re.compile(
+    r"password|secret|passphrase|jaas|credential|assertion|oauthbearer\.config|\.pem$|_token$|sas_key$|account_key$|service_account_key$",
+    re.IGNORECASE,
+)
 _VARIABLE = re.compile(r"PASSWORD|SECRET|TOKEN|(ACCESS|ACCOUNT|FERNET|API)_KEY$|SQL_ALCHEMY_CONN$|PAIRING_ALERT_URL$")
+# Variables that hold settings of a client in JSON.
+_SETTINGS_IN = ("PAIRING_KAFKA", "PAIRING_STORE")
 _TOKEN = re.compile(r"(?<=[;&?/]token=)[^;&\s]+")
 # A shorter piece of a text of several lines may be anything.
 _TELLING = 16
@@ -60,8 +65,10 @@ def _spelled() -> Iterator[str]:
 def _known() -> set[str]:
     found = {value for name, value in os.environ.items() if value and _VARIABLE.search(name)}
     found |= {match[0] for value in os.environ.values() for match in _TOKEN.finditer(value)}
-    try:
-        settings = json.loads(os.environ.get("PAIRING_KAFKA", "{}"))
-    except ValueError:
-        return found
-    return found | secret_settings(settings) if isinstance(settings, dict) else found
+    for variable in _SETTINGS_IN:
+        try:
+            settings = json.loads(os.environ.get(variable) or "{}")
+        except ValueError:
+            continue
+        found |= secret_settings(settings) if isinstance(settings, dict) else set()
+    return found

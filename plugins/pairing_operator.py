@@ -18,11 +18,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.log import mask_secret
 
 from include.secret_values import secret_settings
-from include.warehouse_folder import pages_folder, warehouse_root
+from include.store import OPTIONS_VARIABLE, hide_cloud_variables, pages_store
 from plugins.alerts import tell
 from plugins.quality_runs import note_batch
 from plugins.run_notes import in_words
 from plugins.runbooks import runbook
+from plugins.warehouse_connection import warehouse_options
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA_CONNECTION = "kafka_default"
@@ -56,9 +57,9 @@ class SparkPage(BaseOperatorLink):
 class PairingJobOperator(SparkSubmitOperator):
     """Submits one job of a pipeline through `spark_default`.
 
-    The job gets the settings of `kafka_default` in its environment, never on a command line. Its counts become the task's
-    XCom; when it fails, its own one-line reason is the task's error, with the runbook's page, and a reason that only an operator
-    can mend is not tried again. `idle_with`: a boolean parameter of the DAG with which there is nothing to do.
+    The job gets the settings of `kafka_default` and the options of `warehouse_default` in its environment, never on a command
+    line. Its counts become the task's XCom; when it fails, its own one-line reason is the task's error, with the runbook's page,
+    and a reason that only an operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG with which there is nothing to do.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
@@ -104,14 +105,19 @@ class PairingJobOperator(SparkSubmitOperator):
             os.environ |= {
                 "PYTHONPATH": str(ROOT),
                 "PAIRING_KAFKA": json.dumps(kafka_settings()),
+                OPTIONS_VARIABLE: json.dumps(warehouse_options()),
                 "PAIRING_OUTCOME": str(outcome),
                 "PAIRING_TASK_LOCK": alive.name,
             }
+            before = os.environ.copy()
+            hide_cloud_variables(os.environ)
             try:
                 super().execute(context)
             except AirflowException as error:
                 raise _readable(error, _read(outcome)) from None
             finally:
+                # Airflow may want them itself, for its logs say.
+                os.environ |= {name: value for name, value in before.items() if name not in os.environ}
                 self.spark_application = _read(outcome).get("application")
                 self.batch_id = _read(outcome).get("counts", {}).get("batch_id")
                 _tell_news(context["ti"], _read(outcome).get("news", []), self.batch_id)
@@ -119,7 +125,7 @@ class PairingJobOperator(SparkSubmitOperator):
             self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
             if self.batch_id is not None:
                 task, pipeline = context["ti"], self.pipeline_file.stem
-                note_batch(pages_folder(warehouse_root(), pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
+                note_batch(pages_store(pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
             for asset in self.outlets:
                 context["outlet_events"][asset].extra = counts
             return counts

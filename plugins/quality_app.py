@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
+from functools import cache
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from airflow.configuration import conf
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from include.page_theme import THEME
 from include.pipeline_config import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
-from include.warehouse_folder import pages_folder, warehouse_root
+from include.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
 from plugins.quality_runs import batch_of
+from plugins.warehouse_connection import CONNECTION, options_of
 
 # Whatever a page may hold, a browser loads nothing from elsewhere for it.
 _HEADERS = {
@@ -57,15 +60,15 @@ app = FastAPI(
 def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: str | None = None) -> Response:
     """Sends from Airflow's page of a DAG, run or task to the report of its batch: of a DAG the newest one."""
     name = pipeline_of(dag_id)
-    if not _NAME.fullmatch(name) or not ((PIPELINES / f"{name}.yaml").is_file() or _folder(name).is_dir()):
+    if not _NAME.fullmatch(name) or not ((PIPELINES / f"{name}.yaml").is_file() or _is_there(name, "index.html")):
         return _nothing(f"{dag_id} pairs no events: it has no quality page.")
     if run_id and dag_id == f"{name}{MAINTENANCE_SUFFIX}":
         return _nothing("Maintenance works on the tables, not on a batch.", _trend(request, name))
-    batch_id = batch_of(_folder(name), dag_id, run_id, task_id) if run_id else None
+    batch_id = batch_of(_pages(name), dag_id, run_id, task_id) if run_id else None
     if run_id and batch_id is None:
         return _nothing(f"This run has not worked on a batch of {name} yet.", _trend(request, name))
     page = "index" if batch_id is None else f"batch-{batch_id}"
-    if batch_id is not None and not (_folder(name) / f"{page}.html").is_file():
+    if batch_id is not None and not _is_there(name, f"{page}.html"):
         return _nothing(f"Batch {batch_id} of {name} is not reported yet.", _trend(request, name))
     return RedirectResponse(f"{_up(request)}{name}/{page}.html")
 
@@ -84,13 +87,13 @@ def quality_page(request: Request, dag_id: str, page: str) -> Response:
     media_type = next((media_type for form, media_type in _FILES.items() if form.fullmatch(page)), None)
     if media_type is None:
         raise HTTPException(404, "no such page")
-    path = _folder(name) / page
-    if not path.is_file():
+    text = read_text(_pages(name), page)
+    if text is None:
         told = f"No batch of {name} has been reported yet. The first run of the DAG brings the first one."
-        if (_folder(name) / "index.html").is_file():
+        if _is_there(name, "index.html"):
             told = f"There is no such page of {name}: the batch is not reported yet, or its page is older than those that are kept."
         return _nothing(told, _trend(request, name))
-    return FileResponse(path, media_type=media_type, headers=_HEADERS)
+    return Response(text, media_type=media_type, headers=_HEADERS)
 
 
 def _pipeline(name: str) -> str:
@@ -99,8 +102,21 @@ def _pipeline(name: str) -> str:
     return name
 
 
-def _folder(pipeline: str) -> Path:
-    return pages_folder(warehouse_root(), pipeline)
+def _pages(pipeline: str) -> Store:
+    return pages_store(pipeline, options=None if local_folder(warehouse_root()) else _options())
+
+
+@cache
+def _options() -> dict[str, str]:
+    """Of the connection warehouse_default, asked for once a process; none if there is no such connection."""
+    try:
+        return options_of(Connection.get_connection_from_secrets(CONNECTION))
+    except AirflowNotFoundException:
+        return {}
+
+
+def _is_there(pipeline: str, page: str) -> bool:
+    return exists(_pages(pipeline), page)
 
 
 def _up(request: Request) -> str:
@@ -110,7 +126,7 @@ def _up(request: Request) -> str:
 
 def _trend(request: Request, pipeline: str) -> str:
     """The address of the page of all batches, empty if there is none yet."""
-    return f"{_up(request)}{pipeline}/trend.html" if (_folder(pipeline) / "trend.html").is_file() else ""
+    return f"{_up(request)}{pipeline}/trend.html" if _is_there(pipeline, "trend.html") else ""
 
 
 def _nothing(told: str, trend: str = "") -> HTMLResponse:

@@ -8,38 +8,37 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from pathlib import Path
+
+from include.store import Store, read_text, write_text
 
 _log = logging.getLogger(__name__)
 
 
-def note_batch(folder: Path, dag_id: str, run_id: str, task_id: str, batch_id: int) -> None:
+def note_batch(pages: Store, dag_id: str, run_id: str, task_id: str, batch_id: int) -> None:
     """Called by a task that has done its work. A page less is no reason to fail it."""
-    path = _path(folder, dag_id, run_id)
+    name = _name(dag_id, run_id)
     try:
-        known = _read(path) | {task_id: batch_id}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-        draft.write_text(json.dumps({"dag": dag_id, "run": run_id, "batches": known}), encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        _log.warning("the quality page of this run will not be found from its page in Airflow: %s", error)
+        known = _read(pages, name) | {task_id: batch_id}
+        write_text(pages, name, json.dumps({"dag": dag_id, "run": run_id, "batches": known}))
+    except Exception as error:
+        _log.warning(
+            "the quality page of this run will not be found from its page in Airflow: %s", str(error).partition("\n")[0]
+        )
 
 
-def batch_of(folder: Path, dag_id: str, run_id: str, task_id: str | None = None) -> int | None:
+def batch_of(pages: Store, dag_id: str, run_id: str, task_id: str | None = None) -> int | None:
     """The batch of the task; of a run, or a task that has not noted one, the run's own: its tasks may have worked on later ones, too."""
-    known = _read(_path(folder, dag_id, run_id))
+    known = _read(pages, _name(dag_id, run_id))
     return known.get(task_id or "") or min(known.values(), default=None)
 
 
-def _path(folder: Path, dag_id: str, run_id: str) -> Path:
+def _name(dag_id: str, run_id: str) -> str:
     # Run ids may hold anything that Airflow is set to allow.
-    return folder / "runs" / f"{hashlib.sha256(json.dumps([dag_id, run_id]).encode()).hexdigest()[:32]}.json"
+    return f"runs/{hashlib.sha256(json.dumps([dag_id, run_id]).encode()).hexdigest()[:32]}.json"
 
 
-def _read(path: Path) -> dict[str, int]:
+def _read(pages: Store, name: str) -> dict[str, int]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["batches"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return dict(json.loads(read_text(pages, name) or "")["batches"])
+    except (ValueError, KeyError, TypeError):
         return {}

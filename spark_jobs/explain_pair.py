@@ -3,7 +3,7 @@
     explain_pair --pipeline include/pipelines/calls.yaml VALUE … [--around TIME] [--html FILE] [--warehouse URI]
 
 One VALUE for each key field, in order. With --around only what lies about TIME (ISO 8601, UTC if it names no zone, or epoch ms) is read
-and told: faster where a key has many events. Only reads, takes no lock; a local warehouse needs no Spark. The output topic is read
+and told: faster where a key has many events. Only reads, takes no lock and needs no Spark. The output topic is read
 if PAIRING_KAFKA is set and Kafka answers. Ends with status 1 if the key has no messages.
 """
 
@@ -13,14 +13,12 @@ import signal
 import sys
 from pathlib import Path
 
-from include.warehouse_folder import local_folder
 from spark_jobs.cli import fail
 from spark_jobs.explaining.page import page
 from spark_jobs.explaining.told import explain
 from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.rehearsal.explain import UnknownKey
 from spark_jobs.replaying.window import time_argument
-from spark_jobs.session import reading_session
 from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.tables import Warehouse
 
@@ -48,12 +46,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     root = warehouse_folder(given.warehouse)
     with ending_at_once(), told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
-        # A folder is read by delta-rs: nobody waits for a JVM to be told of one pair.
-        spark = reading_session("explain_pair", pipeline.name) if local_folder(root) is None else None
         try:
-            main(Warehouse(spark, root, pipeline), tuple(given.key), given.around, given.html)  # type: ignore[arg-type]
+            # Nobody waits for a JVM to be told of one pair.
+            main(Warehouse(None, root, pipeline), tuple(given.key), given.around, given.html)  # type: ignore[arg-type]
         except UnknownKey as unknown:
             sys.exit(str(unknown))
-        finally:
-            if spark is not None:
-                spark.stop()

@@ -13,23 +13,24 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from include.pipeline_config import Pipeline, PipelineError
 from include.secret_values import without_secrets
-from include.warehouse_folder import WAREHOUSE_VARIABLE, local_folder, warehouse_root
+from include.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root, warehouse_root, warehouse_store
 from spark_jobs.cli import OneLineParser, pipeline_argument, tell_outcome
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.session import end_session, spark_session
+from spark_jobs.storage.delta_log import looking_once
 from spark_jobs.storage.faults import files_named, java_line
+from spark_jobs.storage.probe import check_store
 from spark_jobs.storage.tables import Warehouse
 from spark_jobs.storage.writer_lock import writer_lock
 from spark_jobs.task_watch import end_with_the_task
 
 _LOCK_WAIT_S = 300.0
-_NO_FOLDER_HAS = "%\\[]^|"
 
 Counts = dict[str, int]
 
@@ -54,10 +55,12 @@ def run_job(
 ) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
-    with ending_at_once(), told_in_one_line():
+    with ending_at_once(), told_in_one_line(), ExitStack() as running:
         end_with_the_task()
         root = warehouse_folder(arguments.warehouse)
         with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
+            check_store(warehouse_store(root).at(pipeline.name))
+            running.enter_context(looking_once())
             spark = spark_session(job, pipeline.name)
             try:
                 tell_outcome({"application": spark.conf.get("spark.app.id", None)})
@@ -89,16 +92,10 @@ def ending_at_once() -> Iterator[None]:
 
 def warehouse_folder(given: str) -> str:
     """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute. Raises NeedsOperator."""
-    root = given.rstrip("/")
-    folder = local_folder(root)
-    wanted = root if folder is None else str(folder.absolute())
-    # An empty one would be whatever folder the job happens to run in; some of these mean something else to delta-rs, on others it panics.
-    if not root or not wanted.isprintable() or (folder is not None and set(wanted) & set(_NO_FOLDER_HAS)):
-        raise NeedsOperator(
-            f"warehouse {given!r} is refused: name a folder or URI, without control characters and, in a folder, without any of "
-            f"{' '.join(_NO_FOLDER_HAS)}"
-        )
-    return wanted
+    try:
+        return checked_root(given)
+    except StoreRefused as error:
+        raise NeedsOperator(str(error)) from None
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from spark_jobs.storage.tables import Warehouse, raw_table
 
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
     """What the raw tables hold of the batch, by partition and problem."""
-    sides = (warehouse.read_batches(raw_table(side), [planned.batch_id]) for side in planned.pipeline.sides)
     place = ("topic", "partition", "problem")
+    columns, mine = [*place, "offset", "ts"], [planned.batch_id]
+    sides = (warehouse.read(raw_table(side), columns, batches=mine) for side in planned.pipeline.sides)
     # Different offsets, counted as the bits of blocks of 64: a 64th of the rows of a count_distinct is brought together.
     block = F.shiftright("offset", 6).alias("block")
     bit = F.expr("shiftleft(1L, int(offset & 63))")

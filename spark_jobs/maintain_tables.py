@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from include.pipeline_config import MS_PER_UNIT
 from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.maintaining.files import MAINTENANCE_SETTINGS, checkpoint, compact, keep
+from spark_jobs.maintaining.files import checkpoint, compact, keep
 from spark_jobs.maintaining.needed import all_done, needed_since
 from spark_jobs.maintaining.retention import remove_old
-from spark_jobs.session import temporarily_set
 from spark_jobs.storage.agreement import check_tables, newest_row
 from spark_jobs.storage.ledger import Ledger
 from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
@@ -44,16 +43,17 @@ def main(warehouse: Warehouse) -> Counts:
         if table != OPEN:
             small = compact(warehouse, table)
             keep(warehouse, table, _KEPT_MS)
-            checkpoint(warehouse, table, cut_log=True)
+            checkpoint(warehouse, table, _KEPT_MS)
             return small
         # Every batch writes it anew, so there is nothing to put together.
         needed = 0 if since is None else _now() - since + _MARGIN_MS
-        keep(warehouse, table, warehouse.pipeline.maintenance.time_travel_ms, needed)
-        # A version that has been the newest for long may still be somebody's.
-        checkpoint(warehouse, table, cut_log)
+        kept = max(warehouse.pipeline.maintenance.time_travel_ms, needed)
+        keep(warehouse, table, kept)
+        # A version that has been the newest for long may still be in use: then its log stays.
+        checkpoint(warehouse, table, kept if cut_log else None)
         return 0
 
-    with temporarily_set(warehouse.spark, MAINTENANCE_SETTINGS), ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
         return counts | {"files_put_together": sum(beside.map(care_for, schemas(warehouse.pipeline)))}
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 
 from spark_jobs.batch_rules import batch_rules
+from spark_jobs.deciding.batch import decided_batch
 from spark_jobs.deciding.events import batch_events
-from spark_jobs.deciding.rows import rejected_rows
-from spark_jobs.deciding.ways import decided_batch
+from spark_jobs.deciding.rejected import write_rejected
 from spark_jobs.job import Counts, job_parser, run_job
 from spark_jobs.pairing.conservation import check_conservation
 from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
@@ -24,7 +25,7 @@ from spark_jobs.pairing.reasons import AT_PAIRING
 from spark_jobs.rewinding.revisions import carried
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import check_tables, newest_row, table_versions
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import EVERYTHING, commit, is_committed
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse
 
@@ -48,28 +49,29 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
     expect_rows(warehouse.spark, open_before + accepted)
     rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
-    with decided_batch(warehouse, planned, batch_events(warehouse, planned), rules, open_before + accepted) as decided:
-        found = decided.outcomes
-        check_conservation(open_before, accepted, found)
-        compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
-        rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
-        open_after = found.get(Outcome.OPEN, 0)
+    decided = decided_batch(warehouse, planned, batch_events(warehouse, planned), rules, open_before + accepted)
+    found = decided.outcomes
+    check_conservation(open_before, accepted, found)
+    compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
+    rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
+    open_after = found.get(Outcome.OPEN, 0)
+    batch_id = planned.batch_id
 
-        def append_rejected() -> None:
-            rows = rejected_rows(warehouse, decided.refused, planned, decided.landed_in)
-            commit(warehouse, REJECTED, rows, REJECTED, planned.batch_id)
+    def append_rejected() -> None:
+        done = is_committed(warehouse, REJECTED, REJECTED, batch_id)
+        commit(warehouse, REJECTED, [] if done else write_rejected(warehouse, planned, decided.refused), REJECTED, batch_id)
 
-        writes: list[Callable[[], None]] = []
-        if compounds:
-            writes.append(decided.append_compounds)
-        if rejected:
-            writes.append(append_rejected)
-        if open_before or open_after:
-            writes.append(decided.replace_open)
-        # Their order does not matter: until `paired` is recorded, whoever comes next writes what is missing.
-        with ThreadPoolExecutor(max_workers=len(_WRITTEN)) as beside:
-            # list() waits for all and raises what any of them raised.
-            list(beside.map(lambda write: write(), writes))
+    writes: list[Callable[[], None]] = []
+    if compounds:
+        writes.append(partial(commit, warehouse, COMPOUNDS, decided.files[COMPOUNDS], COMPOUNDS, batch_id))
+    if rejected:
+        writes.append(append_rejected)
+    if open_before or open_after:
+        writes.append(partial(commit, warehouse, OPEN, decided.files[OPEN], OPEN, batch_id, EVERYTHING))
+    # Their order does not matter: until `paired` is recorded, the next run writes what is missing.
+    with ThreadPoolExecutor(max_workers=len(_WRITTEN)) as beside:
+        # list() waits for all and raises what any of them raised.
+        list(beside.map(lambda write: write(), writes))
     counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
     counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
     counts |= {"open_after": open_after, **carried(planned.counts)}

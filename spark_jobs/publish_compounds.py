@@ -22,7 +22,7 @@ from include.pipeline_config import BEFORE_PUBLISH
 from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
 from spark_jobs.broker.all_positions import look_at_positions
 from spark_jobs.broker.lost_positions import Begun, begun_counts, find_positions, tell_short_retention
-from spark_jobs.broker.message_rows import Stage, messages_of, own_messages
+from spark_jobs.broker.message_rows import Stage, message_columns, messages_of, own_messages
 from spark_jobs.broker.offsets import OutputTopic, ends_written, output_topic, topic_id
 from spark_jobs.broker.positions import Leg, check_same_topic, next_leg
 from spark_jobs.broker.publisher import SlotReport, publish_slot
@@ -164,7 +164,6 @@ def plan_leg(
         raise BrokerProblem(
             f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
         ) from None
-    tell_short_retention(settings)
     known = Begun(row for row in begun if row.batch_id > whole.copy and _is_on(row, topic))
     forgotten = [number for number, position in positions.items() if position is None and number < known.slots]
     if forgotten:
@@ -180,8 +179,9 @@ def begin(
     """Notes in the ledger where the output partitions end, before the first message of the leg is sent, once for each of its batches."""
     known = Begun(row for row in begun if row.counts["slots"] == leg.slots and _is_on(row, topic))
     new = [row for row in paired if row.batch_id not in known.batch_ids]
+    kept_minutes = tell_short_retention(settings, ledger.warehouse.pipeline)
     if new:
-        counts = begun_counts(leg, (topic.high, topic.low), ends_written(settings, leg.topic))
+        counts = begun_counts(leg, (topic.high, topic.low), ends_written(settings, leg.topic), kept_minutes)
         rows = [row.next_step(PUBLISHING, datetime.now(UTC), counts=counts) for row in new]
         ledger.append(*rows, among=f".{leg.slots}.{leg.topic_id}")
 
@@ -192,8 +192,8 @@ def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
 
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
     pipeline, slots = warehouse.pipeline, leg.slots
-    beyond = warehouse.read_batches(COMPOUNDS, range(leg.copy + 1, leg.target + 1))
-    messages = messages_of(beyond, pipeline, slots)
+    batches = range(leg.copy + 1, leg.target + 1)
+    messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches), pipeline, slots)
     # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
     everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_jobs.broker.cleanup import Cleanup, cleanup_of, to_see_cleanup
 from spark_jobs.broker.held import Unreadable, check_readable, told_unreadable
+from spark_jobs.broker.message_rows import message_columns
 from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
 from spark_jobs.broker.records import Span, allowed, read_records
 from spark_jobs.broker.settings import Settings, kafka_settings
@@ -44,7 +46,7 @@ from spark_jobs.storage.ledger import (
     Rewind,
     removed_through,
 )
-from spark_jobs.storage.tables import COMPOUNDS, LEDGER, OPEN, Warehouse
+from spark_jobs.storage.tables import COMPOUNDS, LEDGER, OPEN, Warehouse, declared_schema
 
 Counts = dict[str, int]
 _REMOVED, _REMOVED_SEEN = (
@@ -103,7 +105,7 @@ def _compare(warehouse: Warehouse, started: _Started) -> Answer:
     aged = started.aged
     kept = F.col("batch_id") > aged.raw
     # Rows that are about to be removed may still be there.
-    raw = inputs.raw_rows(warehouse, landed_until).where(kept)
+    raw = inputs.raw_rows(warehouse, aged.raw, landed_until)
     offsets, lost, gone = _offsets(ranges)
     expect_rows(warehouse.spark, offsets)
     open_version = started.paired.versions[OPEN]
@@ -178,9 +180,9 @@ def _start(warehouse: Warehouse) -> _Started | None:
     steps = {row.step: row for row in ledger.rows(last, last)}
     columns = ["batch_id", "kind", "step", "offsets", "counts", "finished_at"]
     begins = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
-    rows = warehouse.read(LEDGER).where(F.col("batch_id").between(begins, horizon)).select(columns)
-    # Read once: many questions are asked of it, and each would plan a scan of the table anew.
-    rows = warehouse.spark.createDataFrame(rows.toArrow(), rows.schema)
+    declared = declared_schema(warehouse.pipeline, LEDGER)
+    schema = StructType([declared[name] for name in columns])
+    rows = warehouse.spark.createDataFrame(warehouse.rows_between(LEDGER, begins, horizon, columns), schema)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
     output = output_topic(settings, pipeline.output_topic, to="Read")
@@ -248,7 +250,11 @@ def _compounds(warehouse: Warehouse, started: _Started) -> tuple[DataFrame, Data
     }
     published = outputs.published_batches(started.ledger, started.output)
     records = read_records(warehouse.spark, spans, False, ["partition", "offset", "key", "value", "headers"])
-    kept = warehouse.read(COMPOUNDS).where(F.col("batch_id") > started.aged.compounds)
+    kept = warehouse.read(
+        COMPOUNDS,
+        message_columns(warehouse.pipeline),
+        where=lambda column: column("batch_id") > started.aged.compounds,
+    )
     expected = outputs.expected_messages(kept, warehouse.pipeline, published)
     compounds = outputs.by_compound(expected, records).persist(StorageLevel.DISK_ONLY)
     seen = compounds.where((F.col("compounds") > 0) & (F.col("messages") > 0))

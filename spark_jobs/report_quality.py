@@ -22,12 +22,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from include.pipeline_config import AFTER_PUBLISH
-from include.warehouse_folder import pages_folder
+from include.store import pages_store
 from spark_jobs.broker.records import allowed
 from spark_jobs.cli import tell_outcome
 from spark_jobs.fault_points import fault_point
 from spark_jobs.job import job_parser, run_job
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.known import Known, look_around
 from spark_jobs.quality.laws import Steps
@@ -39,11 +39,14 @@ from spark_jobs.quality.silence_words import checked_sentences, notices
 from spark_jobs.quality.suite import INFO, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.storage.commit import commit_rows
+from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
 from spark_jobs.storage.tables import METRICS, Warehouse
 
 # In the `reported` rows: the first batch of the same report.
 _FIRST = "first_of_report"
+# Pages beyond `quality.keep_pages` go when a batch with such a number is reported.
+PRUNED_EVERY = 50
 
 
 class BrokenBatch(NeedsOperator):
@@ -110,16 +113,18 @@ def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) ->
     final = [report for report in reports if quality.gate != AFTER_PUBLISH or report.paired.batch_id <= known.published]
     _append_metrics(warehouse, final)
     fault_point("before_pages")
-    folder = pages_folder(warehouse.root, warehouse.pipeline.name)
+    pages = pages_store(warehouse.pipeline.name, warehouse.root)
     for report in reports:
         details = batch_details(report.steps, report.metrics, looked_up.result())
-        page = write_pages(folder, report.paired, report.metrics, report.verdict, details)
+        page = write_pages(pages, report.paired, report.metrics, report.verdict, details)
         for judged in report.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
                 print(f"batch {report.paired.batch_id}: {judged.check.sentence}")
-    write_index(folder)
+    write_index(pages, last)
     add_to_trend(warehouse, ledger, started, reports)
-    prune_pages(folder, quality.keep_pages)
+    # It takes a list of all pages.
+    if any(report.paired.batch_id % PRUNED_EVERY == 0 for report in reports):
+        prune_pages(pages, quality.keep_pages)
     fault_point("after_pages")
     print(f"quality report: {page}")
     _tell_news(warehouse, [report.metrics for report in final])
@@ -179,10 +184,11 @@ def _fail_if_broken(verdicts: list[tuple[int, Verdict]]) -> None:
 def _tell_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> None:
     """A page in the place of a report that could not be made, if even that can be written."""
     try:
-        folder = pages_folder(warehouse.root, warehouse.pipeline.name)
-        write_unjudged(folder, warehouse.pipeline.name, batch_id, error)
-        write_index(folder)
-    except OSError as full:
+        pages = pages_store(warehouse.pipeline.name, warehouse.root)
+        with files_named(pages.uri):
+            write_unjudged(pages, warehouse.pipeline.name, batch_id, error)
+            write_index(pages, batch_id)
+    except (OSError, JobProblem) as full:
         # On standard error stands the reason alone.
         print(f"the page of batch {batch_id} could not be written either: {full}")
 

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from include.local_machine import DELTA_SETTINGS, REMOTE_VARIABLE
+from include.local_machine import REMOTE_VARIABLE
+from include.store import hide_cloud_variables
 from spark_jobs.problems import JobProblem
 
 _DEFAULT_PORT = 15002
@@ -42,7 +43,7 @@ class NoSparkServer(JobProblem):
 
 
 def spark_session(job: str, pipeline: str) -> SparkSession:
-    """A session that reads and writes Delta tables; times are UTC whatever the machine's zone is.
+    """A session of a writer; times are UTC whatever the machine's zone is.
 
     Called by the pipeline's only writer, who gives it back with `end_session`. Raises NoSparkServer.
     """
@@ -68,7 +69,8 @@ def end_session(spark: SparkSession) -> None:
 
 
 def _start(job: str, pipeline: str) -> SparkSession:
-    return _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").config(map={**DELTA_SETTINGS}).getOrCreate())
+    hide_cloud_variables(os.environ)
+    return _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
 
 
 def _attach(server: str, pipeline: str) -> SparkSession:
@@ -101,10 +103,6 @@ def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
 
 def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # Which versions of open_events are needed is known to the ledger and to maintenance; Delta would refuse any that is a week old.
-    spark.conf.set("spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration", "false")
-    # Of a version's state, for a fast first look; here they would be half of the files that are listed with every look at a table.
-    spark.conf.set("spark.databricks.delta.writeChecksumFile.enabled", "false")
     # What is cached is read three times and gone: compressing it costs more than the disk it saves.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     # Of large rows; ordinary ones do not come to so much. What is on its way to Python takes several times that, outside the heap.

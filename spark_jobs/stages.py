@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
 from spark_jobs.session import BYTES_TO_PYTHON, temporarily_set
-from spark_jobs.storage.table_files import longest_texts
 
 # For `mapInArrow`: batches in, batches out.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -28,16 +27,16 @@ _COUNTED = {
 
 
 @contextmanager
-def only_counted(rows: DataFrame) -> Iterator[None]:
-    """Until it is left, rows handed over to Python are counted but not sized, if the files of `rows` tell that they are all small.
+def only_counted(spark: SparkSession, longest: int | None) -> Iterator[None]:
+    """Until it is left, rows handed over to Python are counted but not sized, if they are all small. `longest`: no row has texts of more
+    bytes than this together; None if that is not known.
 
     With every row that it adds Spark asks each column of a batch for its size: an eighth of the time of pairing.
     """
-    longest = longest_texts(rows.inputFiles())
     if longest is None or longest * _ROWS_AT_ONCE > BYTES_TO_PYTHON:
         yield
         return
-    with temporarily_set(rows.sparkSession, _COUNTED):
+    with temporarily_set(spark, _COUNTED):
         yield
 
 

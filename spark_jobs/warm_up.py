@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from include.pipeline_file import load_pipeline
-from spark_jobs.broker.message_rows import messages_of
+from spark_jobs.broker.message_rows import message_columns, messages_of
 from spark_jobs.broker.offsets import TopicsNow
 from spark_jobs.landed import landed_counts
 from spark_jobs.pair_events import pair_batch
@@ -22,7 +22,7 @@ from spark_jobs.quality.known import Known
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.session import end_session, spark_session
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import commit_frame
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
 
@@ -44,7 +44,7 @@ def main(warehouse: Warehouse) -> None:
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
-    messages = messages_of(warehouse.read_batches(COMPOUNDS, [1]), pipeline, 2)
+    messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
@@ -85,7 +85,7 @@ def _append_raw(warehouse: Warehouse, now: int) -> None:
             for offset, (user, payload) in enumerate(events[number])
         ]
         frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, raw_table(side)))
-        commit(warehouse, raw_table(side), frame, raw_table(side), 1)
+        commit_frame(warehouse, raw_table(side), frame, raw_table(side), 1)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from include.local_airflow import LocalAirflow
 from include.local_process import free_port
-from include.warehouse_folder import pages_folder
 from plugins.quality_runs import note_batch
 from plugins.run_notes import in_words
 from tests.batch_history import BROKEN, END, EVERY, history
 from tests.browser import Page
 from tests.job_processes import JOBS
+from tests.pages import pages_folder, pages_in
 from tests.screenshots import write_history
 from tests.timeline import CALLS
 
@@ -53,7 +53,7 @@ def _made_up_run(airflow: LocalAirflow, pages: Path, batch: int) -> str:
     for task in JOBS:
         failed = batch == FAILED and task == "report_quality"
         client.call("PATCH", f"{run}/taskInstances/{task}", {"new_state": "failed" if failed else "success"})
-        note_batch(pages, CALLS.name, run_id, task, batch)
+        note_batch(pages_in(pages), CALLS.name, run_id, task, batch)
     client.call("PATCH", run, {"state": "failed" if batch == FAILED else "success", "note": _note(batch)})
     return run_id
 

@@ -15,8 +15,10 @@ import pytest
 from include.local_broker import LocalBroker, create_topics
 from include.local_machine import project_environment
 from include.local_process import free_port
+from include.local_store import LocalStore
 from include.pipeline_config import Pipeline, Side
 from spark_jobs.storage.tables import Warehouse
+from tests.stores import running_store
 from tests.timeline import CALLS
 
 PARTITIONS = 2
@@ -95,6 +97,20 @@ def send(broker, pipeline) -> Callable[..., None]:
         assert producer.flush(20) == 0
 
     return send_one
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory) -> Iterator[LocalStore]:
+    """A real S3 server."""
+    with running_store("s3", tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory) -> Iterator[LocalStore]:
+    """A real server of Azure blobs."""
+    with running_store("azure", tmp_path_factory.mktemp("azure")) as store:
+        yield store
 
 
 def yaml_of(pipeline: Pipeline, folder: Path) -> Path:

@@ -19,16 +19,16 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
-from include.pipeline_config import Pipeline
+from include.store import Store
 from spark_jobs.batch_rules import batch_rules
-from spark_jobs.deciding.ways import writing_stage
+from spark_jobs.deciding.batch import writing_stage
+from spark_jobs.deciding.rows import REASONS
 from spark_jobs.deciding.whole_keys import KEY_HASH, PACKED
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.rules import LEFT, event_schema
@@ -83,36 +83,42 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
 
     with tempfile.TemporaryDirectory(prefix="pairing-") as root:
         columns = {table: re.findall(r"\w+", schemas(pipeline)[table]) for table in (COMPOUNDS, OPEN)}
-        places = {table: FilePlace(f"{root}/{table}", pa.schema(arrow_fields(names))) for table, names in columns.items()}
-        for place in places.values():
-            Path(place.folder).mkdir()
+        places = {
+            table: FilePlace(Store(f"{root}/{table}").made(), pa.schema(arrow_fields(names)))
+            for table, names in columns.items()
+        }
         # Every session is over, and none was before.
         run = writing_stage(pipeline, 1, batch_rules(pipeline, clock=2**62, previous_clock=0), places)
         begin = _user_seconds()
-        *refused, told = run(timed())
+        *refused, answer = run(timed())
         seconds = _user_seconds() - begin - making
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        written = {table: dataset(place.folder, format="parquet") for table, place in places.items()}
-        return {"seconds": seconds, "peak_mb": peak, "exact": exact(_outcomes(written, refused, told, events), events)}
+        written = {table: dataset(place.store.uri, format="parquet") for table, place in places.items()}
+        return {"seconds": seconds, "peak_mb": peak, "exact": exact(_outcomes(written, refused, answer, events), events)}
 
 
-def _outcomes(written: dict[str, Dataset], refused: list[pa.RecordBatch], told: pa.RecordBatch, events: Events) -> pa.Table:
-    """What a worker wrote and told, as outcomes with the numbers of their two sides."""
+def _outcomes(
+    written: dict[str, Dataset], refused: list[pa.RecordBatch], answer: pa.RecordBatch, events: Events
+) -> pa.Table:
+    """What a worker wrote and answered, as outcomes with the numbers of their two sides."""
     found = []
     if written[COMPOUNDS].schema.names:
         found.append(written[COMPOUNDS].to_table(["kind", *SIDES]).rename_columns(OUTCOME))
     if written[OPEN].schema.names:
         rows = written[OPEN].to_table(["topic", "offset"])
-        found.append(one_sided(rows, pa.repeat(str(Outcome.OPEN), rows.num_rows), CALLS))
-    found += [one_sided(rows, rows["reason"], CALLS) for rows in refused]
-    collapsed = json.loads(told["told"][0].as_py())["outcomes"].get(Outcome.COLLAPSED, 0)
+        is_left = pc.equal(rows["topic"], CALLS.left.topic)
+        found.append(one_sided(rows["offset"], is_left, pa.repeat(str(Outcome.OPEN), rows.num_rows)))
+    found += [
+        one_sided(rows["offset"], pc.equal(rows["side"], LEFT), pa.array(REASONS).take(rows["reason"])) for rows in refused
+    ]
+    collapsed = json.loads(answer["written"][0].as_py())["outcomes"].get(Outcome.COLLAPSED, 0)
     return with_collapsed(found, collapsed, events)
 
 
-def one_sided(rows: pa.Table | pa.RecordBatch, outcome: pa.Array, pipeline: Pipeline) -> pa.Table:
-    """Rows of single events (`topic`, `offset`) as outcomes."""
-    is_left, nothing = pc.equal(rows["topic"], pipeline.left.topic), pa.scalar(None, pa.int64())
-    sides = [pc.if_else(is_left, rows["offset"], nothing), pc.if_else(is_left, nothing, rows["offset"])]
+def one_sided(offset: pa.Array, is_left: pa.Array, outcome: pa.Array) -> pa.Table:
+    """Single events as outcomes."""
+    nothing = pa.scalar(None, pa.int64())
+    sides = [pc.if_else(is_left, offset, nothing), pc.if_else(is_left, nothing, offset)]
     return pa.table([outcome, *sides], OUTCOME)
 
 

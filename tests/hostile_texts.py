@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-_HEAD = b'{"user1":"a","user2":"b","timestamp":5,"metrics":'
+HEAD = b'{"user1":"a","user2":"b","timestamp":5,"metrics":'
 _CALL = {
     "loss": 0.0125,
     "jitter_ms": 17,
@@ -27,7 +27,7 @@ def _encoded(size: int, times: int) -> bytes:
     text = plain(size).decode()
     for _ in range(times):
         text = json.dumps(text)
-    return _HEAD + text.encode() + b"}"
+    return HEAD + text.encode() + b"}"
 
 
 def _run(piece: bytes, before: bytes = b"", after: bytes = b"") -> Callable[[int], bytes]:
@@ -37,7 +37,7 @@ def _run(piece: bytes, before: bytes = b"", after: bytes = b"") -> Callable[[int
 
 def _valid(opening: bytes, piece: bytes, closing: bytes) -> Callable[[int], bytes]:
     """A message with such a payload."""
-    return _run(piece, _HEAD + opening, closing + b"}")
+    return _run(piece, HEAD + opening, closing + b"}")
 
 
 def _body(opening: bytes, piece: bytes, closing: bytes) -> Callable[[int], bytes]:
@@ -48,37 +48,37 @@ def _body(opening: bytes, piece: bytes, closing: bytes) -> Callable[[int], bytes
 def _balanced(opening: bytes, closing: bytes) -> Callable[[int], bytes]:
     def text(size: int) -> bytes:
         levels = size // (len(opening) + len(closing))
-        return _HEAD + opening * levels + b"1" + closing * levels + b"}"
+        return HEAD + opening * levels + b"1" + closing * levels + b"}"
 
     return text
 
 
 # Name -> a body of about so many bytes. Those said to be valid are accepted, the others have some problem or other.
 FAMILIES: dict[str, Callable[[int], bytes]] = {
-    "string, truncated": _run(b"x", _HEAD + b'"'),
+    "string, truncated": _run(b"x", HEAD + b'"'),
     "JSON in a string, truncated": lambda size: _encoded(size, 1)[:size],
     "JSON in two strings, truncated": lambda size: _encoded(size, 2)[:size],
     "JSON in a string, valid": lambda size: _encoded(size * 7 // 8, 1),
     "JSON in two strings, valid": lambda size: _encoded(size * 7 // 10, 2),
     "one long string, valid": _valid(b'"', b"x", b'"'),
-    "backslashes, truncated": _run(b"\\", _HEAD + b'"'),
+    "backslashes, truncated": _run(b"\\", HEAD + b'"'),
     "backslashes, bare": _run(b"\\"),
     "escaped backslashes, valid": _valid(b'"', rb"\\", b'"'),
     "escaped quotes, valid": _valid(b'"', rb"\"", b'"'),
     "escaped quotes and brackets, valid": _valid(b'"', rb"\"[", b'"'),
-    "escaped quotes and brackets, truncated": _run(rb"\\\"[", _HEAD + b'"'),
+    "escaped quotes and brackets, truncated": _run(rb"\\\"[", HEAD + b'"'),
     "quotes, bare": _run(b'"'),
-    "quotes after 501 brackets in a string": _run(b'"', _HEAD + b'"' + b"[" * 501),
+    "quotes after 501 brackets in a string": _run(b'"', HEAD + b'"' + b"[" * 501),
     "empty strings, valid": _valid(b"[", b'"",', b"[]]"),
     "strings of a bracket, valid": _valid(b"[", b'"[",', b"0]"),
-    "braces, opening": _run(b"{", _HEAD),
-    "brackets, opening": _run(b"[", _HEAD),
-    "brackets, closing": _run(b"]", _HEAD + b"["),
+    "braces, opening": _run(b"{", HEAD),
+    "brackets, opening": _run(b"[", HEAD),
+    "brackets, closing": _run(b"]", HEAD + b"["),
     "brackets in a string, valid": _valid(b'"', b"[{", b'"'),
     "empty lists, valid": _valid(b"[", b"[],", b"{}]"),
     "empty objects, valid": _valid(b"[", b"{},", b"[]]"),
     "490 levels again and again, valid": _valid(b"[", _DEEP + b",", b"0]"),
-    "kinds in turn, deeper and deeper": _run(b'[{"":', _HEAD),
+    "kinds in turn, deeper and deeper": _run(b'[{"":', HEAD),
     "kinds in turn, deep and closed": _balanced(b'[{"":', b"}]"),
     "digits, valid": _valid(b"", b"7", b""),
     "digits of the timestamp": _body(b'"user1":"a","timestamp":', b"7", b""),
@@ -98,7 +98,7 @@ FAMILIES: dict[str, Callable[[int], bytes]] = {
     "not UTF-8 at the end": _valid(b'"', b"x", b'\xff"'),
     "not UTF-8 at all": _run(b"\xff"),
     "wide signs, valid": _valid(b'"', "😀".encode(), b'"'),
-    "NUL": _run(b"\0", _HEAD),
+    "NUL": _run(b"\0", HEAD),
     "NUL escaped in the key, valid": _body(b'"timestamp":5,"user1":"', rb"\u0000", b'"'),
     "huge key, valid": _body(b'"timestamp":5,"user1":"', b"k", b'"'),
     "huge key, escaped, valid": _body(b'"timestamp":5,"user1":"', rb"\n", b'"'),
@@ -111,8 +111,20 @@ FAMILIES: dict[str, Callable[[int], bytes]] = {
     "duplicate keys, valid": _body(b'"timestamp":5,', rb'"user1":"\u0061b",', b'"user1":"a"'),
     "duplicate payloads, valid": _body(b'"timestamp":5,"user1":"a",', b'"metrics":{"a":[1]},', b'"metrics":[]'),
     "BOM": lambda size: b"\xef\xbb\xbf" + plain(size),
-    "spaces, valid": _run(b" \n", _HEAD, b"5}"),
+    "spaces, valid": _run(b" \n", HEAD, b"5}"),
     "two messages": lambda size: plain(size // 2) * 2,
     "plain, truncated": lambda size: plain(size + 1_000)[:size],
     "plain, but the key is missing": lambda size: plain(size).replace(b'"user1"', b'"user9"', 1),
 }  # fmt: skip
+# Name -> what a key field is made of.
+KEY_PIECES = {
+    "key of letters": "k",
+    "key of separators": "-",
+    "key of backslashes": "\\",
+    "key of both in turn": "\\-",
+    "key of quotes": '"',
+    "key of NUL": "\0",
+    "key of line ends": "\n",
+    "key of wide signs": "😀",
+    "key of words": "some-words",
+}

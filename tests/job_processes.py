@@ -18,10 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from deltalake import DeltaTable
-
 from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
 from include.pipeline_config import Pipeline
+from tests.stores import table_of
 
 JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
 _IMPORTED = [
@@ -94,7 +93,13 @@ class Jobs:
     """The jobs of one pipeline, on one Spark server. `faults`: None for jobs that nothing is to stop."""
 
     def __init__(
-        self, file: Path, pipeline: Pipeline, bootstrap: str, server: str, warehouse: Path, faults: Faults | None = None
+        self,
+        file: Path,
+        pipeline: Pipeline,
+        bootstrap: str,
+        server: str,
+        warehouse: str | Path,
+        faults: Faults | None = None,
     ) -> None:
         self.file, self.pipeline, self.warehouse, self.faults = file, pipeline, warehouse, faults
         self.environment = project_environment() | {
@@ -134,7 +139,7 @@ class Jobs:
 
     def version(self, table: str) -> int:
         """The newest one of the table."""
-        return DeltaTable(f"{self.warehouse}/{self.pipeline.name}/{table}").version()
+        return table_of(self.warehouse, self.pipeline, table).version()
 
     def kill_at(self, job: str, point: str) -> None:
         """Starts the job and kills it at the point."""

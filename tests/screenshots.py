@@ -18,6 +18,7 @@ from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.storage.ledger import PAIRED
 from tests.batch_history import history, offenders
 from tests.browser import NEEDED, Page, chromium
+from tests.pages import pages_in
 
 IMAGES = ROOT / "docs" / "images"
 LARGEST = 200_000
@@ -26,20 +27,20 @@ READY = "window.readyAfterMs > 0 || document.getElementById('empty')?.hidden ===
 
 def write_batches(folder: Path, batches: list[Reported]) -> None:
     """The pages of the batches, judged as the report does, but for Great Expectations' own page."""
+    pages = pages_in(folder)
     for batch in batches:
         row = batch.steps[PAIRED]
         found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality, batch.metrics)]
         judged = [Judged(check, value is not None and check.least <= value <= check.most, value) for check, value in found]
         verdict = Verdict(judged, "<html><head></head><body>Great Expectations' page</body></html>")
-        write_pages(folder, row, batch.metrics, verdict, batch_details(batch.steps, batch.metrics, offenders(batch)))
-    write_index(folder)
+        write_pages(pages, row, batch.metrics, verdict, batch_details(batch.steps, batch.metrics, offenders(batch)))
+    write_index(pages, batches[-1].steps[PAIRED].batch_id)
 
 
 def write_history(folder: Path, batches: int, with_pages: int = 200) -> str:
     """Trend and newest pages of a history of so many batches; gives the trend page's address."""
-    folder.mkdir(parents=True, exist_ok=True)
     made = history(batches)
-    write_trend(folder, "calls", made, list)
+    write_trend(pages_in(folder), "calls", made, list)
     if made:
         write_batches(folder, made[-with_pages:])
     return (folder / "trend.html").as_uri()

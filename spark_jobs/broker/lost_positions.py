@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
 from pyspark.sql import functions as F
 
+from include.pipeline_config import Pipeline
 from spark_jobs.broker.cleanup import cleanup_of
 from spark_jobs.broker.offsets import Partition, TopicsNow, ask_broker, ends_written, wait_for_markers
 from spark_jobs.broker.positions import Leg, Position
@@ -27,8 +28,9 @@ from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
 _END = "end_"
-# Below a day, a weekend's or a night's standstill is enough to lose them.
-_SHORT_MINUTES = 24 * 60
+_KEPT = "positions_kept_minutes"
+# Below a day, a night's standstill is enough to lose them.
+_DAY_MINUTES = 24 * 60
 
 
 class Begun:
@@ -53,11 +55,12 @@ class Begun:
         return 0.0 if self.since is None else (datetime.now(UTC) - self.since.astimezone(UTC)).total_seconds() * 1000
 
 
-def begun_counts(leg: Leg, halves: tuple[int, int], ends: Mapping[int, int]) -> dict[str, int]:
-    """What a `publishing` row says."""
+def begun_counts(leg: Leg, halves: tuple[int, int], ends: Mapping[int, int], kept_minutes: int | None) -> dict[str, int]:
+    """What a `publishing` row says. `kept_minutes`: so long the broker keeps positions; None if nobody knows."""
     high, low = halves
     noted = {f"{_END}{number}": end for number, end in sorted(ends.items())}
-    return {"slots": leg.slots, "topic_id_high": high, "topic_id_low": low, **noted}
+    kept = {} if kept_minutes is None else {_KEPT: kept_minutes}
+    return {"slots": leg.slots, "topic_id_high": high, "topic_id_low": low, **noted, **kept}
 
 
 def find_positions(
@@ -114,7 +117,8 @@ def _sent(warehouse: Warehouse, whole: Leg, spans: Mapping[Partition, Span]) -> 
     """Partition -> batch_id -> messages of the leg in the spans."""
     records = read_records(warehouse.spark, spans, False, ["partition", "headers"])
     messages = records.select("partition", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
-    beyond = warehouse.read_batches(COMPOUNDS, range(whole.copy + 1, whole.target + 1))
+    batches = range(whole.copy + 1, whole.target + 1)
+    beyond = warehouse.read(COMPOUNDS, ["pair_id", "revision", "batch_id"], batches=batches)
     compounds = beyond.select("pair_id", F.col("revision").cast("string").alias("revision"), "batch_id")
     rows = messages.join(compounds, ["pair_id", "revision"]).groupBy("partition", "batch_id").count().collect()
     found: dict[int, dict[int, int]] = {}
@@ -129,8 +133,12 @@ def _position(whole: Leg, slots: int, batches: dict[int, int]) -> Position:
     return Position(max(batches), whole.table_id, slots, whole.topic_id, batches, limits)
 
 
-def tell_short_retention(settings: Settings) -> None:
-    """Says in the task's log for how long the broker keeps positions, where that is short or not to be seen."""
+def tell_short_retention(settings: Settings, pipeline: Pipeline) -> int | None:
+    """For how many minutes the broker keeps positions, for the ledger; None if nobody may see it.
+
+    The task's log has a warning where that is short: less than a day, or than one can go back, for a publication that was broken off
+    may have to wait as long for an operator.
+    """
     admin = AdminClient(admin_settings(settings))
     try:
         number = min(admin.list_topics(timeout=ANSWER_WITHIN_S).brokers)
@@ -143,10 +151,12 @@ def tell_short_retention(settings: Settings) -> None:
             f"warning: for how long the broker keeps positions is not known ({error.args[0].str()}); for the user to see it: {remedy}",
             file=sys.stderr,
         )
-        return
-    if minutes < _SHORT_MINUTES:
+        return None
+    if minutes < (wanted := max(_DAY_MINUTES, pipeline.maintenance.time_travel_ms // 60_000)):
         print(
-            f"warning: the broker forgets the positions of a publisher that stands still for {minutes} minutes "
-            "(offsets.retention.minutes); a publication that is broken off for longer is read back from the topic",
+            f"warning: the broker forgets the positions of a publisher that stands still for {minutes:,} minutes "
+            f"(offsets.retention.minutes), and it may have to for {wanted:,} (maintenance.time_travel, or a day); a publication that is "
+            "broken off for longer is read back from the topic, where nothing was removed from it since",
             file=sys.stderr,
         )
+    return minutes

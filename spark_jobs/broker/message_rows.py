@@ -27,11 +27,15 @@ MESSAGE_COLUMNS = (
 _HEADERS = ("pair_id", "revision", "kind", "op")
 
 
+def message_columns(pipeline: Pipeline) -> list[str]:
+    """The columns of compound_events of which messages are made."""
+    return [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
+
+
 def messages_of(compounds: DataFrame, pipeline: Pipeline, slots: int) -> DataFrame:
-    """Rows of compound_events as messages (`MESSAGE_COLUMNS`)."""
-    # Spark does not see which columns the stage wants, and would read and hand over all of them.
-    wanted = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
-    return compounds.select(wanted).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
+    """Rows of compound_events (`message_columns` at least) as messages (`MESSAGE_COLUMNS`)."""
+    # Spark does not see which columns the stage wants, and would hand over all of them.
+    return compounds.select(message_columns(pipeline)).mapInArrow(to_messages(pipeline, slots), MESSAGE_COLUMNS)
 
 
 def to_messages(pipeline: Pipeline, slots: int) -> Stage:

@@ -2,44 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.pipeline_config import Pipeline
 from spark_jobs.pairing.rules import LEFT, RIGHT
+from spark_jobs.rewinding.target import CORRECTED_FROM, CORRECTED_TO
 from spark_jobs.storage.ledger import LedgerRow
-from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, Condition, Warehouse, raw_table
+
+# Behind key and side; what the events of both kinds of tables have.
+_COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    """The batch's accepted events and the open ones (`event_schema`)."""
-    pipeline, mine = planned.pipeline, [planned.batch_id]
-    new = _accepted(pipeline, [warehouse.read_batches(raw_table(side), mine) for side in pipeline.sides])
-    return new.unionAll(_open_events(warehouse, planned))
+    """The batch's accepted events and the open ones (`event_schema`), and after a rewind the `known_revisions` of compounds."""
+    events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
+        _open_events(warehouse, planned)
+    )
+    if CORRECTED_TO not in planned.counts:
+        return events
+    return events.unionAll(known_revisions(warehouse, planned.counts[CORRECTED_FROM], planned.counts[CORRECTED_TO]))
 
 
-def accepted_events(warehouse: Warehouse, pipeline: Pipeline, wanted: Column) -> DataFrame:
-    """The events of both raw tables that no message's own problem rejected, as new ones (`event_schema`).
+def accepted_events(
+    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: Iterable[int] | None = None
+) -> DataFrame:
+    """The events of both raw tables that no message's own problem rejected, as new ones (`event_schema`); of these batches, if any are named.
 
-    `wanted`: a condition on columns of the raw tables.
+    `where`: a condition on columns of the raw tables.
     """
-    return _accepted(pipeline, [warehouse.read(raw_table(side)).where(wanted) for side in pipeline.sides])
 
+    def accepted(column: Callable[[str], Any]) -> Any:
+        return column("problem").is_null() if where is None else column("problem").is_null() & where(column)
 
-def _accepted(pipeline: Pipeline, raw: Sequence[DataFrame]) -> DataFrame:
-    """`raw`: rows of the left raw table and of the right one."""
+    wanted, mine = None if batches is None else list(batches), [*pipeline.key, *_COLUMNS]
     sides = []
-    for number, rows in zip((LEFT, RIGHT), raw, strict=True):
-        side = F.lit(number).alias("side")
-        columns: list[Column | str] = [*pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
-        sides.append(rows.where(F.col("problem").isNull()).select(*columns, F.lit(False).alias("is_open")))
+    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
+        rows = warehouse.read(raw_table(side), mine, batches=wanted, where=accepted)
+        sides.append(_events(rows, pipeline, F.lit(number), is_open=False))
     return reduce(DataFrame.unionAll, sides)
 
 
 def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT).alias("side")
-    columns: list[Column | str] = [*planned.pipeline.key, side, "partition", "offset", "ts", "payload", "batch_id"]
-    return warehouse.read_at(OPEN, planned.versions[OPEN]).select(*columns, F.lit(True).alias("is_open"))
+    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
+    rows = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
+    return _events(rows, planned.pipeline, side, is_open=True)
+
+
+def known_revisions(warehouse: Warehouse, first: int, last: int) -> DataFrame:
+    """Rows beside events (`event_schema`), of the keys of compounds that the batches first..last wrote, both inclusive: without `ts`, the
+    pair_id as payload, the revision as offset. They go the way of their key's events, so that whoever decides these knows them.
+    """
+    key = warehouse.pipeline.key
+    rows = warehouse.read(COMPOUNDS, [*key, "pair_id", "revision"], batches=range(first, last + 1))
+    given = {"partition": F.lit(0), "offset": F.col("revision").cast("bigint"), "ts": F.lit(None).cast("bigint")}
+    given |= {"payload": F.col("pair_id"), "batch_id": F.lit(0).cast("bigint")}
+    named = rows.select(*key, *(column.alias(name) for name, column in given.items()))
+    return _events(named, warehouse.pipeline, F.lit(LEFT), is_open=False)
+
+
+def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
+    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"))

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import reduce
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.pipeline_config import Pipeline
 from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.pairing.outcomes import Outcome
 from spark_jobs.pairing.reasons import AT_PAIRING
+from spark_jobs.pairing.rules import LEFT, RIGHT
 from spark_jobs.rewinding.revisions import UPSERT
-from spark_jobs.stages import Stage
-from spark_jobs.storage.ledger import LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
+from spark_jobs.storage.tables import COMPOUNDS, declared_schema
 
-_PLACE = ("topic", "partition", "offset")
-# What is told of an event that is rejected at pairing; its bytes are in the raw tables.
+# Why an event is rejected at pairing, by its number in `REFUSED`.
+REASONS = tuple(str(reason) for reason in AT_PAIRING)
+# What is known of an event that is rejected at pairing; its bytes are in the raw tables. `side`: LEFT or RIGHT; `landed_in`: the batch that
+# landed it.
 REFUSED = pa.schema(
     [
-        ("topic", pa.string()),
+        ("side", pa.int8()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("reason", pa.string()),
+        ("reason", pa.int8()),
         ("landed_in", pa.int64()),
     ]
 )
@@ -36,14 +35,17 @@ REFUSED = pa.schema(
 MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-def compound_maker(pipeline: Pipeline, batch_id: int, declared: pa.Schema) -> MakeRows:
-    """Makes rows of compound_events: pairs and single sides, `ts` the smaller of the two, as their first revision.
+def compound_maker(
+    pipeline: Pipeline, batch_id: int, declared: pa.Schema
+) -> Callable[[pa.RecordBatch, pa.Table | None], pa.RecordBatch]:
+    """Makes rows of compound_events: pairs and single sides, `ts` the smaller of the two.
 
-    `declared`: the columns of the table.
+    `declared`: the columns of the table. The second argument: `pair_id` and `revision` of compounds that consumers know from batches that a
+    rewind gave up; these come with their next revision, all others, and all if there is none, with their first.
     """
-    constants = {"revision": 0, "op": UPSERT, "batch_id": batch_id}
+    constants = {"op": UPSERT, "batch_id": batch_id}
 
-    def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
+    def rows(outcomes: pa.RecordBatch, known: pa.Table | None = None) -> pa.RecordBatch:
         found = _only(outcomes, *COMPOUND_KINDS)
         columns = {name: _same(value, declared.field(name).type, found) for name, value in constants.items()}
         columns |= {name: found[name] for name in pipeline.key}
@@ -60,9 +62,19 @@ def compound_maker(pipeline: Pipeline, batch_id: int, declared: pa.Schema) -> Ma
                 side.payload: found[f"{name}_payload"],
             }
         columns["pair_id"] = pc.coalesce(*ids)
+        columns["revision"] = _revisions(columns["pair_id"], known, declared.field("revision").type)
         return pa.record_batch([columns[name] for name in declared.names], schema=declared)
 
     return rows
+
+
+def _revisions(pair_ids: pa.Array, known: pa.Table | None, kind: pa.DataType) -> pa.Array:
+    if known is None or not known.num_rows:
+        return pa.repeat(pa.scalar(0, kind), len(pair_ids))
+    last = known.group_by("pair_id").aggregate([("revision", "max")])
+    at = pc.index_in(pair_ids, last["pair_id"].combine_chunks())
+    following = pc.add(last["revision_max"].combine_chunks().take(at), 1)
+    return pc.fill_null(following, 0).cast(kind)
 
 
 def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
@@ -75,14 +87,17 @@ def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
     return rows
 
 
-def refused_maker(pipeline: Pipeline) -> MakeRows:
-    """Tells which events are rejected at pairing, and why (`REFUSED`)."""
+def refused_maker() -> MakeRows:
+    """Makes the places of the events that are rejected at pairing, with the reason (`REFUSED`)."""
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
         found = _only(outcomes, *map(Outcome, AT_PAIRING))
-        events = _events(found, pipeline)
-        columns = [*(events[name] for name in _PLACE), found["outcome"], events["batch_id"]]
-        return pa.record_batch(columns, schema=REFUSED)
+        columns = _of_side(found, ("partition", "offset", "batch_id"))
+        is_left = pc.is_valid(found["left_offset"])
+        columns["side"] = pc.if_else(is_left, pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
+        columns["reason"] = pc.index_in(found["outcome"], pa.array(REASONS)).cast(pa.int8())
+        columns["landed_in"] = columns["batch_id"]
+        return pa.record_batch([columns[name] for name in REFUSED.names], schema=REFUSED)
 
     return rows
 
@@ -95,48 +110,22 @@ def _same(value: object, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows.num_rows)
 
 
+def _of_side(outcomes: pa.RecordBatch, names: tuple[str, ...]) -> dict[str, pa.Array]:
+    """Columns of outcomes of single events, from the side that is there."""
+    return {name: pc.coalesce(outcomes[f"left_{name}"], outcomes[f"right_{name}"]) for name in names}
+
+
 def _events(outcomes: pa.RecordBatch, pipeline: Pipeline) -> dict[str, pa.Array]:
     """Outcomes of single events, as events: side, topic and the columns of the side that is there."""
     is_left = pc.is_valid(outcomes["left_offset"])
-    columns = {
-        name: pc.coalesce(outcomes[f"left_{name}"], outcomes[f"right_{name}"])
-        for name in ("partition", "offset", "ts", "payload", "batch_id")
-    }
+    columns = _of_side(outcomes, ("partition", "offset", "ts", "payload", "batch_id"))
     columns |= {name: outcomes[name] for name in pipeline.key}
     topic = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
     return columns | {"side": pc.if_else(is_left, "left", "right"), "topic": topic}
 
 
-def as_stage(make: MakeRows) -> Stage:
-    """What makes rows, for `mapInArrow`."""
-    return lambda batches: (make(batch) for batch in batches)
-
-
 def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
     """Rows of compound_events out of outcomes that Spark has."""
     declared = declared_schema(pipeline, COMPOUNDS)
-    return outcomes.mapInArrow(as_stage(compound_maker(pipeline, batch_id, to_arrow_schema(declared))), declared)
-
-
-def open_rows(outcomes: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Rows of open_events out of outcomes that Spark has."""
-    declared = declared_schema(pipeline, OPEN)
-    return outcomes.mapInArrow(as_stage(open_maker(pipeline, to_arrow_schema(declared))), declared)
-
-
-def rejected_rows(warehouse: Warehouse, refused: DataFrame, planned: LedgerRow, landed_in: set[int]) -> DataFrame:
-    """Rows of rejected_events: the batch's messages with a problem, and the duplicates and late ones with their bytes.
-
-    `refused`: these (`REFUSED`); `landed_in`: the batches that landed them; only these are searched for the bytes.
-    """
-    pipeline, batch_id = planned.pipeline, planned.batch_id
-
-    def landed(batch_ids: Iterable[int]) -> DataFrame:
-        return reduce(DataFrame.unionAll, (warehouse.read_batches(raw_table(side), batch_ids) for side in pipeline.sides))
-
-    rows = landed([batch_id]).where(F.col("problem").isNotNull()).withColumn("reason", F.col("problem"))
-    if landed_in:
-        reasons = refused.select(*_PLACE, "reason")
-        rows = rows.unionByName(landed(landed_in).join(F.broadcast(reasons), list(_PLACE)), allowMissingColumns=True)
-    columns = [field.name for field in declared_schema(pipeline, REJECTED).fields if field.name != "batch_id"]
-    return rows.select(*columns, F.lit(batch_id).cast("bigint").alias("batch_id"))
+    make = compound_maker(pipeline, batch_id, to_arrow_schema(declared))
+    return outcomes.mapInArrow(lambda batches: (make(batch, None) for batch in batches), declared)

@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.pairing.outcomes import outcome_batches, outcome_schema
 from spark_jobs.pairing.rules import Rules, event_schema
-from spark_jobs.stages import Stage
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000
@@ -31,7 +30,12 @@ _BYTES_AT_ONCE = 64_000_000
 def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
     """The outcomes (`outcome_schema`) of events (`event_schema`), each key whole; about `expected` of them."""
     together = by_key(events, rules.key, expected)
-    return together.mapInArrow(decider(rules), from_arrow_schema(outcome_schema(rules.key)))
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for outcomes, _ in decided_keys(batches, rules):
+            yield outcomes
+
+    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.key)))
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
@@ -54,17 +58,26 @@ def _unpacked(packed: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
-def decider(rules: Rules) -> Stage:
-    """A stage from what `by_key` gives a task to outcomes (`outcome_schema`)."""
+def decided_keys(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[tuple[pa.RecordBatch, pa.Table | None]]:
+    """What `by_key` gives a task, as outcomes (`outcome_schema`) and, beside each batch of them, what of its keys consumers know already:
+    `pair_id` and `revision`, None where there is nothing.
+    """
+    schema = event_schema(rules.key)
+    for together in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+        events, revisions = _without_revisions(together)
+        for outcomes in outcome_batches(_unpacked(events, schema), rules):
+            yield outcomes, revisions
+        # The next ones are read while these names would still keep these.
+        del together, events
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = event_schema(rules.key)
-        for events in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
-            yield from outcome_batches(_unpacked(events, schema), rules)
-            # The next ones are read while this name would still keep these.
-            del events
 
-    return run
+def _without_revisions(together: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """The events, and the rows of `known_revisions` among them: those without a timestamp."""
+    if not together["ts"].null_count:
+        return together, None
+    is_event = pc.is_valid(together["ts"])
+    known = together.filter(pc.invert(is_event))
+    return together.filter(is_event), pa.table({"pair_id": known["payload"], "revision": known["offset"]})
 
 
 def complete_keys(

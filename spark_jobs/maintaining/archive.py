@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.local_machine import CODEC
+from include.store import warehouse_store
 from spark_jobs.fault_points import fault_point
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.removal import rows_of_batches
 from spark_jobs.storage.tables import Warehouse
 
 
@@ -35,12 +35,12 @@ class Archive(NamedTuple):
         given, name = warehouse.pipeline.maintenance.archive, warehouse.pipeline.name
         if given is None:
             return None
-        folder, tables = Path(given), Path(warehouse.root) / name
+        folder, tables = Path(given), warehouse_store(warehouse.root).folder
         if not folder.is_dir():
             raise NeedsOperator(
                 f"the archive {folder} is no folder: mount it or make it, or set maintenance.archive to another one; nothing was deleted"
             )
-        if folder.resolve().is_relative_to(tables.resolve()):
+        if tables is not None and folder.resolve().is_relative_to((tables / name).resolve()):
             raise NeedsOperator(
                 f"the archive {folder} lies among the tables of pipeline {name}, which are vacuumed: set maintenance.archive to a folder "
                 "elsewhere; nothing was deleted"
@@ -59,12 +59,7 @@ class Archive(NamedTuple):
         Raises JobProblem where they cannot be written, BrokenInvariant if others come back.
         """
         with warehouse.at_work_on(table):
-            found = rows_of_batches(warehouse.path(table), "batch_id", first, last)
-        if found is None:
-            raise NeedsOperator(
-                f"rows of {warehouse.path(table)} cannot be archived: only those of a warehouse in a folder can; leave "
-                "maintenance.archive out; nothing was deleted"
-            )
+            found = warehouse.pieces(table, first, last)
         folder = self.folder / table
         file = folder / f"batches-{first:010d}-{last:010d}.parquet"
         draft = file.with_suffix(".draft")

@@ -1,59 +1,147 @@
-"""The files of one table: small ones put together, old ones deleted, the log cut. Only SQL, so on any Spark and file system."""
+"""The files of one table: small ones put together, old ones deleted, the log cut; all by delta-rs, on any store."""
 
 from __future__ import annotations
 
-from spark_jobs.fault_points import fault_point
-from spark_jobs.storage.tables import CHECKPOINT_EVERY, Warehouse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_jobs.fault_points import fault_point
+from spark_jobs.storage.delta_log import all_files, changed, dataset, holding
+from spark_jobs.storage.reading import DataFile
+from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile, worth_row_groups
+from spark_jobs.storage.tables import Warehouse
+
+_T = TypeVar("_T")
 _MB = 1024 * 1024
-_NEVER = "1000000000"
-# Files that are smaller are put together, up to so much: what was put together once is seldom rewritten.
-MAINTENANCE_SETTINGS = {
-    "spark.databricks.delta.optimize.minFileSize": str(32 * _MB),
-    "spark.databricks.delta.optimize.maxFileSize": str(128 * _MB),
-    # By default VACUUM starts 10,000 tasks to list a folder.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-}
+# Smaller files are put together, up to so much: what was put together once is seldom rewritten.
+_FULL_SIZE = 64 * _MB
+_HOUR_MS = 3_600_000
+_TRIES = 20
+_LOG_RETENTION = "delta.logRetentionDuration"
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class _Together(NamedTuple):
+    """Small files, and the new one with the same rows."""
+
+    files: list[DataFile]
+    new: NewFile
 
 
 def compact(warehouse: Warehouse, table: str) -> int:
-    """Puts the small files together; gives how many there were. The rows stay the same, and so does what stands in the ledger."""
+    """Puts the small files together; returns how many there were. The rows stay the same, and so does what stands in the ledger.
+
+    Not by delta-rs's own way: of two that put the same files together at once it lets both win, and every row is there twice.
+    """
     fault_point("before_compacted")
+    place = warehouse.place_for_files(table)
     with warehouse.at_work_on(table):
-        done = warehouse.spark.sql(f"OPTIMIZE {warehouse.sql_name(table)}").select("metrics.numFilesRemoved").collect()
+        with suppress(CommitFailedError), holding(place.store) as known:
+            groups = list(_small_files(known))
+        found = [_Together(files, new) for files in groups if (new := _written(place, files))]
+    removed = _on_the_newest(warehouse, table, lambda known: _replaced(known, found)) if found else 0
     fault_point("after_compacted")
-    return sum(row[0] for row in done)
+    return removed
 
 
-def keep(warehouse: Warehouse, table: str, kept_ms: int, needed_ms: int = 0) -> None:
-    """Deletes the files that left the table longer ago than `kept_ms`, or `needed_ms` if that is longer, and sets how long its log is kept."""
-    longest = max(kept_ms, needed_ms)
-    fault_point("before_vacuumed")
-    # Not by RETAIN, which Delta does not heed any more.
-    kept = {"delta.logRetentionDuration": _interval(longest), "delta.deletedFileRetentionDuration": _interval(longest)}
-    _set(warehouse, table, {**kept, "delta.checkpointInterval": _NEVER})
+def _small_files(known: DeltaTable) -> Iterator[list[DataFile]]:
+    """Two or more at a time that are not larger than a full one, neighbours by their batches."""
+    files = pa.table(known.get_add_actions(flatten=True)).to_pylist()
+    waiting: list[DataFile] = []
+    for file in sorted(files, key=lambda file: (file.get("min.batch_id") or 0, file["modification_time"])):
+        size = file["size_bytes"]
+        if size >= _FULL_SIZE:
+            continue
+        if waiting and sum(each.size for each in waiting) + size > _FULL_SIZE:
+            if len(waiting) > 1:
+                yield waiting
+            waiting = []
+        waiting.append(DataFile(unquote(file["path"]), size, file["num_records"] or 0))
+    if len(waiting) > 1:
+        yield waiting
+
+
+def _written(place: FilePlace, files: list[DataFile]) -> NewFile | None:
+    pieces = dataset(place.store, place.schema, files).to_batches(batch_readahead=1, fragment_readahead=1)
+    with FileWriter(place.store) as writer:
+        for rows in worth_row_groups(pieces):
+            writer.write(rows)
+        return writer.finish()
+
+
+def _replaced(known: DeltaTable, found: list[_Together]) -> int:
+    """Makes one commit of it, on exactly this version; gives how many files go. Where one has gone meanwhile, its neighbours stay."""
+    there = {file.name for file in all_files(known)}
+    valid = [each for each in found if there.issuperset(file.name for file in each.files)]
+    if not valid:
+        return 0
+    now, going = time.time_ns() // 1_000_000, [file for each in valid for file in each.files]
+    # No row changes: whoever follows the table need not look at them again.
+    known.create_write_transaction(
+        [
+            *(RemoveAction(file.name, False, now, file.size) for file in going),
+            *(AddAction(each.new.name, each.new.size, {}, now, False, each.new.stats) for each in valid),
+        ],
+        "append",
+        known.schema(),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": "compaction"}, max_commit_retries=0),
+        post_commithook_properties=_NO_HOOKS,
+    )
+    return len(going)
+
+
+def _on_the_newest(warehouse: Warehouse, table: str, change: Callable[[DeltaTable], _T]) -> _T:
+    """What the change answers. Where another writer was faster, what it left is looked at anew."""
+    store = warehouse.store(table)
     with warehouse.at_work_on(table):
-        warehouse.spark.sql(f"VACUUM {warehouse.sql_name(table)}").collect()
+        for _ in range(_TRIES - 1):
+            with suppress(CommitFailedError), holding(store) as known:
+                changed(store)
+                return change(known)
+        with holding(store) as known:
+            changed(store)
+            return change(known)
+
+
+def keep(warehouse: Warehouse, table: str, kept_ms: int) -> None:
+    """Deletes the files that left the table longer ago than `kept_ms`, and those as old that no commit ever named."""
+    fault_point("before_vacuumed")
+    with warehouse.at_work_on(table), holding(warehouse.store(table)) as known:
+        hours = -(-kept_ms // _HOUR_MS)
+        known.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True, post_commithook_properties=_NO_HOOKS)
     fault_point("after_vacuumed")
 
 
-def checkpoint(warehouse: Warehouse, table: str, cut_log: bool) -> None:
-    """Makes a checkpoint; `cut_log`: and deletes what is too old of the log, as `keep` has set. Other writers never delete any of it.
-
-    Delta has no command for either: it makes a checkpoint after a commit whose number the interval divides, and then deletes the log up to
-    the last checkpoint before which all is too old. That must not be the one that follows the version in use: hence the commit of `keep` makes none.
-    """
+def checkpoint(warehouse: Warehouse, table: str, kept_ms: int | None) -> None:
+    """Makes a checkpoint, and deletes what is older than `kept_ms` of the log before it; None: nothing. Nobody else ever deletes any of it."""
     fault_point("before_checkpoint")
-    _set(warehouse, table, {"delta.checkpointInterval": "1", "delta.enableExpiredLogCleanup": str(cut_log).lower()})
-    _set(warehouse, table, {"delta.checkpointInterval": CHECKPOINT_EVERY, "delta.enableExpiredLogCleanup": "false"})
+    _on_the_newest(warehouse, table, lambda known: _cut(known, kept_ms))
     fault_point("after_checkpoint")
 
 
-def _set(warehouse: Warehouse, table: str, properties: dict[str, str]) -> None:
-    told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    with warehouse.at_work_on(table):
-        warehouse.spark.sql(f"ALTER TABLE {warehouse.sql_name(table)} SET TBLPROPERTIES ({told})").collect()
+def _cut(known: DeltaTable, kept_ms: int | None) -> None:
+    if kept_ms is not None:
+        _keep_log(known, kept_ms)
+    known.create_checkpoint()
+    if kept_ms is not None:
+        known.cleanup_metadata()
 
 
-def _interval(milliseconds: int) -> str:
-    return f"interval {-(-milliseconds // 1000)} seconds"
+def _keep_log(known: DeltaTable, kept_ms: int) -> None:
+    wanted = f"interval {-(-kept_ms // 1000)} seconds"
+    # Each change is a commit.
+    if known.metadata().configuration.get(_LOG_RETENTION) != wanted:
+        known.alter.set_table_properties(
+            {_LOG_RETENTION: wanted},
+            commit_properties=CommitProperties(max_commit_retries=0),
+            post_commithook_properties=_NO_HOOKS,
+        )
+        known.update_incremental()

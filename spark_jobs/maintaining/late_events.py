@@ -52,8 +52,8 @@ def _takes_in(replay: LedgerRow, left: Left) -> bool:
 def _by_minute(warehouse: Warehouse, batch_ids: list[int]) -> list[Left]:
     """rejected_events has no event times, so the raw rows are asked: of one batch they are of the same."""
     place = ["topic", "partition", "offset", "batch_id"]
-    raw = [warehouse.read_batches(raw_table(side), batch_ids).select(*place, "ts") for side in warehouse.pipeline.sides]
-    late = warehouse.read_batches(REJECTED, batch_ids).where(F.col("reason") == str(Reason.LATE)).select(*place)
+    raw = [warehouse.read(raw_table(side), [*place, "ts"], batches=batch_ids) for side in warehouse.pipeline.sides]
+    late = warehouse.read(REJECTED, place, batches=batch_ids, where=lambda column: column("reason") == str(Reason.LATE))
     minutes = (
         reduce(DataFrame.unionAll, raw).join(late, place, "left_semi").groupBy("batch_id", F.floor(F.col("ts") / _MINUTE))
     )

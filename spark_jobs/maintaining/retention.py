@@ -126,9 +126,9 @@ def _bound(warehouse: Warehouse, seen: Seen, part: Part) -> int:
     """The last batch that may go as far as other tables are concerned."""
     others = [each.step for each in parts(warehouse.pipeline) if each.step != REMOVED_LEDGER]
     if part.step == REMOVED_RAW:
-        waiting = warehouse.read(OPEN).agg(F.min("batch_id")).first()
+        oldest = warehouse.oldest_batch(OPEN)
         # An event that is open may yet be rejected, with its bytes, which are nowhere else.
-        return min(seen.until, waiting[0] - 1) if waiting and waiting[0] is not None else seen.until
+        return seen.until if oldest is None else min(seen.until, oldest - 1)
     if part.step == REMOVED_LEDGER:
         # Its rows explain those that are left, and a report compares with as many batches as the setting says.
         compared = seen.reported + 1 - warehouse.pipeline.quality.history_batches
@@ -146,7 +146,7 @@ def _counted(warehouse: Warehouse, part: Part, seen: Seen, done: int, until: int
     else:
         mine = {row.batch_id for row in standing(seen.rows) if row.kind == LIVE and done < row.batch_id <= until}
         counts = [row.counts["landed"] for row in seen.rows if row.step == LANDED and row.batch_id in mine]
-    found, what = _rows(warehouse, part, done, until).count(), " and ".join(part.tables)
+    found, what = _rows(warehouse, part, ["batch_id"], done, until).count(), " and ".join(part.tables)
     if found != sum(counts):
         raise BrokenInvariant(
             f"rows of the batches {done + 1} to {until} are not removed from {what}: there are {found} of them, the ledger counts "
@@ -155,14 +155,14 @@ def _counted(warehouse: Warehouse, part: Part, seen: Seen, done: int, until: int
     return found
 
 
-def _rows(warehouse: Warehouse, part: Part, after: int, until: int) -> DataFrame:
-    tables = [warehouse.read(table) for table in part.tables]
-    return reduce(DataFrame.unionAll, tables).where((F.col("batch_id") > after) & (F.col("batch_id") <= until))
+def _rows(warehouse: Warehouse, part: Part, columns: list[str], after: int, until: int) -> DataFrame:
+    batches = range(after + 1, until + 1)
+    return reduce(DataFrame.unionAll, (warehouse.read(table, columns, batches=batches) for table in part.tables))
 
 
 def _times(warehouse: Warehouse, part: Part, last: LedgerRow | None, done: int, until: int) -> Counts:
     """Up to which event time, inclusive, accepted events ever went."""
-    accepted = _rows(warehouse, part, done, until).where(F.col("problem").isNull())
+    accepted = _rows(warehouse, part, ["ts", "problem"], done, until).where(F.col("problem").isNull())
     row = accepted.agg(F.max("ts").alias("until")).collect()[0]
     known = [at for at in (last.counts.get(REMOVED_UNTIL) if last else None, row["until"]) if at is not None]
     return {REMOVED_UNTIL: max(known)} if known else {}

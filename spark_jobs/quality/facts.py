@@ -23,6 +23,10 @@ HOUR_MS = MS_PER_UNIT["h"]
 # Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
 ELSEWHERE = -1
+_OF_COMPOUNDS = (
+    *("batch_id", "pair_id", "revision", "op", "kind", "ts"),
+    *(f"{side}_{name}" for side in ("left", "right") for name in ("ts", "partition", "offset")),
+)
 
 
 class Counted(NamedTuple):
@@ -131,16 +135,19 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
     pipeline, mine = warehouse.pipeline, range(first, last + 1)
     tables = []
     for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-        raw = warehouse.read_batches(raw_table(side), mine)
+        raw = warehouse.read(
+            raw_table(side), ["problem", "partition", "offset", "record_timestamp", "batch_id"], batches=mine
+        )
         problem = F.coalesce("problem", F.lit("accepted"))
         partition = F.col("partition").cast("bigint")
         tables.append(
             facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark(), at=F.col("record_timestamp"))
         )
-    rejected = warehouse.read_batches(REJECTED, mine)
+    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=mine)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
     tables.append(facts(rejected, whose, F.col("reason"), mark=place_mark()))
-    return [*tables, _compounds(warehouse.read_batches(COMPOUNDS, range(sent_from, last + 1)), around)]
+    compounds = warehouse.read(COMPOUNDS, _OF_COMPOUNDS, batches=range(sent_from, last + 1))
+    return [*tables, _compounds(compounds, around)]
 
 
 def _compounds(rows: DataFrame, around: int) -> DataFrame:
@@ -165,7 +172,8 @@ def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]
     """The open events at these versions of the table, which take the place of the batch_id."""
     tables = []
     for version in sorted(set(versions)):
-        rows, at = warehouse.read_at(OPEN, version), F.lit(version).cast("bigint")
+        rows = warehouse.read(OPEN, ["side", "partition", "offset"], version=version)
+        at = F.lit(version).cast("bigint")
         whose = F.concat(F.lit("open_"), "side")
         tables.append(facts(rows, whose, F.lit("open"), at, mark=place_mark()))
     return tables

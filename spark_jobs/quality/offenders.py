@@ -37,8 +37,15 @@ def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender
     one more than is shown tells that there are more. One Spark job.
     """
     mine = range(first, last + 1)
-    rejected = _mine(warehouse.read_batches(REJECTED, mine), F.col("reason"), F.col("record_timestamp"), *_SOURCE)
-    compounds = warehouse.read_batches(COMPOUNDS, mine).where((F.col("kind") != "pair") & (F.col("op") == "upsert"))
+    refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
+    rejected = _mine(refused, F.col("reason"), F.col("record_timestamp"), *_SOURCE)
+    sides = [f"{side}_{name}" for side in ("left", "right") for name in _SOURCE]
+    compounds = warehouse.read(
+        COMPOUNDS,
+        ["batch_id", "kind", "ts", *sides],
+        batches=mine,
+        where=lambda column: (column("kind") != "pair") & (column("op") == "upsert"),
+    )
     sources = [F.coalesce(f"left_{name}", f"right_{name}") for name in _SOURCE]
     alone = _mine(compounds, F.col("kind"), F.col("ts"), *sources)
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)

@@ -65,7 +65,8 @@ def _ids(looked: Looked) -> list[int]:
 
 
 def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
-    return warehouse.read_batches(COMPOUNDS, batch_ids).where(F.col("kind").isin(*ORPHANS))
+    columns = [*warehouse.pipeline.key, "kind", "ts", "batch_id"]
+    return warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
 
 
 def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
@@ -99,11 +100,13 @@ def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[Data
     if not ids:
         return []
     place = ["topic", "partition", "offset"]
-    late = warehouse.read_batches(REJECTED, ids).where(F.col("reason") == str(Reason.LATE))
-    late = F.broadcast(late.select(*place))
+    late = F.broadcast(
+        warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
+    )
     found = []
     for number, side in enumerate(pipeline.sides):
-        raw = warehouse.read_batches(raw_table(side), ids).join(late, place, "left_semi")
+        rows = warehouse.read(raw_table(side), [*place, *pipeline.key, "ts", "batch_id"], batches=ids)
+        raw = rows.join(late, place, "left_semi")
         said = {_IS_LEFT: F.lit(number == 0), _AT: F.col("ts"), _LATE: F.lit(True), _MINE: F.lit(True)}
         found.append(raw.select(*pipeline.key, *(value.alias(name) for name, value in said.items()), "batch_id"))
     return found

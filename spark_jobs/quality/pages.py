@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from pathlib import Path
+
+import obstore
 
 from include.page_theme import THEME
 from include.secret_values import without_secrets
+from include.store import Store, read_text, write_text
 from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.expectations_page import standing_alone
@@ -20,67 +22,59 @@ from spark_jobs.quality.suite import INFO, Judged, Verdict
 from spark_jobs.replaying.window import window_of
 from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
+_OF_BATCH = re.compile(r"batch-(\d+)\.html")
+# Holds the number of the batch whose page is the index: a list of all pages would take as many requests as there are thousands.
+_NEWEST = "newest.txt"
 
-def write_pages(folder: Path, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> Path:
-    """Writes `batch-<id>.html`, with `details` (HTML) at its end, its Great Expectations page, and the details for the trend page; gives
-    the first.
+
+def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> str:
+    """Writes `batch-<id>.html`, with `details` (HTML) at its end, its Great Expectations page, and the details for the trend page; returns
+    where the first is.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"batch-{row.batch_id}"
     batch = f"{row.pipeline.name}: batch {row.batch_id}"
     said = notices_html(notices(row.pipeline, metrics))
-    write_text(folder / f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html", said))
+    write_text(pages, f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html", said))
     # A batch that was given up may have no page.
-    page = _batch_page(row, metrics, verdict, said, older=(folder / f"batch-{row.batch_id - 1}.html").exists())
-    write_text(folder / f"{name}.js", details_script(row.batch_id, details))
-    write_text(folder / f"{name}.html", page.replace("</body>", f"{details}</body>"))
-    return folder / f"{name}.html"
+    page = _batch_page(row, metrics, verdict, said, older=read_text(pages, f"batch-{row.batch_id - 1}.html") is not None)
+    write_text(pages, f"{name}.js", details_script(row.batch_id, details))
+    write_text(pages, f"{name}.html", page.replace("</body>", f"{details}</body>"))
+    return pages.at(f"{name}.html").uri
 
 
-def write_index(folder: Path) -> None:
-    """Makes the newest batch's page the `index.html`: not that of the last report, which may have stood still while others went on."""
-    write_text(folder / "index.html", max(folder.glob("batch-*.html"), key=_batch_of).read_text(encoding="utf-8"))
+def write_index(pages: Store, batch_id: int) -> None:
+    """Makes the page of this batch the `index.html` if it is the newest: not that of the last report, which may have stood still while
+    others went on.
+    """
+    known = read_text(pages, _NEWEST)
+    newest = max(batch_id, int(known) if known and known.isdigit() else 0)
+    if (text := read_text(pages, f"batch-{newest}.html")) is not None:
+        write_text(pages, "index.html", text)
+        write_text(pages, _NEWEST, str(newest))
 
 
-def prune_pages(folder: Path, keep: int) -> None:
+def prune_pages(pages: Store, keep: int) -> None:
     """Deletes the files of all batches but the newest `keep`, by batch_id, and the notes of runs that are older than these: of the newest
     no file goes, whenever it was written.
     """
-    oldest = max(map(_batch_of, folder.glob("batch-*.html"))) - keep + 1
-    gone = [
-        file
-        for file in folder.glob("batch-*")
-        if (found := re.match(r"batch-(\d+)\b", file.name)) and int(found[1]) < oldest
-    ]
+    files = obstore.list(pages.client).collect()
+    batches = [int(found[1]) for file in files if (found := _OF_BATCH.fullmatch(file["path"]))]
+    oldest = max(batches, default=0) - keep + 1
+    gone = [file for file in files if (found := re.match(r"batch-(\d+)\b", file["path"])) and int(found[1]) < oldest]
     if gone:
-        before = max(file.stat().st_mtime for file in gone)
-        gone += [note for note in folder.glob("runs/*.json") if note.stat().st_mtime <= before]
-    for file in gone:
-        file.unlink(missing_ok=True)
+        before = max(file["last_modified"] for file in gone)
+        gone += [file for file in files if file["path"].startswith("runs/") and file["last_modified"] <= before]
+        obstore.delete(pages.client, [file["path"] for file in gone])
 
 
-def write_unjudged(folder: Path, pipeline: str, batch_id: int, error: Exception) -> None:
+def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception) -> None:
     """Writes `batch-<id>.html` for a batch whose report could not be made; the next report writes over it."""
-    folder.mkdir(parents=True, exist_ok=True)
     title, told = f"{pipeline}: batch {batch_id}", without_secrets(" ".join(str(error).split()))[:1000]
     body = f"""<h1>{html.escape(title)} <span class="critical">not judged</span></h1>
 <p>The report could not be made; the batch, and others since the last report, have still to be judged. The next report does it.</p>
 <p>{html.escape(f"{type(error).__name__}: {told}")}</p>
 """
-    write_text(folder / f"batch-{batch_id}.html", _document(title, body))
-
-
-def _batch_of(page: Path) -> int:
-    """The batch of a page, -1 for the page of its expectations."""
-    found = re.fullmatch(r"batch-(\d+)", page.stem)
-    return int(found[1]) if found else -1
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that others may be reading: they see the old one or the new one, never half of one."""
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    write_text(pages, f"batch-{batch_id}.html", _document(title, body))
 
 
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pyspark.sql import functions as F
 
 from spark_jobs.broker.cleanup import cleanup_of
+from spark_jobs.broker.message_rows import message_columns
 from spark_jobs.broker.offsets import TopicsNow, ask_broker
 from spark_jobs.broker.records import Span, read_records
 from spark_jobs.broker.settings import kafka_settings
@@ -53,7 +54,7 @@ def _by_compaction(warehouse: Warehouse, wanted: Due, topics: TopicsNow) -> dict
     records = read_records(spark, spans, False, ["partition", "offset", "key", "value", "headers"])
     slots = [(row.batch_id, row.counts["slots"]) for row in wanted.published]
     published = spark.createDataFrame(slots, "batch_id BIGINT, slots BIGINT")
-    compounds = warehouse.read_batches(COMPOUNDS, wanted.batch_ids)
+    compounds = warehouse.read(COMPOUNDS, message_columns(pipeline), batches=wanted.batch_ids)
     rows = by_compound(expected_messages(compounds, pipeline, published), records)
     rows = with_replaced(rows.withColumn("due", F.col("compounds") > 0))
     ends = spark.createDataFrame(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from include.store import Store, read_text
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence_words import WARNING, notices
 from spark_jobs.storage.ledger import (
@@ -46,7 +46,7 @@ class Reported(NamedTuple):
 class Trend:
     """Columns of equal length, by batch_id: `batch`, `at` (W, epoch seconds), `kind`, `state`, `settings` (which of the config
     hashes), `to` (a rewind's target), `said` (what began or ended with it, in words), and one of each metric, null where a batch has none. `now`: what
-    the newest live batch warns of.
+    the newest live batch warns of. `removed`: the last batch that is missing because it was removed for its age; 0 if none is.
     """
 
     def __init__(self, pipeline: str) -> None:
@@ -55,12 +55,14 @@ class Trend:
         self.values: dict[str, list[float | None]] = {}
         self.settings: list[str] = []
         self.now: list[str] = []
+        self.removed = 0
 
     @classmethod
-    def load(cls, folder: Path, pipeline: str) -> Trend | None:
-        """What the file in the folder says; None if there is none, or none of this form."""
+    def load(cls, pages: Store, pipeline: str) -> Trend | None:
+        """What the file among the pages says; None if there is none, or none of this form."""
         try:
-            text = (folder / FILE).read_text(encoding="utf-8")
+            if (text := read_text(pages, FILE)) is None:
+                return None
             found = json.loads(text.removeprefix(_BEGIN).removesuffix(_END))
             trend = cls(pipeline)
             if (found["format"], found["pipeline"]) != (_FORMAT, pipeline):
@@ -68,7 +70,9 @@ class Trend:
             trend.columns = {name: list(found[name]) for name in _COLUMNS}
             trend.values = {name: list(each) for name, each in found["values"].items()}
             trend.settings, trend.now = list(found["hashes"]), list(found["now"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            # Files of before have none.
+            trend.removed = int(found.get("removed", 0))
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         lengths = {len(column) for column in (*trend.columns.values(), *trend.values.values())}
         return trend if len(lengths) == 1 else None
@@ -116,7 +120,13 @@ class Trend:
 
     def text(self) -> str:
         """What is in the file."""
-        head = {"format": _FORMAT, "pipeline": self.pipeline, "hashes": self.settings, "now": self.now}
+        head = {
+            "format": _FORMAT,
+            "pipeline": self.pipeline,
+            "hashes": self.settings,
+            "now": self.now,
+            "removed": self.removed,
+        }
         return _BEGIN + json.dumps({**head, **self.columns, "values": self.values}, separators=(",", ":")) + _END
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-from include.warehouse_folder import pages_folder
+from include.store import Store, pages_store, read_text, write_text
 from spark_jobs.quality import openmetrics, trend_page
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import Metrics
-from spark_jobs.quality.pages import write_text
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
-from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.storage.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
 from spark_jobs.storage.tables import METRICS, Warehouse
 
 
@@ -22,8 +20,14 @@ def add_to_trend(
 ) -> None:
     """Called by the report that began at `started`, with the ledger rows by step, metrics and verdict of successive batches."""
     reported = [Reported(_with_report(rows, started), metrics, _state_of(verdict)) for rows, metrics, verdict in batches]
-    folder, first = pages_folder(warehouse.root, warehouse.pipeline.name), batches[0][0][PAIRED].batch_id
-    write_trend(folder, warehouse.pipeline.name, reported, lambda: reported_before(warehouse, ledger, first))
+    pages, first = pages_store(warehouse.pipeline.name, warehouse.root), batches[0][0][PAIRED].batch_id
+    write_trend(
+        pages,
+        warehouse.pipeline.name,
+        reported,
+        lambda: reported_before(warehouse, ledger, first),
+        lambda: removed_through(ledger.removals(), REMOVED_LEDGER),
+    )
 
 
 def _with_report(rows: Steps, started: datetime) -> dict[str, LedgerRow]:
@@ -36,20 +40,27 @@ def _state_of(verdict: Verdict) -> int:
     return FAILED if verdict.failed else PASSED if all(judged.passed for judged in verdict.checks) else WARNED
 
 
-def write_trend(folder: Path, pipeline: str, batches: list[Reported], history: Callable[[], list[Reported]]) -> Trend:
-    """Adds the batches to the trend and writes its files. `history` gives all reported batches before them; it is called only if
-    there is no trend to add to.
+def write_trend(
+    pages: Store,
+    pipeline: str,
+    batches: list[Reported],
+    history: Callable[[], list[Reported]],
+    removed: Callable[[], int] = lambda: 0,
+) -> Trend:
+    """Adds the batches to the trend and writes its files. `history` gives all reported batches before them, `removed` the last one that was
+    removed for its age; they are called only if there is no trend to add to.
     """
-    trend = Trend.load(folder, pipeline)
+    trend = Trend.load(pages, pipeline)
     if trend is None:
         trend = Trend(pipeline)
         trend.add(history())
+        trend.removed = removed()
     trend.add(batches)
-    write_text(folder / FILE, trend.text())
-    write_text(folder / openmetrics.FILE, openmetrics.exposition(trend))
-    page, text = folder / trend_page.FILE, trend_page.page(pipeline)
-    if not page.exists() or page.read_text(encoding="utf-8") != text:
-        write_text(page, text)
+    write_text(pages, FILE, trend.text())
+    write_text(pages, openmetrics.FILE, openmetrics.exposition(trend))
+    text = trend_page.page(pipeline)
+    if read_text(pages, trend_page.FILE) != text:
+        write_text(pages, trend_page.FILE, text)
     return trend
 
 

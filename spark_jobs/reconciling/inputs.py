@@ -14,10 +14,12 @@ from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_
 PLACE = ("topic", "partition", "offset")
 
 
-def raw_rows(warehouse: Warehouse, horizon: int) -> DataFrame:
-    """The raw rows of both sides up to the horizon's batch, inclusive."""
-    tables = [warehouse.read(raw_table(side)) for side in warehouse.pipeline.sides]
-    return reduce(DataFrame.unionAll, tables).where(F.col("batch_id") <= horizon)
+def raw_rows(warehouse: Warehouse, after: int, horizon: int) -> DataFrame:
+    """The raw rows of both sides, of the batches after..horizon (exclusive, inclusive): what is compared of them."""
+    columns = [*PLACE, "key", "value", "problem", "batch_id"]
+    batches = range(after + 1, horizon + 1)
+    tables = [warehouse.read(raw_table(side), columns, batches=batches) for side in warehouse.pipeline.sides]
+    return reduce(DataFrame.unionAll, tables)
 
 
 def outcomes(
@@ -29,11 +31,13 @@ def outcomes(
     """
     others = ledger.where(F.col("kind") != LIVE).select("batch_id").distinct()
     # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind gives none.
+    columns = {
+        COMPOUNDS: ["batch_id", *(f"{side}_{name}" for side in ("left", "right") for name in PLACE)],
+        REJECTED: ["batch_id", *PLACE],
+    }
     compounds, rejected = (
-        warehouse.read(table)
-        .where((F.col("batch_id") > after) & (F.col("batch_id") <= horizon))
-        .join(others, "batch_id", "left_anti")
-        for table in (COMPOUNDS, REJECTED)
+        warehouse.read(table, names, batches=range(after + 1, horizon + 1)).join(others, "batch_id", "left_anti")
+        for table, names in columns.items()
     )
     sides = [
         compounds.where(F.col(f"{side}_offset").isNotNull() & ~void).select(
@@ -41,7 +45,7 @@ def outcomes(
         )
         for side in ("left", "right")
     ]
-    waiting = warehouse.read(OPEN, open_version).select(*PLACE, F.lit(OPEN).alias("source"))
+    waiting = warehouse.read(OPEN, PLACE, version=open_version).select(*PLACE, F.lit(OPEN).alias("source"))
     return reduce(DataFrame.unionAll, [*sides, rejected.select(*PLACE, F.lit(REJECTED).alias("source")), waiting])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -27,8 +29,12 @@ _HISTORY = ("revision", "op", "batch_id")
 def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """`pair_id` and `now`, its last row: of all compounds that are or ever were in the interval, and of others around it."""
     window, reach = window_of(planned), planned.counts[REACH]
-    around = (F.col("ts") >= window.start - reach) & (F.col("ts") < window.end + reach)
-    rows = warehouse.read(COMPOUNDS).where((F.col("batch_id") < planned.batch_id) & around)
+
+    def around(column: Callable[[str], Any]) -> Any:
+        near = (column("ts") >= window.start - reach) & (column("ts") < window.end + reach)
+        return near & (column("batch_id") < planned.batch_id)
+
+    rows = warehouse.read(COMPOUNDS, where=around)
     return rows.groupBy("pair_id").agg(F.max_by(F.struct(*rows.columns), "revision").alias("now"))
 
 
@@ -61,7 +67,9 @@ def compared(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataF
 def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
     """Raises NeedsOperator if not all events of the interval's compounds are decided for good, or some are gone."""
     pipeline, window = planned.pipeline, window_of(planned)
-    events = _events(outcomes, known, warehouse.read(OPEN, planned.versions[OPEN]), planned)
+    events = _events(
+        outcomes, known, warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN]), planned
+    )
     mine = F.col(_PUBLISHED) | window.has(F.col("ts")) | window.has(F.col(_COMPOUND_TS))
     still = F.col("is_open") & F.coalesce(mine, F.lit(False))
     by_key = events.groupBy(*pipeline.key).agg(

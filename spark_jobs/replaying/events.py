@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import reduce
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
@@ -29,12 +29,13 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
     - to where no session with an event of a compound of the interval can go on any more.
     """
     pipeline, window, reach = planned.pipeline, window_of(planned), planned.counts[REACH]
-    ts = F.col("ts")
 
-    def landed_before(wanted: Column) -> DataFrame:
-        return accepted_events(warehouse, pipeline, (F.col("batch_id") < planned.batch_id) & wanted)
+    def landed_before(span: Window) -> DataFrame:
+        return accepted_events(
+            warehouse, pipeline, lambda column: (column("batch_id") < planned.batch_id) & span.has(column("ts"))
+        )
 
-    keys = landed_before(window.has(ts)).select(*pipeline.key).distinct()
+    keys = landed_before(window).select(*pipeline.key).distinct()
     until = window.end + 2 * reach
     span = reach + pipeline.gap_ms + 1
     first = window.start - span
@@ -42,7 +43,7 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
 
         def kept(low: int, high: int, of_keys: DataFrame) -> DataFrame:
             events = (
-                landed_before(Window(low, high).has(ts))
+                landed_before(Window(low, high))
                 .join(of_keys, list(pipeline.key), "left_semi")
                 .persist(StorageLevel.DISK_ONLY)
             )

@@ -85,7 +85,7 @@ def is_due(window: Window, last: LedgerRow, first_open: int | None, after_ms: in
 
 def first_open(warehouse: Warehouse, last: LedgerRow) -> int | None:
     """The smallest timestamp of the events that the batch has left open."""
-    found = warehouse.read(OPEN, last.versions[OPEN]).agg(F.min("ts")).first()
+    found = warehouse.read(OPEN, ["ts"], version=last.versions[OPEN]).agg(F.min("ts")).first()
     return None if found is None else found[0]
 
 
@@ -112,8 +112,10 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
         if edges[0] is None:
             return []
         # Far enough to see the gap before the earliest session, and the one after the last.
-        around = F.col("ts").between(edges[0] - reach - pipeline.gap_ms, edges[1] + reach + pipeline.gap_ms)
-        events = accepted_events(warehouse, pipeline, around & (F.col("batch_id") <= last_batch))
+        around = Window(edges[0] - reach - pipeline.gap_ms, edges[1] + reach + pipeline.gap_ms + 1)
+        events = accepted_events(
+            warehouse, pipeline, lambda column: around.has(column("ts")) & (column("batch_id") <= last_batch)
+        )
         place, key = ["side", "partition", "offset"], list(pipeline.key)
         marked = events.join(late.select(*key).distinct(), key, "left_semi").join(
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"
@@ -130,11 +132,11 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
 
 def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
     """Late events are new ones, so the batch that rejected them has landed them, too."""
-    of_batch = F.col("batch_id") == batch_id
     topics = F.when(F.col("topic") == warehouse.pipeline.left.topic, 0).otherwise(1)
-    rejected = warehouse.read(REJECTED).where(of_batch & (F.col("reason") == str(Reason.LATE)))
+    place = ["topic", "partition", "offset"]
+    rejected = warehouse.read(REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.LATE))
     places = rejected.select(topics.alias("side"), "partition", "offset")
-    return accepted_events(warehouse, warehouse.pipeline, of_batch).join(places, places.columns, "left_semi")
+    return accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
 
 
 def _touched(marked: DataFrame, key: list[str], gap_ms: int, reach: int) -> DataFrame:

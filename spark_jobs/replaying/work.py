@@ -30,7 +30,7 @@ from spark_jobs.replaying.window import REACH, WINDOW_END, WINDOW_START
 from spark_jobs.rewinding.revisions import RETRACT, corrected, corrections
 from spark_jobs.session import expect_rows
 from spark_jobs.storage.agreement import table_versions
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import commit_frame
 from spark_jobs.storage.ledger import PAIRED, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, Warehouse
 
@@ -80,8 +80,8 @@ def write(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, found: Diffe
     """Appends the corrections and records them; gives the `paired` row, from which the next batch goes on as from the one before."""
     started, batch_id = datetime.now(UTC), planned.batch_id
     rows = corrections(found.rows.where(F.col("found") != UNCHANGED), batch_id)
-    commit(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
-    mine = warehouse.read(COMPOUNDS).where(F.col("batch_id") == batch_id)
+    commit_frame(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
+    mine = warehouse.read(COMPOUNDS, ["op", "revision"], batches=[batch_id])
     kind = F.when(F.col("op") == RETRACT, RETRACTED).when(F.col("revision") == 0, NEW).otherwise(CHANGED)
     written = {row["found"]: row["count"] for row in mine.groupBy(kind.alias("found")).count().collect()}
     if written != {name: number for name, number in found.counts.items() if number and name != UNCHANGED}:

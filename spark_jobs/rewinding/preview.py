@@ -64,7 +64,7 @@ def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
 
 def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
     """An event that is open again may be rejected, with its bytes, which only the raw tables have."""
-    waiting = warehouse.read(OPEN, target.open_version)
+    waiting = warehouse.read(OPEN, ["batch_id"], version=target.open_version)
     if gone := waiting.where(F.col("batch_id") <= target.removed).count():
         raise NeedsOperator(
             f"{gone} events that batch {target.to_batch} left open are no longer in the raw tables, whose rows were removed for their age up "
@@ -74,7 +74,8 @@ def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
 
 def _check_still_said(warehouse: Warehouse, target: Target) -> None:
     """What a compound said before can only be said again if its row is there: else a correction would take it back."""
-    rows = warehouse.read(COMPOUNDS).where(F.col("batch_id") <= target.last_paired)
+    columns = ["pair_id", "revision", "batch_id"]
+    rows = warehouse.read(COMPOUNDS, columns, where=lambda column: column("batch_id") <= target.last_paired)
     later = F.when(F.col("batch_id") > target.to_batch, F.col("revision"))
     each = rows.groupBy("pair_id").agg(F.min(later).alias("later"), F.min("revision").alias("oldest"))
     # Revisions are counted from 0, and without a gap.
@@ -89,12 +90,16 @@ def _check_still_said(warehouse: Warehouse, target: Target) -> None:
 def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
     changed = changed_since(warehouse, target.to_batch, target.last_paired)
     seen = F.when(F.col("now.batch_id") <= target.published, "published").otherwise("waiting")
-    later = F.col("batch_id") > target.to_batch
-    tables = [warehouse.read(table).where(later).select(F.lit(table).alias("what")) for table in appended_tables(warehouse)]
+
+    def after(table: str, batch_id: int, what: str) -> DataFrame:
+        rows = warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > batch_id)
+        return rows.select(F.lit(what).alias("what"))
+
+    tables = [after(table, target.to_batch, table) for table in appended_tables(warehouse)]
     tables += [
-        warehouse.read(OPEN).select(F.lit(OPEN).alias("what")),
+        after(OPEN, -1, OPEN),
         changed.select(seen.alias("what")),
-        warehouse.read(COMPOUNDS).where(F.col("batch_id") > target.last_paired).select(F.lit("unsent").alias("what")),
+        after(COMPOUNDS, target.last_paired, "unsent"),
     ]
     counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
     return {row["what"]: row["rows"] for row in counted}
@@ -102,8 +107,12 @@ def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
 
 def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple[int, int]]:
     """First and last offset that the raw tables have of the batches given up, both inclusive, by partition."""
-    raw = reduce(DataFrame.unionAll, (warehouse.read(raw_table(side)) for side in warehouse.pipeline.sides))
-    spans = raw.where(F.col("batch_id") > target.to_batch).groupBy("topic", "partition")
+    columns = ["topic", "partition", "offset"]
+    sides = (
+        warehouse.read(raw_table(side), columns, where=lambda column: column("batch_id") > target.to_batch)
+        for side in warehouse.pipeline.sides
+    )
+    spans = reduce(DataFrame.unionAll, sides).groupBy("topic", "partition")
     found = spans.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
     return {(row["topic"], row["partition"]): (row["first"], row["last"]) for row in found}
 

@@ -21,7 +21,7 @@ def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> Data
     """One row for each pair_id that the batches after `to_batch` wrote, up to `last_paired` (inclusive), and that a consumer must
     be corrected about. `now`: its last row; `then`: its last row up to `to_batch`, null if there is none or it was retracted.
     """
-    rows = warehouse.read(COMPOUNDS).where(F.col("batch_id") <= last_paired)
+    rows = warehouse.read(COMPOUNDS, where=lambda column: column("batch_id") <= last_paired)
     touched = rows.where(F.col("batch_id") > to_batch).select("pair_id").distinct()
     whole = F.struct(*rows.columns)
     before = F.when(F.col("batch_id") <= to_batch, F.col("revision"))
@@ -53,17 +53,6 @@ def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
     return picked.select(*(given.get(name, F.col("row").getField(name)).alias(name) for name in columns))
 
 
-def next_revisions(warehouse: Warehouse, compounds: DataFrame, counts: dict[str, int]) -> DataFrame:
-    """The compounds of a batch whose plan has these counts: one that was retracted by a rewind comes with its next revision."""
-    if CORRECTED_TO not in counts:
-        return compounds
-    known = warehouse.read(COMPOUNDS).where(F.col("batch_id").between(counts[CORRECTED_FROM], counts[CORRECTED_TO]))
-    last = known.groupBy("pair_id").agg(F.max("revision").alias("known"))
-    revised = compounds.join(last, "pair_id", "left")
-    revision = F.coalesce(F.col("known") + 1, F.col("revision")).alias("revision")
-    return revised.select(*(revision if name == "revision" else F.col(name) for name in compounds.columns))
-
-
 def carried(counts: dict[str, int]) -> dict[str, int]:
     """What the next step of a batch takes over from its plan."""
     return {name: counts[name] for name in (CORRECTED_FROM, CORRECTED_TO) if name in counts}
@@ -88,7 +77,7 @@ def still_to_come(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) 
     ends = {(at.topic, at.partition): at.end_offset for at in rewind.offsets}
     reached = {(at.topic, at.partition): at.until_offset for at in last.offsets}
     if all(reached.get(place, 0) >= end for place, end in ends.items()):
-        waiting = warehouse.read(OPEN, last.versions[OPEN])
+        waiting = warehouse.read(OPEN, ["topic", "partition", "offset"], version=last.versions[OPEN])
         if not waiting.where(_before(ends)).limit(1).count():
             return {}
     return carried(last.counts)

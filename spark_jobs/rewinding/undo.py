@@ -10,15 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.rewinding.revisions import RETRACT, changed_since, corrected, corrections
 from spark_jobs.storage.agreement import table_versions
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import EVERYTHING, Going, commit, commit_frame
 from spark_jobs.storage.ledger import PAIRED, TO_BATCH, Ledger, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, declared_schema, raw_table
-
-# How Spark and Delta say that a version's log or files were deleted.
-_GONE = ("DELTA_VERSION_NOT_FOUND", "DELTA_NO_RECREATABLE_HISTORY_FOUND", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND")
+from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, TableProblem, Warehouse, raw_table
 
 
 def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:
@@ -34,8 +31,7 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     last_paired = max((row.batch_id for row in later if row.step == PAIRED), default=0)
     taken_back = corrections(changed_since(warehouse, to_batch, last_paired), batch_id)
     # What a batch has written that was never paired has not been sent and never will be.
-    never_sent = f"batch_id > {last_paired}"
-    commit(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, "overwrite", never_sent)
+    commit_frame(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, Going(last_paired + 1, None))
     _put_back(warehouse, planned)
     counts = _counted(warehouse, planned)
     versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
@@ -48,14 +44,11 @@ def _put_back(warehouse: Warehouse, planned: LedgerRow) -> None:
     """Takes the void batches' rows out of the tables that are only appended to, and brings the open events of then back."""
     to_batch, batch_id = planned.counts[TO_BATCH], planned.batch_id
 
-    def empty_of_void(table: str) -> None:
-        nothing = warehouse.spark.createDataFrame([], declared_schema(warehouse.pipeline, table))
-        commit(warehouse, table, nothing, table, batch_id, "overwrite", f"batch_id > {to_batch}")
-
+    waiting = warehouse.read(OPEN, version=planned.versions[OPEN])
+    void = Going(to_batch + 1, None)
     with ThreadPoolExecutor(max_workers=2) as both:
-        writes = [both.submit(empty_of_void, table) for table in appended_tables(warehouse)]
-        waiting = warehouse.read(OPEN, planned.versions[OPEN])
-        writes.append(both.submit(commit, warehouse, OPEN, waiting, OPEN, batch_id, "overwrite"))
+        writes = [both.submit(commit, warehouse, table, [], table, batch_id, void) for table in appended_tables(warehouse)]
+        writes.append(both.submit(commit_frame, warehouse, OPEN, waiting, OPEN, batch_id, EVERYTHING))
         for write in writes:
             write.result()
 
@@ -68,19 +61,17 @@ def appended_tables(warehouse: Warehouse) -> list[str]:
 def check_open_events(warehouse: Warehouse, to_batch: int, version: int, expected: int) -> None:
     """Raises NeedsOperator if open_events cannot be read as batch `to_batch` left it."""
     try:
-        rows = warehouse.read(OPEN, version)
-        # The hash makes Spark read the files; the number alone stands in Delta's log.
-        row = rows.agg(F.count("*").alias("events"), F.max(F.xxhash64(*rows.columns)).alias("read")).first()
+        with warehouse.at_work_on(OPEN):
+            # All columns: the files have to be there and whole, which their names in the log do not tell.
+            rows = warehouse.read(OPEN, version=version)
+            row = rows.agg(F.count("*").alias("events"), F.max(F.xxhash64(*rows.columns)).alias("read")).first()
         found = row["events"] if row else 0
-    except Exception as error:
-        # A file that is gone fails the query's tasks, which is no exception of PySpark's own without Spark Connect.
-        gone = next((condition for condition in _GONE if condition in str(error)), None)
-        if gone is None:
+    except TableProblem as problem:
+        raise _gone(to_batch, version, problem) from None
+    except NeedsOperator as problem:
+        if "is missing" not in str(problem):
             raise
-        raise NeedsOperator(
-            f"open_events as it was after batch {to_batch} (version {version}) cannot be read any more ({gone}): was it vacuumed? "
-            "go back to a later batch"
-        ) from None
+        raise _gone(to_batch, version, problem) from None
     if found != expected:
         raise NeedsOperator(
             f"open_events as it was after batch {to_batch} (version {version}) holds {found} events, but the batch left {expected}: "
@@ -88,16 +79,25 @@ def check_open_events(warehouse: Warehouse, to_batch: int, version: int, expecte
         )
 
 
+def _gone(to_batch: int, version: int, problem: JobProblem) -> NeedsOperator:
+    return NeedsOperator(
+        f"open_events as it was after batch {to_batch} (version {version}) cannot be read any more ({problem}): was it vacuumed? "
+        "go back to a later batch"
+    )
+
+
 def _counted(warehouse: Warehouse, planned: LedgerRow) -> dict[str, int]:
     """The counts of the `paired` row, read back from the tables; raises BrokenInvariant if a table is not as it has to be."""
     to_batch, batch_id = planned.counts[TO_BATCH], planned.batch_id
     tables = [
-        warehouse.read(table).where(F.col("batch_id") > to_batch).select(F.lit(table).alias("what"))
+        warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > to_batch).select(
+            F.lit(table).alias("what")
+        )
         for table in appended_tables(warehouse)
     ]
     tables += [
-        warehouse.read(OPEN).select(F.lit(OPEN).alias("what")),
-        warehouse.read(COMPOUNDS).where(F.col("batch_id") == batch_id).select(F.col("op").alias("what")),
+        warehouse.read(OPEN, ["batch_id"]).select(F.lit(OPEN).alias("what")),
+        warehouse.read(COMPOUNDS, ["op"], batches=[batch_id]).select(F.col("op").alias("what")),
     ]
     counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
     found = {row["what"]: row["rows"] for row in counted}

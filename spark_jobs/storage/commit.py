@@ -1,70 +1,112 @@
-"""The functions through which every Delta table is changed: by rows that Spark has, by a few that are here, by files of workers, by age."""
+"""The one way in which a table changes: a fenced commit of delta-rs, made of files that are complete and files that go.
+
+A commit is a put of the log's next file that must not exist yet, so of two writers one loses and looks again; on a folder, S3, Azure and GCS
+alike. Its transaction version (pipeline and step, batch_id) makes sure that no batch changes a table twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, DataFrameWriter
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame
 
 from include.pipeline_config import Pipeline
+from include.store import Store
 from spark_jobs.fault_points import fault_point
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.delta_log import add_files, append, has_version
-from spark_jobs.storage.removal import remove_up_to
-from spark_jobs.storage.table_files import NewFile
+from spark_jobs.storage.delta_log import changed, dataset, holding, place_for_files
+from spark_jobs.storage.reading import DataFile
+from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
+
+Action = AddAction | RemoveAction
+_TRIES = 20
+_WRITTEN = "name string, size bigint, stats string"
+# Logs are cut by maintenance alone: the hook would list the whole log after each commit.
+_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+class Going(NamedTuple):
+    """The rows that a commit takes away: those of the batches first..last, both inclusive; `last` None: of all from first on."""
+
+    first: int
+    last: int | None
+
+
+EVERYTHING = Going(0, None)
 
 
 def commit(
-    warehouse: Warehouse,
-    table: str,
-    rows: DataFrame,
-    step: str,
-    batch_id: int,
-    mode: str = "append",
-    replacing: str | None = None,
+    warehouse: Warehouse, table: str, files: Iterable[NewFile], step: str, batch_id: int, going: Going | None = None
 ) -> None:
-    """Changes `table` at most once for (`step`, `batch_id`): Delta skips a version it has seen, or an older one, silently.
-
-    `mode` is append or overwrite; `replacing`: with overwrite, the SQL condition of the rows that go, which the new ones must
-    fulfil, too. Raises TableProblem if the rows are not of the table's declared schema, or the table cannot be written. Whoever
-    must know what is in the table afterwards reads it: a skipped write looks like a successful one.
+    """Adds files that were written at the table's place (`Warehouse.place_for_files`), and takes away the rows that go; at most once for
+    (`step`, `batch_id`): where the table has seen this version or a later one, nothing is done.
     """
-    declared = declared_schema(warehouse.pipeline, table)
-    given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
-    wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
-    if given != wanted:
-        raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
-    writer = rows.write.mode(mode)
-    if replacing is not None:
-        writer = writer.option("replaceWhere", replacing)
+    store, added = warehouse.store(table), list(files)
+
+    def actions(known: DeltaTable) -> list[Action]:
+        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
+        return [*taken(known, place, going), *map(_add, added)]
+
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        _save(warehouse, table, writer, step, batch_id)
+        commit_once(store, actions, *_fence(warehouse, step, batch_id))
 
 
 def commit_rows(
     warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
 ) -> None:
-    """Appends a few rows (column -> value, all declared columns in their order), fenced just like `commit`, among those of one text."""
-    app_id = _app_id(warehouse, step) + among
+    """Appends a few rows (column -> value, all declared columns), fenced just like `commit`, among those of one text."""
+    store = warehouse.store(table)
+    written: list[NewFile] = []
+
+    def actions(known: DeltaTable) -> list[Action]:
+        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
+        if not written:
+            with FileWriter(place.store) as writer:
+                writer.write(pa.RecordBatch.from_pylist(rows, schema=place.schema))
+                file = writer.finish()
+            written.extend([file] if file else [])
+        return list(map(_add, written))
+
     with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        if append(warehouse.path(table), rows, app_id, batch_id, _told(step, batch_id)):
-            return
-        # The batch's own plans may have been compiled; for a handful of rows that takes longer than the write.
-        expect_rows(warehouse.spark, len(rows))
-        declared = declared_schema(warehouse.pipeline, table)
-        frame = warehouse.spark.createDataFrame([tuple(row[name] for name in declared.names) for row in rows], declared)
-        _save(warehouse, table, frame.write.mode("append"), step, batch_id, among)
+        commit_once(store, actions, *_fence(warehouse, step, batch_id, among))
 
 
-def commit_files(
-    warehouse: Warehouse, table: str, files: list[NewFile], step: str, batch_id: int, mode: str = "append"
+def commit_frame(
+    warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_id: int, going: Going | None = None
 ) -> None:
-    """As `commit`, by files that workers have written into the table's folder (`Warehouse.place_for_files`)."""
-    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        add_files(warehouse.path(table), files, mode, _app_id(warehouse, step), batch_id, _told(step, batch_id))
+    """As `commit`, with rows that Spark has: the workers write them. Raises TableProblem if they are not of the declared columns."""
+    declared = declared_schema(warehouse.pipeline, table)
+    given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+    wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
+    if given != wanted:
+        raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
+    place = warehouse.place_for_files(table)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with FileWriter(place.store) as file:
+            for batch in batches:
+                file.write(
+                    pa.record_batch(
+                        [column.cast(field.type) for column, field in zip(batch.columns, place.schema, strict=True)],
+                        schema=place.schema,
+                    )
+                )
+            written = file.finish()
+        if written is not None:
+            yield pa.RecordBatch.from_pylist([written._asdict()])
+
+    with warehouse.at_work_on(table):
+        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, _WRITTEN).collect()
+    commit(warehouse, table, [NewFile(*row) for row in files], step, batch_id, going)
 
 
 def remove_batches(warehouse: Warehouse, table: str, until: int) -> None:
@@ -72,46 +114,92 @@ def remove_batches(warehouse: Warehouse, table: str, until: int) -> None:
 
     Under a step of its own: the table's own writes have used up the transaction versions of these batches.
     """
-    step, declared = removal_step(table), declared_schema(warehouse.pipeline, table)
-    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
-        once = _app_id(warehouse, step), until, _told(step, until)
-        if not remove_up_to(warehouse.path(table), declared, "batch_id", until, *once):
-            nothing = warehouse.spark.createDataFrame([], declared)
-            writer = nothing.write.mode("overwrite").option("replaceWhere", f"batch_id <= {until}")
-            _save(warehouse, table, writer, step, until)
+    commit(warehouse, table, [], removal_step(table), until, Going(0, until))
 
 
 def is_committed(warehouse: Warehouse, table: str, step: str, batch_id: int) -> bool:
-    """Whether a change of `table` for (`step`, `batch_id`), or a later batch, would be skipped; False where only Delta knows."""
-    with warehouse.at_work_on(table):
-        return has_version(warehouse.path(table), _app_id(warehouse, step), batch_id)
+    """Whether a change of `table` for (`step`, `batch_id`), or a later batch, would be skipped."""
+    with warehouse.at_work_on(table), holding(warehouse.store(table)) as known:
+        return _has_version(known, f"{warehouse.pipeline.name}.{step}", batch_id)
 
 
-def _save(warehouse: Warehouse, table: str, writer: DataFrameWriter, step: str, batch_id: int, among: str = "") -> None:
-    fenced = (
-        writer.format("delta")
-        .option("txnAppId", _app_id(warehouse, step) + among)
-        .option("txnVersion", batch_id)
-        .option("userMetadata", _told(step, batch_id))
+def commit_once(
+    store: Store, actions: Callable[[DeltaTable], list[Action]], app_id: str, version: int, message: str
+) -> None:
+    """Makes the change unless the table has `version`, or a later one, of `app_id`.
+
+    The commit is made on exactly the table that was looked at, across processes, too: a writer that comes second looks again. After an error
+    whose outcome is unknown, the table is read before anything else: what was committed counts. Raises delta-rs's own errors.
+    """
+    fenced = CommitProperties(
+        custom_metadata={"userMetadata": message}, max_commit_retries=0, app_transactions=[Transaction(app_id, version)]
     )
-    # Delta would make a table that was deleted anew, with the rows of one batch.
-    warehouse.read(table)
-    try:
-        fenced.save(warehouse.path(table))
-    except Exception as error:
-        # Spark Connect and py4j each have a class of their own for what Delta throws.
-        if "DELTA_CONCURRENT_TRANSACTION" not in str(error):
-            raise
-        # Somebody has made this very commit a moment earlier, so now it is skipped.
-        fenced.save(warehouse.path(table))
+    for tries_left in reversed(range(_TRIES)):
+        with holding(store) as table:
+            if _has_version(table, app_id, version):
+                return
+            changed(store)
+            try:
+                table.create_write_transaction(
+                    actions(table), "append", table.schema(), commit_properties=fenced, post_commithook_properties=_HOOKS
+                )
+                return
+            except CommitFailedError:
+                if not tries_left:
+                    raise
+            except (DeltaError, OSError):
+                # The put may have arrived though its answer did not, and what failed may have come after it.
+                with holding(store) as again:
+                    if _has_version(again, app_id, version):
+                        return
+                raise
 
 
-def _app_id(warehouse: Warehouse, step: str) -> str:
-    return f"{warehouse.pipeline.name}.{step}"
+def taken(table: DeltaTable, place: FilePlace, going: Going | None) -> Iterator[Action]:
+    """The actions that take rows away: files that have no others go as they are, of the rest the rows that stay are written anew."""
+    if going is None:
+        return
+    now, first, last = _now(), going.first, going.last
+    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        low, high = file.get("min.batch_id"), file.get("max.batch_id")
+        if (high is not None and high < first) or (low is not None and last is not None and low > last):
+            continue
+        # Delta writes the name down with escapes, once.
+        name, size = unquote(file["path"]), file["size_bytes"]
+        yield RemoveAction(name, True, now, size)
+        inside = low is not None and high is not None and low >= first and (last is None or high <= last)
+        if not inside and going != EVERYTHING and (kept := _rows_that_stay(name, size, place, going)):
+            yield _add(kept)
 
 
-def _told(step: str, batch_id: int) -> str:
-    return f"{step} of batch {batch_id}"
+def _rows_that_stay(name: str, size: int, place: FilePlace, going: Going) -> NewFile | None:
+    """A new file with the rows of this one that do not go; None if there are none."""
+    number = ds.field("batch_id")
+    stay = number < going.first if going.last is None else (number < going.first) | (number > going.last)
+    rows = dataset(place.store, place.schema, [DataFile(name, size, 0)])
+    with FileWriter(place.store) as writer:
+        # One piece after the other: rows may be large.
+        for piece in rows.to_batches(filter=stay, batch_readahead=1, fragment_readahead=1):
+            writer.write(piece)
+        return writer.finish()
+
+
+def _add(file: NewFile) -> AddAction:
+    return AddAction(file.name, file.size, {}, _now(), True, file.stats)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
+    known = table.transaction_version(app_id)
+    return known is not None and known >= version
+
+
+def _fence(warehouse: Warehouse, step: str, batch_id: int, among: str = "") -> tuple[str, int, str]:
+    """Who changes a table, with which version, and what the commit says it is."""
+    return f"{warehouse.pipeline.name}.{step}{among}", batch_id, f"{step} of batch {batch_id}"
 
 
 @contextmanager

@@ -1,105 +1,234 @@
-"""Delta tables in a folder, by delta-rs instead of Spark, to which the smallest question is a job of its own: 20 ms, not 300 or more."""
+"""What the log of a Delta table says, by delta-rs: its newest version, its files, small sets of its rows; 1 to 20 ms where a Spark job takes 300."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import time
+import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+import obstore
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
 from pyspark.sql.types import StructType
 
-from include.warehouse_folder import local_folder
+from include.store import Store
+from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.faults import damaged, log_file
-from spark_jobs.storage.table_files import FilePlace, NewFile
+from spark_jobs.storage.reading import DataFile, file_named, fragment_of
+from spark_jobs.storage.table_files import FilePlace
 
-_TRIES = 20
-# What Spark takes for a pattern in the name of a file, if there is any of it.
-_PATTERN = re.compile(r"[*?\[\]{}\\]")
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
+_AT_ONCE = 8
+_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+
+# Whether a file or row group can have wanted rows, by the smallest and largest number in a column; None where one is not known.
+CanHave = Callable[[int | None, int | None], bool]
 
 
-# Of each table the newest version that was opened, and the file of its commit. Opening one with hundreds of files takes ten times as
-# long as seeing that nothing was added to it.
-_opened: dict[str, tuple[DeltaTable, tuple[int, ...]]] = {}
+class Entry(NamedTuple):
+    """A file of a log. `mark`: changes when the file is replaced, even by an equal one."""
+
+    version: int
+    kind: str
+    path: str
+    size: int
+    mark: tuple[Any, ...]
 
 
-def in_folder(path: str, of_its_own: bool = False) -> DeltaTable | None:
-    """The newest version of the table at the path; None if the path is no folder. Later calls move it on, unless it is `of_its_own`.
-
-    Only for tables as small as the ledger, and for what the log says of any table. Raises NeedsOperator if files of the log are
-    missing or empty, which delta-rs and Delta take for an older version, or cut off; and delta-rs's own errors.
+class _Opened:
+    """The newest version of a table that was opened, and the mark of its commit. Opening a table with hundreds of files takes ten times
+    as long as seeing that nothing was added to it. `lock`: held by a commit from its look at the table to its end.
     """
-    folder = local_folder(path)
-    if folder is None:
-        return None
-    log = folder / "_delta_log"
-    newest = _check_log(path, log)
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.table: DeltaTable | None = None
+        self.mark: tuple[Any, ...] = ()
+
+
+_opened: dict[str, _Opened] = {}
+
+
+# Set by `looking_once`: the tables that were looked at in the block, and that this process has not changed since.
+_looked: set[str] | None = None
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """For the time of a job: questions look at each table's log once, and again when the job has changed the table. A look is a request, which
+    users of a store pay for and wait for. What other writers do meanwhile is not seen, as if it came later; commits always look.
+    """
+    global _looked
+    _looked = set()
     try:
-        known, commit = (None, ()) if of_its_own else _opened.get(path, (None, ()))
-        if known is None or _commit(folder, known.version()) != commit:
-            # Another table than before, or one that was put back from a backup.
-            known = DeltaTable(folder)
-        elif known.version() < newest:
-            known.update_incremental()
-        if not of_its_own:
-            _opened[path] = known, _commit(folder, known.version())
-        return known
+        yield
+    finally:
+        _looked = None
+
+
+def newest(store: Store) -> DeltaTable:
+    """The newest version of the table at the place; later calls move it on.
+
+    Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off; and
+    delta-rs's own errors.
+    """
+    opened = _opened.get(store.uri)
+    if opened is not None and opened.table is not None and _looked is not None and store.uri in _looked:
+        return opened.table
+    with holding(store) as table:
+        return table
+
+
+@contextmanager
+def holding(store: Store) -> Iterator[DeltaTable]:
+    """As `newest`; until the block is left, no other thread of this process moves the table on."""
+    opened = _opened.setdefault(store.uri, _Opened())
+    with opened.lock:
+        known, since, entries = opened.table, 0, list[Entry]()
+        if known is not None:
+            since = known.version()
+            entries = _log(store, since)
+            # Another table than before, or one that was put back from a backup, is opened anew.
+            known = known if _mark(entries, since) == opened.mark else None
+        if known is None:
+            since, entries = _from_checkpoint(store)
+        last = _check_log(store, entries, since)
+        if known is None:
+            known = _reading_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
+        elif known.version() < last:
+            _reading_log(store, known.update_incremental)
+        opened.table, opened.mark = known, _mark(entries, known.version())
+        if _looked is not None:
+            _looked.add(store.uri)
+        yield known
+
+
+def forget() -> None:
+    """Closes all tables, as a process does with its end."""
+    _opened.clear()
+
+
+def changed(store: Store) -> None:
+    """Called when this process has changed the table: the next question looks again."""
+    if _looked is not None:
+        _looked.discard(store.uri)
+
+
+def _from_checkpoint(store: Store) -> tuple[int, list[Entry]]:
+    """The version of the last checkpoint, before which nothing is read (0 if there is none, or none that can be read), and the log from there."""
+    try:
+        version = json.loads(bytes(obstore.get(store.client, _LAST_CHECKPOINT).bytes()))["version"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        version = 0
+    if isinstance(version, int) and version > 0:
+        entries = _log(store, version)
+        if any(entry.version == version and entry.kind not in ("json", "crc") for entry in entries):
+            return version, entries
+    return 0, _log(store, 0)
+
+
+def _log(store: Store, since: int) -> list[Entry]:
+    """The files of the log from a version on."""
+    found: list[Entry] = []
+    if (folder := store.folder) is not None and not folder.is_dir():
+        return found
+    for file in obstore.list(store.client, "_delta_log", offset=f"_delta_log/{since:020d}").collect():
+        if name := _VERSION.fullmatch(file["path"].removeprefix("_delta_log/")):
+            mark = file["size"], file["last_modified"], file["e_tag"]
+            found.append(Entry(int(name[1]), name[2], f"{store.uri}/{file['path']}", file["size"], mark))
+    return found
+
+
+def _mark(entries: Sequence[Entry], version: int) -> tuple[Any, ...]:
+    return next((entry.mark for entry in entries if (entry.version, entry.kind) == (version, "json")), ())
+
+
+def _check_log(store: Store, entries: Sequence[Entry], since: int) -> int:
+    """The newest version, -1 if there is none. `since`: the version from which on `entries` were listed. Raises NeedsOperator."""
+    # A checkpoint holds all that came before it, which may be much.
+    last = max((entry.version for entry in entries if entry.kind not in ("json", "crc")), default=-1)
+    read = [entry for entry in entries if entry.version >= last]
+    for entry in read:
+        # Delta takes an empty file for a version that changed nothing.
+        if not entry.size:
+            raise damaged(entry.path, "is empty")
+    commits = {entry.version for entry in read if entry.kind == "json"}
+    newest_version = max((entry.version for entry in read), default=-1)
+    # A checksum is written after its commit.
+    for version in range(max(last + 1, since), newest_version + 1):
+        if version not in commits:
+            raise damaged(log_file(store.uri, version), "is missing")
+    return newest_version
+
+
+def _reading_log(store: Store, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
     except TableNotFoundError:
         raise
     except DeltaError:
         # It does not say which file it cannot read.
-        for file in sorted(log.glob("*.json")):
-            if not _is_whole(file):
-                raise damaged(str(file), "is cut off or overwritten") from None
+        for entry in _log(store, 0):
+            if entry.kind == "json" and not _is_whole(store, entry):
+                raise damaged(entry.path, "is cut off or overwritten") from None
         raise
 
 
-def _commit(folder: Path, version: int) -> tuple[int, ...]:
-    """Which file the commit of a version is: another one after it was replaced, even by an equal one; empty if there is none."""
+def _is_whole(store: Store, commit: Entry) -> bool:
     try:
-        found = Path(log_file(str(folder), version)).stat()
-    except FileNotFoundError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _check_log(path: str, log: Path) -> int:
-    """The newest version, -1 if there is none. Raises NeedsOperator."""
-    entries = os.scandir(log) if log.is_dir() else ()
-    found = [(int(name[1]), name[2], file) for file in entries if (name := _VERSION.fullmatch(file.name))]
-    # A checkpoint holds all that came before it, which may be much.
-    last = max((version for version, kind, _ in found if kind not in ("json", "crc")), default=-1)
-    read = [each for each in found if each[0] >= last]
-    for _, _, file in read:
-        # Delta takes an empty file for a version that changed nothing.
-        if not file.stat().st_size:
-            raise damaged(file.path, "is empty")
-    commits = {version for version, kind, _ in read if kind == "json"}
-    newest = max((version for version, _, _ in read), default=-1)
-    # A checksum is written after its commit.
-    for version in range(last + 1, newest + 1):
-        if version not in commits:
-            raise damaged(log_file(path, version), "is missing")
-    return newest
-
-
-def _is_whole(commit: Path) -> bool:
-    try:
-        return all(isinstance(json.loads(line), dict) for line in commit.read_text(encoding="utf-8").splitlines())
+        text = bytes(obstore.get(store.client, commit.path.removeprefix(f"{store.uri}/")).bytes()).decode()
+        return all(isinstance(json.loads(line), dict) for line in text.splitlines())
     except ValueError:
         return False
+
+
+def at_version(store: Store, version: int) -> DeltaTable:
+    """The table at an earlier version. Raises delta-rs's own errors where its log is gone."""
+    table = newest(store)
+    return table if table.version() == version else DeltaTable(store.uri, version, store.delta_options)
+
+
+def create(store: Store, schema: StructType, properties: dict[str, str]) -> None:
+    """Creates the table at the place unless there is one."""
+    DeltaTable.create(
+        store.made().uri,
+        Schema.from_json(schema.json()),
+        mode="ignore",
+        configuration={**properties},
+        storage_options=store.delta_options,
+    )
+
+
+def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:
+    """Where files of the table are written. Raises NeedsOperator where files with the declared columns are not all that a change of it
+    takes: somebody has given it other columns, partitions, or what only readers and writers of later protocols can do.
+    """
+    protocol, schema = table.protocol(), pa.schema(table.schema().to_arrow())
+    what = None
+    if protocol.min_reader_version > 1 or protocol.min_writer_version > 2:
+        what = f"reader version {protocol.min_reader_version} and writer version {protocol.min_writer_version}, not 1 and 2"
+    elif not schema.equals(pa.schema(Schema.from_json(declared.json()).to_arrow())):
+        mine = {field.name for field in declared.fields}
+        what = f"other columns than the pipeline's ({', '.join(sorted(mine ^ set(schema.names))) or 'other types or order'})"
+    elif table.metadata().partition_columns:
+        what = f"partitions (by {', '.join(table.metadata().partition_columns)})"
+    if what:
+        raise NeedsOperator(
+            f"{store.uri} has {what}: another program has changed the table; only the jobs may write it, others read it. Put all tables of "
+            "the pipeline back from one backup"
+        )
+    return FilePlace(store, schema)
 
 
 def largest(table: DeltaTable, column: str) -> int | None:
@@ -114,157 +243,62 @@ def smallest(table: DeltaTable, column: str) -> int | None:
     return pc.min(files.column(f"min.{column}")).as_py() if files.num_rows else None
 
 
-def rows_between(
-    table: DeltaTable, column: str, first: int, last: int | None, columns: list[str] | None
-) -> list[dict[str, Any]]:
-    """The rows whose number `column` is in first..last, both inclusive; `last` None: from first on. `columns` None: all of them.
-
-    Only the files are opened that can have such rows, by their statistics: of a table that grows, the newest ones.
-    """
-
-    def can_have(low: int | None, high: int | None) -> bool:
-        return (high is None or high >= first) and (last is None or low is None or low <= last)
-
-    wanted = files_with(table, column, can_have)
-    number = ds.field(column)
-    fits = number >= first if last is None else (number >= first) & (number <= last)
-    rows = ds.dataset(wanted, schema=pa.schema(table.schema().to_arrow()), format="parquet")
-    return list(rows.to_table(columns=columns, filter=fits).to_pylist()) if wanted else []
+def all_files(table: DeltaTable) -> list[DataFile]:
+    """The files of the version of the table."""
+    return files_with(table, "", lambda *_: True)
 
 
-def files_with(table: DeltaTable, column: str, can_have: Callable[[int | None, int | None], bool]) -> list[str]:
+def files_of(table: DeltaTable, column: str, numbers: Sequence[int]) -> list[DataFile]:
+    """The files that can have rows with one of the numbers (ascending) in the column, by their statistics."""
+    return files_with(
+        table,
+        column,
+        lambda low, high: low is None or high is None or bisect_left(numbers, low) < bisect_right(numbers, high),
+    )
+
+
+def files_between(table: DeltaTable, column: str, first: int, last: int | None) -> list[DataFile]:
+    """The files that can have rows with a number of the column in first..last, both inclusive; `last` None: from first on."""
+    return files_with(
+        table,
+        column,
+        lambda low, high: (high is None or high >= first) and (last is None or low is None or low <= last),
+    )
+
+
+def files_with(table: DeltaTable, column: str, can_have: CanHave) -> list[DataFile]:
     """The files whose smallest and largest number in the column, None if that is not known, are as wanted."""
     files = pa.table(table.get_add_actions(flatten=True))
     unknown = pa.nulls(files.num_rows)
-    least, most = (
-        (files.column(name) if name in files.column_names else unknown).to_pylist()
-        for name in (f"min.{column}", f"max.{column}")
-    )
-    return [path for path, low, high in zip(_paths(table, files), least, most, strict=True) if can_have(low, high)]
+    wanted = ("path", "size_bytes", "num_records", "min.offset", "max.offset", f"min.{column}", f"max.{column}")
+    columns = [(files.column(name) if name in files.column_names else unknown).to_pylist() for name in wanted]
+    return [
+        DataFile(unquote(name), size, rows or 0, first, last)
+        for name, size, rows, first, last, low, high in zip(*columns, strict=True)
+        if can_have(low, high)
+    ]
 
 
-def files_at(path: str, version: int) -> list[str] | None:
-    """The files that hold the rows of a version of the table at the path, of whatever size.
+def small_rows(
+    store: Store, table: DeltaTable, files: Sequence[DataFile], where: ds.Expression | None, columns: list[str] | None
+) -> pa.Table:
+    """The rows of some files that fit, read here. `columns` None: all of them. For as few rows as a ledger has of some batches."""
+    schema = pa.schema(table.schema().to_arrow())
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
-    None if the path is no folder, or one whose name Spark would take for a pattern, or if its files have rows that are deleted, which they
-    do not tell themselves. Raises NeedsOperator if a file is missing; and delta-rs's own errors.
-    """
-    folder = local_folder(path)
-    table = None if folder is None else DeltaTable(folder, version=version)
-    return _all_there(path, table, lambda table: _paths(table, pa.table(table.get_add_actions(flatten=True))))
+    def rows_of(file: DataFile) -> pa.Table:
+        with file_named(store, file.name):
+            return fragment_of(store, file).to_table(schema=schema, columns=wanted.names, filter=where)
 
-
-def files_of(path: str, column: str, numbers: Sequence[int]) -> list[str] | None:
-    """As `files_at`, of the newest version those files that can have rows with one of the numbers (ascending) in the column."""
-
-    def can_have(low: int | None, high: int | None) -> bool:
-        return low is None or high is None or bisect_left(numbers, low) < bisect_right(numbers, high)
-
-    return _all_there(path, in_folder(path), lambda table: files_with(table, column, can_have))
+    if len(files) < 2:
+        return pa.concat_tables([*map(rows_of, files), wanted.empty_table()])
+    # On a store each of them takes as long as all.
+    with ThreadPoolExecutor(max_workers=min(len(files), _AT_ONCE)) as beside:
+        return pa.concat_tables(beside.map(rows_of, files))
 
 
-def _all_there(path: str, table: DeltaTable | None, files_of: Callable[[DeltaTable], list[str]]) -> list[str] | None:
-    # What a file does not tell itself has come with later readers.
-    if table is None or _PATTERN.search(str(local_folder(path))) or table.protocol().min_reader_version > 1:
-        return None
-    files = files_of(table)
-    for file in files:
-        if not os.path.exists(file):
-            raise damaged(file, "is missing")
-    return files
-
-
-def _paths(table: DeltaTable, files: pa.Table) -> list[str]:
-    """Where the files of a table's add actions lie."""
-    folder = Path(unquote(urlsplit(table.table_uri).path))
-    return [str(folder / unquote(path)) for path in files.column("path").to_pylist()]
-
-
-def create(path: str, schema: StructType, properties: dict[str, str]) -> bool:
-    """Creates the table at the path unless there is one; False if the path is no folder."""
-    folder = local_folder(path)
-    if folder is None:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    DeltaTable.create(folder, Schema.from_json(schema.json()), mode="ignore", configuration={**properties})
-    return True
-
-
-def append(path: str, rows: list[dict[str, Any]], app_id: str, version: int, told: str) -> bool:
-    """Appends the rows in one commit unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.
-
-    `told`: what the commit says it is. Raises delta-rs's own errors.
-    """
-
-    def change(table: DeltaTable, fenced: CommitProperties) -> None:
-        declared = pa.schema(table.schema().to_arrow())
-        write_deltalake(table, pa.Table.from_pylist(rows, schema=declared), mode="append", commit_properties=fenced)
-
-    return commit_once(path, change, app_id, version, told)
-
-
-def place_for_files(path: str, declared: StructType) -> FilePlace | None:
-    """Where files of the table at the path are written, if files with the declared columns are all that a change of it takes.
-
-    None if the path is no folder, or the table has got other columns, partitions, or what only writers of later protocols can do.
-    """
-    folder, table = local_folder(path), in_folder(path)
-    if folder is None or table is None:
-        return None
-    protocol, schema = table.protocol(), pa.schema(table.schema().to_arrow())
-    plain = protocol.min_reader_version == 1 and protocol.min_writer_version <= 2
-    as_declared = schema.equals(pa.schema(Schema.from_json(declared.json()).to_arrow()))
-    if not plain or not as_declared or table.metadata().partition_columns:
-        return None
-    return FilePlace(str(folder.absolute()), schema)
-
-
-def add_files(path: str, files: list[NewFile], mode: str, app_id: str, version: int, told: str) -> None:
-    """Appends files that lie in the table's folder, or puts them in the place of all others, as `append` does with rows.
-
-    `mode`: append or overwrite.
-    """
-    now = time.time_ns() // 1_000_000
-    actions: list[AddAction | RemoveAction] = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
-
-    def change(table: DeltaTable, fenced: CommitProperties) -> None:
-        table.create_write_transaction(actions, mode, table.schema(), commit_properties=fenced)
-
-    if not commit_once(path, change, app_id, version, told):
-        raise ValueError(f"{path} is no folder")
-
-
-def has_version(path: str, app_id: str, version: int) -> bool:
-    """Whether the table at the path has `version`, or a later one, of `app_id`; False if the path is no folder."""
-    table = in_folder(path, of_its_own=True)
-    return table is not None and _has_version(table, app_id, version)
-
-
-def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
-    known = table.transaction_version(app_id)
-    return known is not None and known >= version
-
-
-def commit_once(
-    path: str, change: Callable[[DeltaTable, CommitProperties], None], app_id: str, version: int, told: str
-) -> bool:
-    """Makes the change unless the table has `version`, or a later one, of `app_id`; False if the path is no folder.
-
-    The commit is made on exactly the table that was looked at, across processes, too: whoever comes second looks again.
-    """
-    fenced = CommitProperties(
-        custom_metadata={"userMetadata": told}, max_commit_retries=0, app_transactions=[Transaction(app_id, version)]
-    )
-    for tries_left in reversed(range(_TRIES)):
-        table = in_folder(path, of_its_own=True)
-        if table is None:
-            return False
-        if _has_version(table, app_id, version):
-            return True
-        try:
-            change(table, fenced)
-            return True
-        except CommitFailedError:
-            if not tries_left:
-                raise
-    return False
+def dataset(store: Store, schema: pa.Schema, files: Sequence[DataFile]) -> ds.Dataset:
+    """Some files of a table, to be read here."""
+    there = PyFileSystem(DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size for file in files}))
+    form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
+    return ds.FileSystemDataset([form.make_fragment(file.name, there) for file in files], schema, form, there)

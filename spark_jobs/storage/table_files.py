@@ -1,79 +1,105 @@
-"""Parquet files that a worker writes into the folder of a Delta table; they are in the table once they are committed."""
+"""Parquet files of a Delta table: workers write them into the table's place; they are in the table once they are committed."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NamedTuple, Self
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from obstore import open_writer
 
 from include.local_machine import CODEC, REPEATED
-from include.warehouse_folder import local_folder
+from include.store import Store
 
 # What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
-_LONGEST_TEXTS = b"longest texts"
+LONGEST_TEXTS = b"longest texts"
+_ROWS_A_GROUP = 65_536
+_BYTES_A_GROUP = 64_000_000
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class FilePlace(NamedTuple):
-    """Where files of a table are written, and with which columns. `folder`: as the workers see it."""
+    """Where files of a table are written, and with which columns."""
 
-    folder: str
+    store: Store
     schema: pa.Schema
 
 
 class NewFile(NamedTuple):
-    """A file that is complete. `name`: below the table's folder; `stats`: its statistics in Delta's JSON."""
+    """A file that is complete. `name`: below the table's place; `stats`: its statistics in Delta's JSON."""
 
     name: str
     size: int
     stats: str
 
 
-class FileWriter:
-    """Writes rows into one new file of the table in a folder; it is made with the first of them, and gone after an error.
-
-    A file that was finished but is never committed, because the job died, stays behind until maintenance deletes it, as Spark's own do.
-    Raises OSError with the folder's name.
+class _Sink:
+    """What Arrow writes to. Arrow closes it however a file ends; whether the upload is completed is said by `complete` alone, so a file
+    that failed half-way never becomes visible.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.name = folder, f"part-{uuid.uuid4()}.{CODEC}.parquet"
+    closed = False
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._upload = open_writer(store.client, name, max_concurrency=2)
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        count = self._upload.write(data)
+        self.size += count
+        return count
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """An upload has no half-written state that others could see."""
+
+    def close(self) -> None:
+        """See `complete`."""
+
+    def complete(self) -> None:
+        self._upload.close()
+
+
+class FileWriter:
+    """Writes rows into one new file of the table at a place; the upload begins with the first of them, and is dropped after an error.
+
+    A file that was finished but is never committed, because the job died, stays behind until maintenance deletes it.
+    Raises OSError with the table's place.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.name = store, f"part-{uuid.uuid4()}.{CODEC}.parquet"
         self.rows = 0
         self.least: dict[str, int] = {}
         self.most: dict[str, int] = {}
         self.nulls: dict[str, int] = {}
         self.longest_texts = 0
+        self._sink: _Sink | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, problem: type[BaseException] | None, *rest: object) -> None:
-        if problem is None:
-            return
-        # A disk that is full can use what the file took; it may be there without a writer, if not even its begin could be written.
-        with suppress(OSError):
-            if self._writer:
-                self._writer.close()
-        with suppress(OSError):
-            os.unlink(self._path)
-
-    @property
-    def _path(self) -> str:
-        return os.path.join(self.folder, self.name)
+        # Not completed, an upload leaves nothing that anybody sees.
+        self._sink = self._writer = None
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Adds the rows, as a row group of their own."""
         if not rows.num_rows:
             return
-        with self._folder_named():
+        with place_named(self.store):
             self._writer = self._writer or self._begun(rows.schema)
             self._writer.write_batch(rows)
         self.rows += rows.num_rows
@@ -84,8 +110,9 @@ class FileWriter:
         self.longest_texts = max(self.longest_texts, sum(texts))
 
     def _begun(self, schema: pa.Schema) -> pq.ParquetWriter:
+        self._sink = _Sink(self.store, self.name)
         return pq.ParquetWriter(
-            self._path,
+            self._sink,
             schema,
             compression=CODEC,
             compression_level=1,
@@ -93,14 +120,6 @@ class FileWriter:
             write_statistics=[name for name in schema.names if name in SEARCHED],
             store_schema=False,
         )
-
-    @contextmanager
-    def _folder_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            # Arrow does not say what it was writing to, and of an error in a worker only the text arrives.
-            raise OSError(error.errno, os.strerror(error.errno or 0), self.folder) from error
 
     def _count(self, name: str, column: pa.Array) -> None:
         self.nulls[name] = self.nulls.get(name, 0) + column.null_count
@@ -111,27 +130,39 @@ class FileWriter:
 
     def finish(self) -> NewFile | None:
         """Completes the file; None if there were no rows."""
-        if self._writer is None:
+        if self._writer is None or self._sink is None:
             return None
-        with self._folder_named():
-            self._writer.add_key_value_metadata({_LONGEST_TEXTS: str(self.longest_texts)})
+        with place_named(self.store):
+            self._writer.add_key_value_metadata({LONGEST_TEXTS: str(self.longest_texts)})
             self._writer.close()
-            size = os.path.getsize(self._path)
+            self._sink.complete()
         stats = {"numRecords": self.rows, "minValues": self.least, "maxValues": self.most, "nullCount": self.nulls}
-        return NewFile(self.name, size, json.dumps(stats))
+        return NewFile(self.name, self._sink.size, json.dumps(stats))
 
 
-def longest_texts(files: Iterable[str]) -> int | None:
-    """No row of the files (URIs) has texts of more bytes than this together; None if a file does not tell, as those of Spark do not."""
-    longest = 0
-    for file in files:
-        place = local_folder(file)
-        try:
-            told = None if place is None else (pq.read_metadata(place).metadata or {}).get(_LONGEST_TEXTS)
-        except (OSError, pa.ArrowException):
-            # Whoever reads its rows says what is wrong with it.
-            return None
-        if told is None:
-            return None
-        longest = max(longest, int(told))
-    return longest
+def worth_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches worth a row group."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        rows, size = rows + piece.num_rows, size + piece.nbytes
+        if rows >= _ROWS_A_GROUP or size >= _BYTES_A_GROUP:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+@contextmanager
+def place_named(store: Store) -> Iterator[None]:
+    """Raises what the object-store client raises as an OSError with the place: of an error in a worker only the text arrives."""
+    try:
+        yield
+    except Exception as error:
+        # delta-rs draws a tree in colours.
+        text = str(error).partition("\n\nDebug source")[0].replace("\x1b[31m↳\x1b[0m", ":")
+        # Of a store what the text says is more than the number: that nobody answers at an address, say.
+        found = _OS_ERROR.search(text) if store.folder is not None else None
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number) if found else " ".join(text.split()), store.uri) from error

@@ -5,34 +5,40 @@ Every table is a folder below `<warehouse>/<pipeline>/`. Column names live here;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyspark.errors import AnalysisException
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.pipeline_config import Pipeline, Side
+from include.store import Store, warehouse_store
 from spark_jobs.fault_points import fault_point
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.storage.delta_log import (
+    all_files,
+    at_version,
     create,
-    files_at,
+    dataset,
+    files_between,
     files_of,
-    in_folder,
     largest,
+    newest,
     place_for_files,
-    rows_between,
+    small_rows,
     smallest,
 )
 from spark_jobs.storage.faults import files_named
+from spark_jobs.storage.reading import DataFile, rows_of
 from spark_jobs.storage.table_files import SEARCHED, FilePlace
 
 LEDGER = "batch_ledger"
@@ -49,14 +55,12 @@ _OFFSETS = (
     "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
     "max_ts: bigint, lost: bigint, began: bigint, cut_from: bigint, cut: bigint, epoch: int>>"
 )
-_NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
-
 # What was committed since the last checkpoint is read file by file: a small batch took 11.5 s after some 35 of them, 10.5 s after none.
 CHECKPOINT_EVERY = "20"
 
 
-# Makes a condition from what gives a column by its name, pyarrow's or Spark's, with what both have: comparisons, &, | and isin.
-Condition = Callable[[Callable[[str], Any]], Any]
+# Makes a condition from what gives a column by its name.
+Condition = Callable[[Callable[[str], Any]], ds.Expression]
 
 
 class TableProblem(JobProblem):
@@ -69,60 +73,52 @@ class MissingTable(TableProblem, NeedsOperator):
 
 @dataclass(frozen=True)
 class Warehouse:
-    """The tables of one pipeline. `root`: a folder or URI, without a slash at the end."""
+    """The tables of one pipeline. `root`: a folder or URI, without a slash at the end. `spark`: of no use to what only asks logs and small tables."""
 
     spark: SparkSession
     root: str
     pipeline: Pipeline
 
+    def store(self, table: str) -> Store:
+        """Where a table lies, and how it is reached."""
+        return warehouse_store(self.root).at(self.pipeline.name, table)
+
     def path(self, table: str) -> str:
         """Folder or URI of a table."""
-        return f"{self.root}/{self.pipeline.name}/{table}"
+        return self.store(table).uri
 
-    def sql_name(self, table: str) -> str:
-        """How SQL names the table."""
-        return f"delta.`{self.path(table).replace('`', '``')}`"
-
-    def read(self, table: str, version: int | None = None) -> DataFrame:
-        """The table, at a Delta version if one is given."""
-        reader = self.spark.read.format("delta")
-        with self.at_work_on(table):
-            rows = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(table))
-            # Through Spark Connect nothing is looked at before the schema is asked for.
-            rows.schema  # noqa: B018
-            return rows
-
-    def read_at(self, table: str, version: int) -> DataFrame:
-        """The table at an earlier Delta version, for what every batch does.
-
-        Of a local warehouse only the names of the files are asked for. Delta lists the log three times to travel in time and reads it anew: 0.3 s
-        and more, the longer the log the longer.
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        batches: Iterable[int] | None = None,
+        where: Condition | None = None,
+        version: int | None = None,
+    ) -> DataFrame:
+        """The table's rows, of the newest Delta version if none is given. Spark gets what is asked for and no more, since it cannot see
+        into the reading: `columns` (None: all), the rows of these `batches`, and those of which the condition holds.
         """
-        with self.at_work_on(table):
-            files = files_at(self.path(table), version)
-        return self.read(table, version) if files is None else self._rows_of(table, files)
-
-    def read_batches(self, table: str, batch_ids: Iterable[int]) -> DataFrame:
-        """The rows of these batches, of the newest version.
-
-        As `read_at`: the scan of a Delta table takes 0.2 s before it begins, however little there is.
-        """
-        wanted = sorted(set(batch_ids))
-        with self.at_work_on(table):
-            files = files_of(self.path(table), "batch_id", wanted)
-        number = F.col("batch_id")
-        all_between = bool(wanted) and wanted[-1] - wanted[0] < len(wanted)
-        mine = number.between(wanted[0], wanted[-1]) if all_between else number.isin(wanted)
-        return (self.read(table) if files is None else self._rows_of(table, files)).where(mine)
-
-    def _rows_of(self, table: str, files: list[str]) -> DataFrame:
         declared = declared_schema(self.pipeline, table)
-        return self.spark.read.schema(declared).parquet(*files) if files else self.spark.createDataFrame([], declared)
+        wanted = None if batches is None else sorted(set(batches))
+        files, conditions = self.files(table, wanted, version), [] if wanted is None else [_is_of(wanted)]
+        if where is not None:
+            conditions.append(where(pc.field))
+        condition = reduce(lambda one, other: one & other, conditions) if conditions else None
+        names = declared.names if columns is None else columns
+        return rows_of(self.spark, self.store(table), files, StructType([declared[name] for name in names]), condition)
 
-    def place_for_files(self, table: str) -> FilePlace | None:
-        """Where workers can write files of the table; None if only Spark can write it."""
+    def files(self, table: str, batches: Sequence[int] | None = None, version: int | None = None) -> list[DataFile]:
+        """The files of a version (None: the newest) that can have rows of the batches, ascending (None: of any)."""
         with self.at_work_on(table):
-            return place_for_files(self.path(table), declared_schema(self.pipeline, table))
+            known = self.newest(table) if version is None else at_version(self.store(table), version)
+            place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
+            return all_files(known) if batches is None else files_of(known, "batch_id", batches)
+
+    def place_for_files(self, table: str) -> FilePlace:
+        """Where workers write files of the table. Raises NeedsOperator where another program has made the table another one."""
+        with self.at_work_on(table):
+            return place_for_files(self.store(table), self.newest(table), declared_schema(self.pipeline, table))
 
     @contextmanager
     def at_work_on(self, table: str) -> Iterator[None]:
@@ -132,17 +128,18 @@ class Warehouse:
                 yield
         except TableNotFoundError:
             raise self.missing(table) from None
+        except CommitFailedError:
+            raise TableProblem(
+                f"{self.path(table)} was changed by others each time that it was to be changed, so nothing was written: run this again"
+            ) from None
         except DeltaError as error:
             # The lines after the first are a stack trace.
             raise TableProblem(f"{self.path(table)} cannot be used: {str(error).splitlines()[0]}") from None
-        except AnalysisException as error:
-            if error.getCondition() not in _NO_TABLE:
-                raise
-            raise self.missing(table) from None
 
-    def _in_folder(self, table: str) -> DeltaTable | None:
+    def newest(self, table: str) -> DeltaTable:
+        """The newest version of a table."""
         with self.at_work_on(table):
-            return in_folder(self.path(table))
+            return newest(self.store(table))
 
     def missing(self, table: str) -> MissingTable:
         """The problem of a table that is not there."""
@@ -155,83 +152,76 @@ class Warehouse:
     def exists(self, table: str) -> bool:
         """Whether a Delta table is at the path."""
         try:
-            return bool(self._in_folder(table) or self.read(table).columns)
+            self.newest(table)
         except MissingTable:
             return False
+        return True
 
     def version(self, table: str) -> int:
         """The table's latest Delta version."""
-        if known := self._in_folder(table):
-            return known.version()
-        with self.at_work_on(table):
-            newest = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").first()
-        if newest is None:
-            raise TableProblem(f"{self.path(table)} has no history; was its _delta_log deleted?")
-        return int(newest["version"])
+        return int(self.newest(table).version())
 
     def table_id(self, table: str) -> str:
-        """The id that Delta gave the table when it was created; another id means another table."""
-        if known := self._in_folder(table):
-            return str(known.metadata().id)
-        with self.at_work_on(table):
-            detail = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("id").first()
-        if detail is None:
-            raise TableProblem(f"{self.path(table)} has no detail; was its _delta_log deleted?")
-        return str(detail["id"])
+        """The id that the table got when it was created; another id means another table."""
+        return str(self.newest(table).metadata().id)
 
     def newest_batch(self, table: str) -> int | None:
         """The largest batch_id of a table; None if it has no rows."""
-        if known := self._in_folder(table):
-            return largest(known, "batch_id")
-        newest = self.read(table).agg(F.max("batch_id")).first()
-        return None if newest is None or newest[0] is None else int(newest[0])
+        return largest(self.newest(table), "batch_id")
 
     def oldest_batch(self, table: str) -> int | None:
         """The smallest batch_id of a table; None if it has no rows."""
-        if known := self._in_folder(table):
-            return smallest(known, "batch_id")
-        oldest = self.read(table).agg(F.min("batch_id")).first()
-        return None if oldest is None or oldest[0] is None else int(oldest[0])
+        return smallest(self.newest(table), "batch_id")
 
     def small_rows(
         self, table: str, first: int, last: int | None = None, columns: list[str] | None = None
     ) -> list[dict[str, Any]]:
         """The rows of the batches first..last, both inclusive, of a table with few rows a batch; `last` None: to the newest.
 
-        `columns`: only these. Maps are dicts or lists of pairs.
+        `columns`: only these. Maps are lists of pairs. Only files are opened that can have such rows: of a table that grows, the newest ones.
         """
-        if known := self._in_folder(table):
-            with self.at_work_on(table):
-                return rows_between(known, "batch_id", first, last, columns)
-        number = F.col("batch_id")
-        mine = number >= first if last is None else number.between(first, last)
-        rows = self.read(table).where(mine)
-        return [row.asDict(recursive=True) for row in (rows.select(*columns) if columns else rows).collect()]
+        return list(self.rows_between(table, first, last, columns).to_pylist())
+
+    def rows_between(self, table: str, first: int, last: int | None, columns: list[str] | None = None) -> pa.Table:
+        """As `small_rows`, as an Arrow table."""
+        number = pc.field("batch_id")
+        fits = number >= first if last is None else (number >= first) & (number <= last)
+        with self.at_work_on(table):
+            known = self.newest(table)
+            return small_rows(self.store(table), known, files_between(known, "batch_id", first, last), fits, columns)
+
+    def pieces(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The table's columns, and its rows of the batches first..last, both inclusive, piece by piece: rows may be large."""
+        known = self.newest(table)
+        schema, number = pa.schema(known.schema().to_arrow()), pc.field("batch_id")
+        rows = dataset(self.store(table), schema, files_between(known, "batch_id", first, last))
+        fits = (number >= first) & (number <= last)
+        return schema, rows.to_batches(filter=fits, batch_readahead=1, fragment_readahead=1)
 
     def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
-        if known := self._in_folder(table):
-            with self.at_work_on(table):
-                newest = largest(known, "batch_id")
-                return [] if newest is None else rows_between(known, "batch_id", newest - before, None, columns)
-        newest = self.newest_batch(table)
-        return [] if newest is None else self.small_rows(table, newest - before, columns=columns)
+        with self.at_work_on(table):
+            known = self.newest(table)
+            last = largest(known, "batch_id")
+            if last is None:
+                return []
+            fits, files = pc.field("batch_id") >= last - before, files_between(known, "batch_id", last - before, None)
+            return list(small_rows(self.store(table), known, files, fits, columns).to_pylist())
 
     def found(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table this reads what the condition and the columns need, and no more."""
-        if known := self._in_folder(table):
-            with self.at_work_on(table):
-                return list(known.to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
-        return [row.asDict(recursive=True) for row in self.read(table).where(where(F.col)).select(*columns).collect()]
+        with self.at_work_on(table):
+            return list(self.newest(table).to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
 
     def create_missing(self) -> None:
         """Creates what is not there. The ledger comes last: where it exists, all the others were created.
 
         Called when there is no ledger; raises TableProblem if the other tables show that there was one.
         """
-        for table in schemas(self.pipeline):
-            if table != LEDGER:
-                self._create_empty(table)
+        others = [table for table in schemas(self.pipeline) if table != LEDGER]
+        # On a store each of them takes as long as all.
+        with ThreadPoolExecutor(max_workers=len(others)) as beside:
+            list(beside.map(self._create_empty, others))
         fault_point("before_ledger_created")
         self._create_empty(LEDGER)
         fault_point("after_ledger_created")
@@ -246,13 +236,21 @@ class Warehouse:
             return
         declared = declared_schema(self.pipeline, table)
         searched = ",".join(name for name in SEARCHED if name in declared.fieldNames())
-        properties = {"delta.checkpointInterval": CHECKPOINT_EVERY, "delta.dataSkippingStatsColumns": searched}
-        if not create(self.path(table), declared, properties):
-            told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-            columns = schemas(self.pipeline)[table]
-            self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta TBLPROPERTIES ({told})"
-            )
+        # Maintenance cuts the logs.
+        properties = {
+            "delta.checkpointInterval": CHECKPOINT_EVERY,
+            "delta.dataSkippingStatsColumns": searched,
+            "delta.enableExpiredLogCleanup": "false",
+        }
+        with self.at_work_on(table):
+            create(self.store(table), declared, properties)
+
+
+def _is_of(batches: Sequence[int]) -> ds.Expression:
+    number = pc.field("batch_id")
+    if batches and batches[-1] - batches[0] < len(batches):
+        return (number >= batches[0]) & (number <= batches[-1])
+    return number.isin(list(batches))
 
 
 def raw_table(side: Side) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from include.warehouse_folder import local_folder
+from include.store import local_folder
 from spark_jobs.problems import JobProblem
 
 

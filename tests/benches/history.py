@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,6 +26,7 @@ from include.local_machine import project_environment, say
 from include.local_process import free_port
 from include.pipeline_config import Pipeline, Side
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.storage.delta_log import looking_once
 from spark_jobs.storage.tables import Warehouse, schemas
 from tests.benches.long_history import LongHistory
 from tests.benches.measuring import Times, scratch, show_ratio
@@ -36,9 +38,9 @@ TARGET = 1.2
 Record = tuple[str, int, bytes]
 
 
-def pipeline_of(batches: int, bootstrap: str) -> Pipeline:
+def pipeline_of(batches: int, bootstrap: str, suffix: str = "") -> Pipeline:
     """A pipeline on topics of its own."""
-    name = f"after_{batches}"
+    name = f"after_{batches}{suffix}"
     left, right, output = (f"{name}-{side}" for side in ("analytics", "metrics", "output"))
     create_topics(bootstrap, dict.fromkeys((left, right, output), PARTITIONS), {"retention.ms": "-1"})
     return replace(CALLS, name=name, left=Side(left, "analytics"), right=Side(right, "metrics"), output_topic=output)
@@ -61,8 +63,10 @@ def some_calls(pipeline: Pipeline, calls: int, number: int) -> list[Record]:
     return [*found, (pipeline.right.topic, 0, b"{nope")]
 
 
-def batch(warehouse: Warehouse, calls: int, number: int, bootstrap: str) -> dict[str, float]:
-    """Job -> seconds, of one batch of new calls."""
+def batch(
+    warehouse: Warehouse, calls: int, number: int, bootstrap: str, job_ends: Callable[[str], None] = lambda job: None
+) -> dict[str, float]:
+    """Job -> seconds, of one batch of new calls. `job_ends` is called after each job, and not measured."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for topic, partition, value in some_calls(warehouse.pipeline, calls, number):
         producer.produce(topic, value, partition=partition)
@@ -76,14 +80,16 @@ def batch(warehouse: Warehouse, calls: int, number: int, bootstrap: str) -> dict
     seconds = {}
     for job in JOBS:
         begin = time.perf_counter()
-        work[job]()
+        with looking_once():
+            work[job]()
         seconds[job] = time.perf_counter() - begin
+        job_ends(job)
     return seconds
 
 
-def with_history(spark: object, folder: Path, batches: int, calls: int, bootstrap: str) -> Warehouse:
+def with_history(spark: object, folder: Path, batches: int, calls: int, bootstrap: str, suffix: str = "") -> Warehouse:
     """A warehouse after so many batches."""
-    warehouse = Warehouse(spark, str(folder / "warehouse"), pipeline_of(batches, bootstrap))  # type: ignore[arg-type]
+    warehouse = Warehouse(spark, str(folder / "warehouse"), pipeline_of(batches, bootstrap, suffix))  # type: ignore[arg-type]
     producer, records = Producer({"bootstrap.servers": bootstrap}), some_calls(warehouse.pipeline, calls, 0)
     for topic, partition, value in records:
         producer.produce(topic, value, partition=partition)

@@ -2,7 +2,7 @@
 
     python -m tests.benches.ledger_retention [--batches 4896] [--kept 864]
 
-The rows are made up; they are written, and removed every 288 batches (a day), by the very functions of the jobs, without Spark: their files are put
+The rows are made up, written by delta-rs, and removed every 288 batches (a day) as maintenance removes them, without Spark: their files are put
 together by delta-rs. Each look is that of a new process: the table is opened, then asked for the last batch, the last ids, what was removed,
 and the rows of the last batch.
 """
@@ -10,7 +10,6 @@ and the rows of the last batch.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 import time
@@ -19,14 +18,13 @@ from statistics import median
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark.sql.types import StructType
 
 from spark_jobs.storage import delta_log
 from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.removal import remove_up_to
 from spark_jobs.storage.tables import LEDGER, Warehouse, schemas
 from tests.batch_history import history
 from tests.timeline import CALLS
+from tests.unit.explaining.tables import record, remove_up_to
 from tests.unit.test_doc_examples import arrow_fields
 
 _A_DAY, _ROUNDS = 288, 9
@@ -51,12 +49,12 @@ def main(batches: int, kept: int | None) -> None:
         columns = arrow_fields(re.findall(r"\w+|[<>]", schemas(CALLS)[LEDGER]))
         searched = {"delta.dataSkippingStatsColumns": "batch_id", "delta.enableExpiredLogCleanup": "false"}
         DeltaTable.create(path, pa.schema(columns), configuration={**searched})
-        declared, ledger = StructType.fromJson(json.loads(DeltaTable(path).schema().to_json())), Ledger(warehouse)
+        ledger = Ledger(warehouse)
         for number, batch in enumerate(history(batches), 1):
-            ledger.append(*batch.steps.values())
+            record(warehouse, *batch.steps.values())
             if number % _A_DAY == 0:
                 if kept and number > kept:
-                    remove_up_to(path, declared, "batch_id", number - kept, "removed", number - kept, "bench")
+                    remove_up_to(warehouse, LEDGER, number - kept)
                 table = DeltaTable(path)
                 table.optimize.compact()
                 table.vacuum(0, enforce_retention_duration=False, dry_run=False)

@@ -3,7 +3,7 @@
     python -m tests.benches.pairing [--events 2000000 5000000] [--rounds 5]
 
 pairing: `pair_batch` whole, from the raw tables to compounds, open events and the ledger's row.
-shuffle: Spark merely shuffles the same columns by key through the same Arrow hop, which hands them back, and writes them to Delta.
+shuffle: Spark merely shuffles the same columns by key through the same Arrow hop, which hands them back, and writes them to Parquet.
 duckdb: DuckDB reads and sorts the Parquet files of the same raw tables for the same kernel, in two processes; Parquet comes out.
 """
 
@@ -24,15 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from include.local_machine import CODEC
 from spark_jobs import pair_events
 from spark_jobs.deciding.events import batch_events
 from spark_jobs.deciding.whole_keys import EVENTS_A_TASK
 from spark_jobs.pairing.rules import event_schema
 from spark_jobs.session import expect_rows
 from spark_jobs.stages import only_counted
-from spark_jobs.storage.commit import commit_files
+from spark_jobs.storage.commit import commit
 from spark_jobs.storage.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.table_files import SEARCHED, FileWriter
+from spark_jobs.storage.reading import longest_texts
+from spark_jobs.storage.table_files import FileWriter
 from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
@@ -64,10 +66,8 @@ class Pairing:
         for rank, side in enumerate(CALLS.sides):
             table, first = raw_table(side), 0
             place = self.landed.place_for_files(table)
-            if place is None:
-                raise ValueError(f"{self.landed.path(table)} is not for files of workers")
             with ExitStack() as stack:
-                files = [stack.enter_context(FileWriter(place.folder)) for _ in range(_PARTITIONS)]
+                files = [stack.enter_context(FileWriter(place.store)) for _ in range(_PARTITIONS)]
                 for slot in slots(self.events, self.now):
                     rows = _raw_rows(slot.filter(pc.equal(slot.column("side"), rank)), rank, first, place.schema)
                     for partition, file in enumerate(files):
@@ -75,7 +75,7 @@ class Pairing:
                             file.write(batch)
                     first += rows.num_rows
                 written = [file.finish() for file in files]
-            commit_files(self.landed, table, [file for file in written if file], table, 1)
+            commit(self.landed, table, [file for file in written if file], table, 1)
 
     def prepare(self) -> tuple[Warehouse, LedgerRow, LedgerRow]:
         """Empty tables beside the landed ones, and the plan and the `landed` row of the batch."""
@@ -110,9 +110,11 @@ class Pairing:
         tasks = max(2, self.events // EVENTS_A_TASK)
         events = batch_events(warehouse, planned)
         rows = events.repartition(tasks, *CALLS.key).mapInArrow(_same, schema)
-        searched = ",".join(name for name in SEARCHED if name in schema.fieldNames())
-        with only_counted(events):
-            rows.write.format("delta").option("delta.dataSkippingStatsColumns", searched).save(f"{warehouse.root}/shuffled")
+        tables = [OPEN, *map(raw_table, CALLS.sides)]
+        # The events are as small as the pairing's: it asks the files, too.
+        known = [longest_texts(warehouse.store(table), warehouse.files(table)) for table in tables]
+        with only_counted(self.spark, max(each for each in known if each is not None)):
+            rows.write.option("compression", CODEC).parquet(f"{warehouse.root}/shuffled")
 
 
 def _raw_rows(events: pa.Table, side: int, first_offset: int, schema: pa.Schema) -> pa.Table:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from include.local_broker import LocalBroker
@@ -91,11 +92,14 @@ def _outcomes(warehouse: Warehouse, collapsed: int, events: Events) -> pa.Table:
     def rows(table: str, *columns: str) -> pa.Table:
         return DeltaTable(warehouse.path(table)).to_pyarrow_table(columns=list(columns))
 
+    def single(of: pa.Table, outcome: pa.Array) -> pa.Table:
+        return one_sided(of["offset"], pc.equal(of["topic"], warehouse.pipeline.left.topic), outcome)
+
     still_open, rejected = rows(OPEN, "topic", "offset"), rows(REJECTED, "reason", "topic", "offset")
     found = [
         rows(COMPOUNDS, "kind", *SIDES).rename_columns(OUTCOME),
-        one_sided(still_open, pa.repeat(str(Outcome.OPEN), still_open.num_rows), warehouse.pipeline),
-        one_sided(rejected, rejected["reason"], warehouse.pipeline),
+        single(still_open, pa.repeat(str(Outcome.OPEN), still_open.num_rows)),
+        single(rejected, rejected["reason"]),
     ]
     numbers = [pa.array(np.flatnonzero(events.side == side)) for side in (LEFT, RIGHT)]
     told = [

@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from pathlib import Path
 from urllib.parse import quote
 
 import psutil
@@ -20,11 +19,13 @@ from include.local_airflow import LocalAirflow
 from include.local_broker import create_topics
 from include.local_process import free_port
 from include.local_spark import LocalSpark
+from include.local_store import missing_for
 from include.sample_calls import generate, send
 from spark_jobs.storage.tables import Warehouse
 from tests.integration.comparing import commits
 from tests.integration.reading import table_rows
 from tests.job_processes import Faults, wait_for
+from tests.stores import REQUIRED, root_on
 from tests.timeline import CALLS
 
 pytestmark = pytest.mark.e2e
@@ -41,14 +42,22 @@ def faults(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def airflow(broker, faults, tmp_path_factory):
+def airflow(broker, faults, tmp_path_factory, request):
+    """With its tables on a real S3 server, where that can be had; else in a folder."""
     topics = dict.fromkeys((CALLS.left.topic, CALLS.right.topic, CALLS.output_topic), 4)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
-    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    on_s3 = os.environ.get(REQUIRED) or not missing_for("s3")
+    store = request.getfixturevalue("s3") if on_s3 else None
     with (
+        pytest.MonkeyPatch.context() as patch,
         LocalSpark(tmp_path_factory.mktemp("spark"), free_port()) as spark,
         LocalAirflow(
-            tmp_path_factory.mktemp("airflow"), free_port(), broker.bootstrap, warehouse, spark=spark.url
+            tmp_path_factory.mktemp("airflow"),
+            free_port(),
+            broker.bootstrap,
+            root_on(store, "dag", patch) if store else str(tmp_path_factory.mktemp("warehouse")),
+            spark=spark.url,
+            store=store.connection if store else None,
         ) as running,
     ):
         yield running
@@ -177,5 +186,5 @@ def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(a
     steps = [(row["batch_id"], row["step"]) for row in table_rows(warehouse, "batch_ledger")]
     # planned, landed, paired, publishing, published, reported: each once.
     assert len(set(steps)) == len(steps) == 6 * max(batch_id for batch_id, _ in steps)
-    made = commits(Path(airflow.warehouse), CALLS, "compound_events")
+    made = commits(airflow.warehouse, CALLS, "compound_events")
     assert max(made.values()) == 1

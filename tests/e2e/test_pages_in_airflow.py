@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from include.pipeline_config import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
-from include.warehouse_folder import pages_folder
 from plugins.quality_runs import note_batch
 from tests.airflow_pages import (
     FAILED,
@@ -28,6 +27,7 @@ from tests.airflow_pages import (
 from tests.browser import NEEDED, Page, chromium
 from tests.local_postgres import NEEDED as NO_POSTGRES
 from tests.local_postgres import local_postgres, programs
+from tests.pages import pages_folder
 from tests.timeline import CALLS
 
 pytestmark = [

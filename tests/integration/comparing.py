@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from deltalake import DeltaTable
 
 from include.pipeline_config import Pipeline
+from include.store import pages_store
 from spark_jobs.storage.tables import LEDGER, METRICS, schemas
+from tests.stores import table_of, texts_in
 
 # What says when or for whom, or how many batches a job did in one go; all else has to be the same.
 _TIMES = {"wall_time", "started_at", "finished_at", "judged_at", "config", "config_hash"}
@@ -29,10 +31,11 @@ _OWN_TEXT = re.compile(
 _SHOWN = 5
 
 
-def rows(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
-    """The table's rows as texts, without wall clocks."""
-    found = DeltaTable(f"{warehouse}/{pipeline.name}/{table}").to_pyarrow_table().to_pylist()
-    return Counter(str({name: _comparable(value) for name, value in row.items() if name not in _TIMES}) for row in found)
+def rows(warehouse: str | Path, pipeline: Pipeline, table: str, without: Collection[str] = ()) -> Counter[str]:
+    """The table's rows as texts, without wall clocks and these columns."""
+    found = table_of(warehouse, pipeline, table).to_pyarrow_table().to_pylist()
+    ignored = _TIMES.union(without)
+    return Counter(str({name: _comparable(value) for name, value in row.items() if name not in ignored}) for row in found)
 
 
 def _comparable(value: Any) -> Any:
@@ -42,20 +45,22 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def commits(warehouse: Path, pipeline: Pipeline, table: str) -> Counter[str]:
+def commits(warehouse: str | Path, pipeline: Pipeline, table: str) -> Counter[str]:
     """What the table's commits say they are: `step of batch number`."""
-    return Counter(str(entry.get("userMetadata")) for entry in DeltaTable(f"{warehouse}/{pipeline.name}/{table}").history())
+    return Counter(str(entry.get("userMetadata")) for entry in table_of(warehouse, pipeline, table).history())
 
 
-def pages(warehouse: Path, pipeline: Pipeline) -> dict[str, str]:
+def pages(warehouse: str | Path, pipeline: Pipeline) -> dict[str, str]:
     """The quality pages of the batches, without wall clocks and the pipeline's name, settings and position, and without what depends on which
     batches had a report of their own.
     """
-    folder = warehouse / pipeline.name / "quality"
-    own = [
-        path for path in folder.glob("*.html") if path.name != "trend.html" and not path.name.endswith("expectations.html")
-    ]
-    return {path.name: _OWN_TEXT.sub("", path.read_text().replace(pipeline.name, "")) for path in sorted(own)}
+    texts = texts_in(pages_store(pipeline.name, str(warehouse)))
+    own = {
+        name: text
+        for name, text in texts.items()
+        if name.endswith(".html") and name != "trend.html" and not name.endswith("expectations.html")
+    }
+    return {name: _OWN_TEXT.sub("", text.replace(pipeline.name, "")) for name, text in own.items()}
 
 
 def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[Any, ...]]]:
@@ -78,15 +83,26 @@ def records(bootstrap: str, topic: str, isolation: str = "read_committed") -> di
     return found
 
 
-def differences(bootstrap: str, warehouse: Path, one: Pipeline, other: Pipeline) -> list[str]:
-    """What the pipelines' tables, commits, pages and output topics do not have in common; empty if they are equal."""
-    told = []
+def differences(
+    bootstrap: str,
+    warehouse: str | Path,
+    one: Pipeline,
+    other: Pipeline,
+    elsewhere: str | Path | None = None,
+    without: Collection[str] = (),
+) -> list[str]:
+    """What the pipelines' tables, commits, pages and output topics do not have in common; empty if they are equal.
+
+    `elsewhere`: the warehouse of the other pipeline, if it is not the same. `without`: columns that may differ.
+    """
+    told: list[str] = []
+    elsewhere = elsewhere or warehouse
     for table in schemas(one):
-        told += _compared(table, rows(warehouse, one, table), rows(warehouse, other, table))
+        told += _compared(table, rows(warehouse, one, table, without), rows(elsewhere, other, table, without))
         # Reports and publications of several batches are one commit, so how many there are depends on when a job ran.
         if table not in (LEDGER, METRICS):
-            told += _compared(f"commits of {table}", commits(warehouse, one, table), commits(warehouse, other, table))
-    mine, theirs = pages(warehouse, one), pages(warehouse, other)
+            told += _compared(f"commits of {table}", commits(warehouse, one, table), commits(elsewhere, other, table))
+    mine, theirs = pages(warehouse, one), pages(elsewhere, other)
     told += [f"page {name}" for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
     topics = [records(bootstrap, pipeline.output_topic) for pipeline in (one, other)]
     for partition in topics[0]:

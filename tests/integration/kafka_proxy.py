@@ -1,15 +1,17 @@
 """A TCP proxy in front of a real broker that loses, holds back and repeats requests, byte for byte as they came.
 
 A `Fault` says what becomes of the next request of a kind. What is held back or repeated is sent on a connection of its own right after
-the broker has answered another request, before that answer goes on: so it meets the client at a known place of its work.
+the broker has answered another request, before that answer goes on: so it meets the client at a known place of its work. An answer is held
+back on the client's own connection, which stays open, and other answers overtake it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +24,14 @@ NAMES = {
     END_TXN: "EndTxn", TXN_OFFSET_COMMIT: "TxnOffsetCommit",
 }  # fmt: skip
 # What becomes of a request. The first three close the client's connection, so that it tries again.
-LOST, HELD, UNANSWERED, REPEATED, DELAYED = "lost", "held", "unanswered", "repeated", "delayed"
+LOST, HELD, UNANSWERED, REPEATED, DELAYED, ANSWER_HELD = "lost", "held", "unanswered", "repeated", "delayed", "answer held"
 _DELAY_S = 0.03
 _PATIENCE_S = 10.0
 
 
 class Fault(NamedTuple):
-    """What becomes of one request. `late`: after the answer to the so-manieth request of which kind a held or repeated one is sent
-    (counted from then on); None: when everything is over.
+    """What becomes of one request. `late`: after the answer to the so-manieth request of which kind a held or repeated one is sent, or the
+    answer that is held (counted from then on); None: when everything is over.
     """
 
     what: str
@@ -37,10 +39,11 @@ class Fault(NamedTuple):
 
 
 class _Late:
-    """A request that is still to be sent."""
+    """A request or an answer that is still to be sent. `send` gives what the log says of it."""
 
-    def __init__(self, kind: int, request: bytes, when: tuple[int, int] | None) -> None:
-        self.kind, self.request = kind, request
+    def __init__(self, send: Callable[[], Awaitable[str]], when: tuple[int, int] | None) -> None:
+        self.send = send
+        self.after: int | None
         self.after, self.left = when or (None, 0)
 
     def is_due(self, kind: int) -> bool:
@@ -114,8 +117,9 @@ class KafkaProxy:
                 )
             link.close()
 
-    def keep(self, kind: int, request: bytes, fault: Fault) -> None:
-        self._late.append(_Late(kind, request, fault.late))
+    def keep(self, send: Callable[[], Awaitable[str]], fault: Fault) -> None:
+        """What is sent when the fault says so."""
+        self._late.append(_Late(send, fault.late))
 
     async def answered(self, kind: int) -> None:
         """Before an answer goes on to the client."""
@@ -125,12 +129,16 @@ class KafkaProxy:
 
     async def _send_all(self, late: Iterable[_Late]) -> None:
         for each in late:
-            self.log.append(f"late {NAMES[each.kind]}")
-            with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.broker_port)
-                writer.write(each.request)
-                await asyncio.wait_for(_frame(reader), _PATIENCE_S)
-                writer.close()
+            self.log.append(await each.send())
+
+    async def send_request(self, kind: int, request: bytes) -> str:
+        """On a connection of its own; gives what to say of it."""
+        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.broker_port)
+            writer.write(request)
+            await asyncio.wait_for(_frame(reader), _PATIENCE_S)
+            writer.close()
+        return f"late {NAMES[kind]}"
 
 
 class _Link:
@@ -146,6 +154,7 @@ class _Link:
         )
         self.kinds: dict[int, int] = {}
         self.unanswered: set[int] = set()
+        self.held: dict[int, Fault] = {}
 
     async def requests(self) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -157,13 +166,15 @@ class _Link:
                     self.kinds[number] = kind
                     self.proxy.log.append(f"{NAMES[kind]}{f' {fault.what} {fault.late}' if fault else ''}")
                 if fault and fault.what in (HELD, REPEATED):
-                    self.proxy.keep(kind, request, fault)
+                    self.proxy.keep(partial(self.proxy.send_request, kind, request), fault)
                 if fault and fault.what in (LOST, HELD):
                     return
                 if fault and fault.what == DELAYED:
                     await asyncio.sleep(_DELAY_S)
                 if fault and fault.what == UNANSWERED:
                     self.unanswered.add(number)
+                if fault and fault.what == ANSWER_HELD:
+                    self.held[number] = fault
                 self.to_broker.write(request)
 
     async def answers(self) -> None:
@@ -173,9 +184,20 @@ class _Link:
                 number = int.from_bytes(answer[4:8], "big")
                 if number in self.unanswered:
                     return
-                if number in self.kinds:
-                    await self.proxy.answered(self.kinds.pop(number))
-                self.writer.write(answer)
+                kind = self.kinds.pop(number, None)
+                if kind is not None:
+                    await self.proxy.answered(kind)
+                if kind is not None and number in self.held:
+                    self.proxy.keep(partial(self.send_answer, kind, answer), self.held.pop(number))
+                else:
+                    self.writer.write(answer)
+
+    async def send_answer(self, kind: int, answer: bytes) -> str:
+        """If the client has not closed the connection; gives what to say of it."""
+        if self.writer.is_closing():
+            return f"late answer to {NAMES[kind]}, to nobody"
+        self.writer.write(answer)
+        return f"late answer to {NAMES[kind]}"
 
     def close(self) -> None:
         self.writer.close()

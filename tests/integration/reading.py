@@ -8,7 +8,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from deltalake import DeltaTable
+
+from tests.stores import table_of
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -60,4 +61,4 @@ def _ends(admin: AdminClient, partitions: list[TopicPartition], isolation: Isola
 
 def table_rows(warehouse: Any, table: str) -> list[dict[str, Any]]:
     """Every row of a Delta table."""
-    return DeltaTable(warehouse.path(table)).to_pyarrow_table().to_pylist()
+    return table_of(warehouse.root, warehouse.pipeline, table).to_pyarrow_table().to_pylist()

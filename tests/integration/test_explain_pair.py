@@ -10,10 +10,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_jobs import land_events, publish_compounds, replay_interval
-from spark_jobs.explaining.told import explain
 from spark_jobs.rehearsal.words import moment
 from spark_jobs.replaying.window import Window
-from spark_jobs.storage import delta_log
 from tests.conftest import yaml_of
 from tests.integration import stream_clock
 from tests.integration.stream_clock import run, stories
@@ -97,10 +95,6 @@ def test_what_became_of_every_event(warehouse, broker, send, begun, tmp_path, mo
         f"revision 1, pair, by {replay}: on {topic}-{second} at offset {at_second}",
     ]
 
-    # Where there is no folder, Spark reads the same.
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(delta_log, "local_folder", lambda _: None)
-        assert list(explain(warehouse, ("y", "v"))) == y
     page = by_the_command(warehouse, tmp_path, y)
     assert all(line.strip() in page for line in about(y, f"{right}-0-2 ") if "`" not in line)
 

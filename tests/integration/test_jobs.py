@@ -13,7 +13,6 @@ import pytest
 from pyarrow import parquet
 
 from include.local_machine import REPEATED
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.batch_rules import batch_rules
 from spark_jobs.deciding.events import batch_events
@@ -28,12 +27,12 @@ from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLIS
 from spark_jobs.storage.tables import TableProblem, Warehouse, raw_table, schemas
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
+from tests.integration.tampering import append_frame, delete_rows
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 
 LONG_AGO = 3_600_000
-# Spark gives times without a zone.
-TIMES = {"started_at": None, "finished_at": None}
 
 
 def land(warehouse, max_records=1_000_000, accepted=()):
@@ -108,21 +107,19 @@ def trend(warehouse):
     return json.loads(text.removeprefix("trend=").removesuffix(";\n"))
 
 
-def test_where_there_is_no_folder_spark_does_it_all(spark, pipeline, broker, send, now, tmp_path, monkeypatch):
+def test_whoever_has_opened_no_table_yet_reads_the_same_and_goes_on(warehouse, pipeline, broker, send, now, monkeypatch):
     send("a", "u", now - LONG_AGO, 1)
-    warehouse = Warehouse(spark, str(tmp_path), pipeline)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(delta_log, "local_folder", lambda root: None)
-        run_all(warehouse)
-        ids, rows = Ledger(warehouse).last_ids(), Ledger(warehouse).rows(1, 1)
-        told = [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)]
-        ((_, metrics, state),) = reported_before(warehouse, Ledger(warehouse), 2)
+    run_all(warehouse)
+    ids, rows = Ledger(warehouse).last_ids(), Ledger(warehouse).rows(1, 1)
+    told = [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)]
+    ((_, metrics, state),) = reported_before(warehouse, Ledger(warehouse), 2)
     assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED]
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
-    # Without Spark the same is read, and the next batch goes on.
+    # Another process has opened no table yet: it reads the same, and the next batch goes on.
+    monkeypatch.setattr(delta_log, "_opened", {})
     assert Ledger(warehouse).last_ids() == ids == dict.fromkeys(ids, 1)
     read = Ledger(warehouse).rows(1, 1)
-    assert [vars(row) | TIMES for row in read] == [vars(row) | TIMES for row in rows]
+    assert [vars(row) for row in read] == [vars(row) for row in rows]
     assert [(warehouse.version(table), warehouse.table_id(table)) for table in schemas(pipeline)] == told
     assert [each[1:] for each in reported_before(warehouse, Ledger(warehouse), 2)] == [(metrics, state)]
     # What the trend page is told comes from the tables where its file is gone.
@@ -269,7 +266,7 @@ def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path
     }
     rows = [(side.topic, number, offset, 1) for number, offsets in places.items() for offset in offsets]
     given = spark.createDataFrame(rows, "topic STRING, partition INT, offset BIGINT, batch_id BIGINT")
-    given.write.format("delta").mode("append").save(warehouse.path(raw_table(side)))
+    append_frame(warehouse, raw_table(side), given)
     planned = SimpleNamespace(pipeline=pipeline, batch_id=1)
     found = {row["partition"]: row for row in landed_counts(warehouse, planned)}
     counted = {number: [row[name] for name in ("records", "offsets", "first", "last")] for number, row in found.items()}
@@ -284,7 +281,7 @@ def test_a_record_landed_twice_is_refused(warehouse, pipeline, send, now, monkey
     def twice(warehouse, planned, ranges, side):
         append(warehouse, planned, ranges, side)
         table = warehouse.read(raw_table(side))
-        table.where("offset = 66").write.format("delta").mode("append").save(warehouse.path(raw_table(side)))
+        append_frame(warehouse, raw_table(side), table.where("offset = 66"))
 
     monkeypatch.setattr(land_events, "append_raw", twice)
     with pytest.raises(BrokenInvariant, match=r"planned offsets 0 to 70 \(exclusive\), landed 71 records with 70 different"):
@@ -311,8 +308,7 @@ def test_compounds_of_a_doubled_row_fail_the_report_and_go_on_failing(warehouse,
     send("a", "u", now - LONG_AGO, 1)
     land(warehouse)
     pair_events.main(warehouse)
-    doubled = warehouse.read("compound_events")
-    doubled.write.format("delta").mode("append").save(warehouse.path("compound_events"))
+    append_frame(warehouse, "compound_events", warehouse.read("compound_events"))
     with pytest.raises(BrokenInvariant, match="1 compounds were paired, but 2 published"):
         publish_compounds.main(warehouse)
     for _ in range(2):
@@ -326,7 +322,7 @@ def test_a_swallowed_rejection_is_caught_by_name(warehouse, send, now):
     send("m", value=b"{nope")
     land(warehouse)
     pair_events.main(warehouse)
-    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('rejected_events')}")
+    delete_rows(warehouse, "rejected_events")
     publish_compounds.main(warehouse)
     with pytest.raises(
         report_quality.BrokenBatch,
@@ -339,7 +335,7 @@ def test_a_raw_row_lost_after_landing_is_caught_by_name(warehouse, send, now):
     send("a", "u", now - LONG_AGO, 1)
     land(warehouse)
     pair_events.main(warehouse)
-    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('raw_analytics')}")
+    delete_rows(warehouse, "raw_analytics")
     publish_compounds.main(warehouse)
     with pytest.raises(report_quality.BrokenBatch, match="landing_difference_left is 1"):
         report_quality.main(warehouse)

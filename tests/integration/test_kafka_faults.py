@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
 from include.local_broker import LocalBroker, create_topics
 from include.local_process import free_port
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.broker import fencing, offsets, patience, positions, transaction
 from spark_jobs.broker.offsets import ask_broker, topic_id
@@ -32,6 +31,7 @@ from tests.conftest import PARTITIONS
 from tests.integration.cut_logs import batch_starts
 from tests.integration.reading import consume, table_rows
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 

@@ -19,6 +19,7 @@ from spark_jobs.storage.tables import raw_table
 from tests.integration.comparing import differences, records, rows
 from tests.integration.timeless_traffic import Portions, timeless
 from tests.job_processes import JOBS, Faults, Jobs, wait_for
+from tests.stores import ON_A_STORE_IF_POSSIBLE, root_of
 
 pytestmark = pytest.mark.integration
 
@@ -39,6 +40,12 @@ def server(faults, tmp_path, monkeypatch) -> Iterator[LocalSpark]:
     monkeypatch.setenv("PAIRING_FAULT_DIR", str(faults.folder))
     with LocalSpark(tmp_path / "spark-server", free_port()) as running:
         yield running
+
+
+@pytest.fixture(params=ON_A_STORE_IF_POSSIBLE)
+def root(request, tmp_path, monkeypatch) -> str:
+    """The warehouse of the test."""
+    return root_of(request, "matrix", tmp_path / "warehouse", monkeypatch)
 
 
 @contextmanager
@@ -73,11 +80,10 @@ def kill_when_the_other_side_is_in(jobs: Jobs) -> None:
     assert standing.kill() == -signal.SIGKILL
 
 
-def test_every_job_is_killed_at_every_point_and_nothing_differs(server, faults, broker, tmp_path):
-    warehouse = tmp_path / "warehouse"
+def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, faults, broker, tmp_path):
     (killed, killed_file), (calm, calm_file) = (timeless(name, "matrix", tmp_path / "jobs") for name in ("killed", "calm"))
-    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, warehouse, faults)
-    undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, warehouse)
+    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults)
+    undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root)
     portions = Portions(broker, killed, calm)
     # Those of maintenance have a test of their own.
     assert tuple(FAULT_POINTS) == (*JOBS, "maintain_tables")
@@ -106,14 +112,14 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(server, faults, 
         undisturbed.run(job)
 
     assert Counter(points) == Counter(point for job in JOBS for point in FAULT_POINTS[job])
-    assert differences(broker.bootstrap, warehouse, killed, calm) == []
+    assert differences(broker.bootstrap, root, killed, calm) == []
     # What was compared is not nothing, and transactions really were left behind half sent.
-    assert len(rows(warehouse, calm, "batch_ledger")) == 6 * portions.sent
+    assert len(rows(root, calm, "batch_ledger")) == 6 * portions.sent
     committed, all_there = (
         sum(map(len, records(broker.bootstrap, killed.output_topic, isolation).values()))
         for isolation in ("read_committed", "read_uncommitted")
     )
-    assert committed == rows(warehouse, killed, "compound_events").total() > 10 * portions.sent
+    assert committed == rows(root, killed, "compound_events").total() > 10 * portions.sent
     assert all_there > committed
 
     # The command by which an operator would ask the same.

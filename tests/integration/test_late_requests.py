@@ -24,6 +24,7 @@ from spark_jobs.problems import JobProblem
 from tests.integration.kafka_proxy import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
+    ANSWER_HELD,
     DELAYED,
     END_TXN,
     HELD,
@@ -252,6 +253,52 @@ def test_a_commit_that_nobody_answers_is_told_as_one_that_nobody_knows(world):
     assert world.run_until_done(3) == 1
 
 
+def test_a_commit_whose_answer_comes_when_the_publisher_has_given_up(world, monkeypatch):
+    alive = []
+
+    def kept_alive(*given):
+        alive.append(fencing.fenced_producer(*given))
+        return alive[-1]
+
+    monkeypatch.setattr(transaction, "fenced_producer", kept_alive)
+    monkeypatch.setattr(transaction, "ANSWER_WITHIN_S", 0.3)
+    monkeypatch.setattr(patience, "ANSWER_WITHIN_S", 0.0)
+    # The connection stays open for longer than the publisher waits.
+    world.settings["socket.timeout.ms"] = 10_000
+    world.proxy.begin(on_the(1, END_TXN, Fault(ANSWER_HELD, late=(PRODUCE, 1))))
+    with pytest.raises(JobProblem, match="whether its last transaction is committed is not known"):
+        world.run(2)
+    assert len(alive) == 1
+    # It was. Its answer comes in the midst of the next run's first transaction.
+    world.check(1)
+    monkeypatch.setattr(transaction, "ANSWER_WITHIN_S", 3.0)
+    monkeypatch.setattr(patience, "ANSWER_WITHIN_S", 3.0)
+    assert world.run_until_done(3) == 1
+    assert world.proxy.log.count("late answer to EndTxn") == 1
+    # One for each of the transactions.
+    assert len(alive) == 3
+
+
+def test_a_commit_that_was_not_answered_and_comes_again_in_the_midst_of_the_next_transaction(world):
+    # The client asks again by itself; what it asked the second time comes late.
+    faults = {1: Fault(ANSWER_HELD), 2: Fault(HELD, late=(PRODUCE, 1))}
+    seen = Counter()
+
+    def decide(kind):
+        seen[kind] += 1
+        return faults.get(seen[kind]) if kind == END_TXN else None
+
+    world.proxy.begin(decide)
+    with pytest.raises((Stopped, JobProblem)):
+        world.run(3, messages=stopped_in(world.leg(3), 2, world))
+    assert "late EndTxn" in world.proxy.log
+    world.check(1)
+    assert world.run_until_done(3) == 1
+    world.proxy.release()
+    assert "late answer to EndTxn, to nobody" in world.proxy.log
+    world.check(3)
+
+
 def test_who_stood_still_between_two_transactions_sends_nothing_again(world):
     world.proxy.begin(lambda kind: None)
 
@@ -283,8 +330,9 @@ def random_faults(dice):
         if not left[0] or dice.random() > (0.6 if kind == END_TXN else 0.05):
             return None
         left[0] -= 1
-        what = dice.choices((HELD, REPEATED, UNANSWERED, LOST, DELAYED), (4, 4, 2, 1, 1))[0]
-        return Fault(what, late() if what in (HELD, REPEATED) else None)
+        # The client waits for an answer that is held until it gives up: a second each time, so these are few.
+        what = dice.choices((HELD, REPEATED, UNANSWERED, LOST, DELAYED, ANSWER_HELD), (8, 8, 4, 2, 2, 1))[0]
+        return Fault(what, late() if what in (HELD, REPEATED, ANSWER_HELD) else None)
 
     return decide
 

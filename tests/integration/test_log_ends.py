@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from include.local_broker import LocalBroker
 from include.local_process import free_port
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.broker.log_ends import cut_since
 from spark_jobs.broker.offsets import ask_broker, wait_for_markers
@@ -26,6 +25,7 @@ from spark_jobs.storage.ledger import LANDED, PLANNED, REWIND, Ledger, OffsetRan
 from tests.integration.cut_logs import cut_log
 from tests.integration.reading import consume, table_rows
 from tests.integration.stages import land
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 

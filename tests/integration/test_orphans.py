@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, replay_interval, report_quality
 from spark_jobs.replaying.window import Window
 from spark_jobs.storage.commit import commit_rows
 from spark_jobs.storage.ledger import PAIRED, Ledger
 from tests.integration.reading import table_rows
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 

@@ -24,7 +24,7 @@ from spark_jobs.broker.positions import Leg
 from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import commit_frame
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.storage.tables import COMPOUNDS, declared_schema
 from tests.conftest import PARTITIONS
@@ -70,7 +70,7 @@ def pair_made_up(warehouse, batch_id, sizes):
     ]
     rows = [tuple(compound[name] for name in names) for compound in compounds]
     frame = warehouse.spark.createDataFrame(rows, declared_schema(pipeline, COMPOUNDS))
-    commit(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
+    commit_frame(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
     settings, now = (pipeline.to_json(), pipeline.config_hash), datetime.now(UTC)
     Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
 

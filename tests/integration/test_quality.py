@@ -7,22 +7,28 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
 from include.pipeline_config import BEFORE_PUBLISH, Quality
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.broker.publisher import SlotReport
-from spark_jobs.deciding import ways
+from spark_jobs.deciding import batch
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.report_quality import BrokenBatch
+from spark_jobs.storage.delta_log import dataset
 from spark_jobs.storage.ledger import PUBLISHED, REPORTED, Ledger
-from spark_jobs.storage.tables import Warehouse, raw_table
+from spark_jobs.storage.reading import DataFile
+from spark_jobs.storage.table_files import FileWriter
+from spark_jobs.storage.tables import REJECTED, Warehouse, raw_table
 from tests.conftest import PARTITIONS
 from tests.integration.reading import consume, table_rows
 from tests.integration.stages import land, run_all
+from tests.integration.tampering import delete_rows
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 
@@ -68,30 +74,49 @@ def _bootstrap():
 
 
 def _write_other_compounds(patch, change):
-    """Pairing goes the way in which Spark has the rows before they are written."""
-    made = ways.compound_rows
-    patch.setattr(pair_events, "decided_batch", ways.decided_by_spark)
-    patch.setattr(ways, "compound_rows", lambda *given: change(made(*given)))
+    """The workers count what they decided, and write something else."""
+    maker = batch.compound_maker
+
+    def lying_maker(*given):
+        made = maker(*given)
+        return lambda *outcomes: change(made(*outcomes))
+
+    patch.setattr(batch, "compound_maker", lying_maker)
+
+
+def _of(rows, *users):
+    return pc.is_in(rows["user1"], pa.array(users))
 
 
 def lose_a_tenth_of_the_orphans(patch):
-    lost = "kind = 'left_only' and user1 in ('u10analytics', 'u20analytics')"
-    _write_other_compounds(patch, lambda rows: rows.where(f"not ({lost})"))
+    _write_other_compounds(patch, lambda rows: rows.filter(pc.invert(_of(rows, "u10analytics", "u20analytics"))))
 
 
 def double_one(patch):
-    _write_other_compounds(patch, lambda rows: rows.unionAll(rows.where("user1 = 'u11metrics'")))
+    _write_other_compounds(patch, lambda rows: pa.concat_batches([rows, rows.filter(_of(rows, "u11metrics"))]))
 
 
 def double_one_and_lose_another(patch):
-    _write_other_compounds(
-        patch, lambda rows: rows.where("user1 != 'u12analytics'").unionAll(rows.where("user1 = 'u11analytics'"))
-    )
+    def change(rows):
+        return pa.concat_batches([rows.filter(pc.invert(_of(rows, "u12analytics"))), rows.filter(_of(rows, "u11analytics"))])
+
+    _write_other_compounds(patch, change)
 
 
 def swallow_what_is_rejected(patch):
-    made = pair_events.rejected_rows
-    patch.setattr(pair_events, "rejected_rows", lambda *given: made(*given).where("topic not like '%metrics'"))
+    made = pair_events.write_rejected
+
+    def write(warehouse, *given):
+        place = warehouse.place_for_files(REJECTED)
+        files = [DataFile(file.name, file.size, 0) for file in made(warehouse, *given)]
+        kept = dataset(place.store, place.schema, files).to_table(filter=~pc.ends_with(pc.field("topic"), "metrics"))
+        with FileWriter(place.store) as writer:
+            for rows in kept.to_batches():
+                writer.write(rows)
+            file = writer.finish()
+        return [file] if file else []
+
+    patch.setattr(pair_events, "write_rejected", write)
 
 
 def publish_nothing(patch):
@@ -114,7 +139,7 @@ def lose_records_and_call_them_gaps(patch):
     def lose(warehouse, planned, ranges, side):
         append(warehouse, planned, ranges, side)
         if side == warehouse.pipeline.left:
-            warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name(raw_table(side))} WHERE offset % 5 = 0")
+            delete_rows(warehouse, raw_table(side), '"offset" % 5 = 0')
 
     patch.setattr(land_events, "append_raw", lose)
 
@@ -211,7 +236,7 @@ def test_a_broken_report_hides_nothing_and_blocks_nothing(warehouse, broker, pip
     with pytest.raises(KeyError):
         report_quality.main(warehouse, broken_judge)
     assert "not judged" in page_of(warehouse, "index") and "great expectations" in page_of(warehouse, "batch-1")
-    warehouse.spark.sql(f"DELETE FROM {warehouse.sql_name('rejected_events')}")
+    delete_rows(warehouse, "rejected_events")
     traffic("w")
     land(warehouse)
     pair_events.main(warehouse)

@@ -13,7 +13,6 @@ from itertools import pairwise
 import pytest
 from deltalake import DeltaTable
 
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
@@ -25,6 +24,7 @@ from spark_jobs.storage.ledger import PAIRED, PLANNED, Ledger
 from tests.integration import stream_clock
 from tests.integration.reading import consume, table_rows
 from tests.integration.stream_clock import consumed, killed_at, run, stories
+from tests.pages import pages_folder
 from tests.timeline import ROOT
 
 pytestmark = pytest.mark.integration

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import functions as F
+from deltalake import DeltaTable
 
 from include.local_machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events, session, stages
-from spark_jobs.deciding import ways, whole_keys
+from spark_jobs.deciding import whole_keys
 from spark_jobs.session import temporarily_set
 from spark_jobs.storage.ledger import PLANNED, Ledger
 from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
 from tests.conftest import PARTITIONS, yaml_of
 from tests.integration.reading import table_rows
+from tests.integration.tampering import replace_rows
 
 pytestmark = pytest.mark.integration
 
@@ -65,8 +66,8 @@ def planned(warehouse, pipeline, broker, monkeypatch):
 def shuffle_tables(copy: Warehouse, seed: int) -> None:
     """Lays the landed rows of the second batch, and the open events, into other files in another order."""
     for table in (*map(raw_table, copy.pipeline.sides), OPEN):
-        rows = copy.read(table)
-        rows.repartition(5).orderBy(F.rand(seed)).write.format("delta").mode("overwrite").save(copy.path(table))
+        rows = DeltaTable(copy.path(table)).to_pyarrow_table()
+        replace_rows(copy, table, rows.take(random.Random(seed).sample(range(rows.num_rows), rows.num_rows)), files=5)
 
 
 def rows_of(copy: Warehouse) -> dict[str, list[str]]:
@@ -120,7 +121,6 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
         "few rows at once": run("2", [(partitions, "1"), (at_once, "3")], _ROWS_AT_ONCE=few_rows),
         "compiled, adaptive": run("3", [(partitions, "7")], _MANY_ROWS=compiled, _COUNTED=few_counted),
         "another order, compiled": run("4", [(at_once, "11")], shuffled=1, _MANY_ROWS=compiled, EVENTS_A_TASK=many_tasks),
-        "written by Spark": run("5", EVENTS_A_TASK=many_tasks, decided_batch=(pair_events, ways.decided_by_spark)),
     }  # fmt: skip
     for name, found in variants.items():
         for part in found:

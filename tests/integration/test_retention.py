@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from include.local_process import free_port
 from include.local_spark import LocalSpark
 from include.pipeline_config import Maintenance
-from include.warehouse_folder import pages_folder
+from include.store import pages_store
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.explaining.told import explain
 from spark_jobs.fault_points import FAULT_POINTS
@@ -44,6 +44,7 @@ from tests.integration.stream_clock import Killed, consumed, run
 from tests.integration.test_storage_faults import SmallDisk
 from tests.integration.timeless_traffic import Portions, timeless
 from tests.job_processes import JOBS, Faults, Jobs
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 
@@ -118,6 +119,36 @@ def killed_at(monkeypatch, point):
             yield
 
 
+def test_what_went_is_known_to_laws_reconcile_and_trend(warehouse, send, a_day_after):
+    """The core of the long one."""
+    some_batches(warehouse, send, 1, 3)
+    warehouse = kept_for(warehouse)
+    a_day_after(warehouse, 2)
+    counts = maintain_tables.main(warehouse)
+    assert {step: counts[step] for step in REMOVALS} == {
+        "removed_raw": 12, "removed_rejected": 2, "removed_compounds": 5, "removed_ledger": 6
+    }  # fmt: skip
+    assert {table: batches(warehouse, table) for table in TABLES} == {
+        **{table: [3] for table in OUTCOMES},
+        **{table: [2, 3] for table in ("batch_ledger", "quality_metrics")},
+    }
+    answer = reconcile.main(warehouse)
+    assert answer.offenders == []
+    assert answer.unchecked == (
+        "batches 1 to 2 were removed for their age, with 12 raw rows (those up to batch 2), 2 rejected events and 5 compounds: not checked"
+    )
+    # A batch whose laws did not hold would fail its report. The totals go on with what was removed in them.
+    some_batches(warehouse, send, 4, 4)
+    (metrics,) = (dict(row["metrics"]) for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == 4)
+    assert metrics["total_since"] == 1
+    assert metrics["cumulative_difference_left"] == metrics["cumulative_difference_right"] == 0
+    assert reconcile.main(warehouse).offenders == []
+    (pages_folder(warehouse.root, warehouse.pipeline.name) / FILE).unlink()
+    report_quality.main(warehouse, again=True)
+    trend = Trend.load(pages_store(warehouse.pipeline.name, warehouse.root), warehouse.pipeline.name)
+    assert (trend.columns["batch"], trend.removed) == ([2, 3, 4], 1)
+
+
 @pytest.mark.long
 def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a_day_after, monkeypatch, tmp_path):
     archive = tmp_path / "archive"
@@ -170,8 +201,8 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
     pages = pages_folder(warehouse.root, warehouse.pipeline.name)
     (pages / FILE).unlink()
     report_quality.main(warehouse, again=True)
-    trend = Trend.load(pages, warehouse.pipeline.name)
-    assert trend is not None and trend.columns["batch"] == [3, 4, 5]
+    trend = Trend.load(pages_store(warehouse.pipeline.name, warehouse.root), warehouse.pipeline.name)
+    assert (trend.columns["batch"], trend.removed) == ([3, 4, 5], 2)
 
     with pytest.raises(NeedsOperator, match=r"raw rows with events up to .* were removed for their age"):
         replay_interval.main(warehouse, Window(begun + 4_000, begun + 4_200))

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.job import job_parser, run_job
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.commit import commit
+from spark_jobs.storage.commit import commit_frame, commit_rows
 from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
-from spark_jobs.storage.tables import declared_schema
+from spark_jobs.storage.tables import METRICS, declared_schema
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.conftest import yaml_of
 from tests.integration import stream_clock
@@ -202,7 +203,8 @@ def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, s
     assert [table_rows(warehouse, table) for table in TABLES] == [[]] * 5
     # Its place in the sequence is taken: what a job of the dead batch would still write comes too late.
     for table, rows in written.items():
-        commit(warehouse, table, warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, table)), table, 1)
+        frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, table))
+        commit_frame(warehouse, table, frame, table, 1)
     Ledger(warehouse).append(dead.next_step(PAIRED, dead.started_at))
     assert [table_rows(warehouse, table) for table in TABLES] == [[]] * 5
     assert PAIRED not in steps(warehouse, 1)
@@ -235,7 +237,7 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
 
     # The same of the open events as they were: without their files there is no way back.
     for file in Path(warehouse.path("open_events")).glob("*.parquet"):
-        if file.name not in {Path(name).name for name in warehouse.read("open_events").inputFiles()}:
+        if file.name not in {Path(name).name for name in DeltaTable(warehouse.path("open_events")).file_uris()}:
             file.unlink()
     with pytest.raises(NeedsOperator, match=r"open_events as it was after batch 1 \(version 1\) cannot be read any more"):
         rewind.main(warehouse, 1, [lost])
@@ -247,19 +249,17 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
 
 
 @pytest.mark.long
-def test_a_restored_delta_table_remembers_the_transaction_versions(warehouse, spark, tmp_path):
-    path = str(tmp_path / "table")
-
+def test_a_restored_delta_table_remembers_the_transaction_versions(warehouse):
     def write(batch_id):
-        frame = spark.createDataFrame([(batch_id,)], "batch_id BIGINT").write.format("delta").mode("append")
-        frame.option("txnAppId", "step").option("txnVersion", batch_id).save(path)
+        row = {"batch_id": batch_id, "judged_at": None, "success": True, "metrics": []}
+        commit_rows(warehouse, METRICS, [row], METRICS, batch_id)
 
     def batches():
-        return sorted(row["batch_id"] for row in spark.read.format("delta").load(path).collect())
+        return sorted(row["batch_id"] for row in table_rows(warehouse, METRICS))
 
     for batch_id in (1, 2, 3):
         write(batch_id)
-    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
+    DeltaTable(warehouse.path(METRICS)).restore(1)
     assert batches() == [1]
     # Skipped without an error: that is why a batch_id is never used again.
     write(2)

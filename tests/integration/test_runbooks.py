@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 
 from include.local_broker import create_topics
 from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
@@ -29,6 +29,7 @@ from include.local_process import free_port, stop_programs
 from include.local_spark import LocalSpark
 from include.pipeline_config import BEFORE_PUBLISH, Maintenance, Quality, Side
 from include.pipeline_file import load_pipeline
+from include.store import Store, read_text
 from plugins.runbooks import runbook
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.broker import offsets
@@ -37,6 +38,7 @@ from spark_jobs.broker.settings import VARIABLE, kafka_settings
 from spark_jobs.job import told_in_one_line
 from spark_jobs.pairing.conservation import BrokenInvariant
 from spark_jobs.replaying.window import Window
+from spark_jobs.storage import probe
 from spark_jobs.storage.faults import damaged, files_named, log_file
 from spark_jobs.storage.ledger import PAIRED, Ledger
 from spark_jobs.storage.tables import Warehouse
@@ -658,6 +660,31 @@ def test_table_damaged(alarm, mend, warehouse, broker, send, tmp_path):
     send()
     assert run_all(warehouse)["pair"] == 3
     assert_on_topic(warehouse, broker)
+
+
+def test_table_changed(alarm, mend, warehouse, broker, send, tmp_path):
+    send()
+    run_all(warehouse)
+    folder = Path(warehouse.root, warehouse.pipeline.name)
+    shutil.copytree(folder, tmp_path / "backup")
+    DeltaTable(warehouse.path("raw_analytics")).alter.add_columns([Field("note", "string")])
+    send()
+    assert "other columns than the pipeline's (note)" in alarm(lambda: land(warehouse))
+    mend(BACKUP=tmp_path / "backup")
+    assert run_all(warehouse)["pair"] == 3
+    assert_on_topic(warehouse, broker)
+
+
+def test_store_refused(alarm, mend, warehouse, monkeypatch):
+    place = Store(warehouse.root).at(warehouse.pipeline.name)
+    with monkeypatch.context() as careless:
+        careless.setattr(probe, "_put", lambda *_: True)
+        assert "let 9 of 9 writers create the same object" in alarm(lambda: probe.check_store(place))
+    probe.check_store(place)
+    mend()
+    assert read_text(place, probe.RESULT) is None
+    probe.check_store(place)
+    assert "refused" in read_text(place, probe.RESULT)
 
 
 def test_topic_missing(alarm, mend, warehouse, pipeline, broker):

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 from include import local_spark
-from include.local_machine import REMOTE_VARIABLE
-from include.local_process import free_port
+from include.local_machine import REMOTE_VARIABLE, ROOT, VENV
+from include.local_process import free_port, running_program
 from include.local_spark import LocalSpark
 from tests.conftest import yaml_of
 from tests.integration import secured_broker
@@ -32,7 +32,9 @@ MARKER = f"m4rk{secrets.token_hex(6)}"
 PASSWORD, PASSPHRASE = f'se"cret\\ {MARKER} word', f"phrase-{MARKER}"
 # Of others than Kafka, as deployments give them to the processes of tasks.
 ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": f"aws-id-{MARKER}",
     "AWS_SECRET_ACCESS_KEY": f"aws-{MARKER}",
+    "AWS_SESSION_TOKEN": f"aws-token-{MARKER}",
     "AZURE_STORAGE_ACCOUNT_KEY": f"azure-{MARKER}",
     "PAIRING_ALERT_URL": f"http://127.0.0.1:1/{MARKER}",
     "AIRFLOW__CORE__FERNET_KEY": f"fernet-{MARKER}",
@@ -41,6 +43,14 @@ ENVIRONMENT = {
 WHO = "User:pairing"
 REPLAYED = ("2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z")
 CALLS_AT = 1_577_840_400_000
+# All that the JVM knows of Hadoop, nothing left out, and of Spark: what the environment says of clouds, Spark would copy there.
+CONFIGURATION = """
+from spark_jobs.session import spark_session
+context = spark_session("configuration", "calls").sparkContext
+written = context._jvm.java.io.StringWriter()
+context._jsc.hadoopConfiguration().writeXml(written)
+print(written.toString(), context.getConf().getAll())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +103,14 @@ def event_log(written):
 
 @pytest.fixture
 def on_a_server(written, event_log, monkeypatch):
-    """Jobs are clients of a Spark Connect server."""
+    """Jobs are clients of a Spark Connect server, which was started with the same secrets around it."""
     monkeypatch.setattr(local_spark, "SETTINGS", local_spark.SETTINGS | event_log)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     with LocalSpark(written / "server", free_port()) as server:
+        # Spark copies these into its Hadoop configuration.
+        around = running_program(written / "server", "server").environ()
+        assert not [name for name in around if name in ENVIRONMENT and name.startswith(("AWS_", "AZURE_"))]
         yield {REMOTE_VARIABLE: server.url}
 
 
@@ -153,7 +168,7 @@ def refusals(jobs):
 
 
 def everything(jobs, send, bootstrap):
-    """All jobs on two batches, a failure in a worker and a table that is damaged."""
+    """All jobs on two batches, a failure in a worker, a wrong password and a table that is damaged."""
     rights, pipeline = documented(jobs.pipeline), jobs.pipeline
     read = f"--operation Read --topic {pipeline.left.topic}"
     grant(bootstrap, WHO, [right.replace("Read", "Describe") if right == read else right for right in rights])
@@ -176,10 +191,40 @@ def everything(jobs, send, bootstrap):
         "u1",
         "u2",
     }
-    table = DeltaTable(f"{jobs.warehouse}/{pipeline.name}/compound_events")
-    Path(table.file_uris()[0].removeprefix("file://")).write_bytes(b"PAR1 it is none")
-    running = jobs.start("reconcile")
-    assert running.wait() == 1 and "error: " in running.told(), running.told()
+    damage(jobs, send)
+
+
+def damage(jobs, send):
+    """A batch that waits for its report, and a table that nobody can read: every job that reads it, or looks after it, fails."""
+    call(send, "u3")
+    jobs.run("land_events")
+    jobs.run("pair_events")
+    jobs.log_in(sasl_password=f"wrong-{MARKER}")
+    jobs.fail("publish_compounds", "uthentication failed")
+    jobs.log_in()
+    jobs.run("publish_compounds")
+    break_files(jobs, "compound_events")
+    failing = {
+        "report_quality": [],
+        "replay_interval": ["--window-start", REPLAYED[0], "--window-end", REPLAYED[1]],
+        "rewind": ["--to-batch", "1", "--yes"],
+        "explain_pair": ["u1", "v"],
+        "reconcile": [],
+    }
+    for job, arguments in failing.items():
+        assert_fails(jobs, job, *arguments)
+    break_files(jobs, "batch_ledger")
+    assert_fails(jobs, "maintain_tables")
+
+
+def break_files(jobs, table):
+    for uri in DeltaTable(f"{jobs.warehouse}/{jobs.pipeline.name}/{table}").file_uris():
+        Path(uri.removeprefix("file://")).write_bytes(b"PAR1 it is none")
+
+
+def assert_fails(jobs, job, *arguments):
+    running = jobs.start(job, *arguments)
+    assert running.wait() == 1 and running.told().splitlines()[-1].startswith("error: "), (job, running.told())
 
 
 def assert_nowhere(written, login, lines):
@@ -214,4 +259,7 @@ def test_no_secret_is_written_by_a_job_with_a_spark_of_its_own(pipeline, broker,
         call(send, "u2")
         jobs.run("pair_events")
         jobs.fail("land_events", f"--operation Read --topic {pipeline.left.topic}")
+        program = [str(VENV / "bin" / "python"), "-c", CONFIGURATION]
+        told = subprocess.run(program, env=jobs.environment, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "fs.s3a.threads.max" in told and MARKER not in told
     assert_nowhere(written, login, lines)

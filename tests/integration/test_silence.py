@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer
 
 from include.pipeline_config import Quality
-from include.warehouse_folder import pages_folder
 from spark_jobs import report_quality
 from spark_jobs.broker.settings import kafka_settings
 from spark_jobs.cli import OUTCOME_VARIABLE
 from tests.integration.reading import table_rows
 from tests.integration.stages import run_all
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from include.warehouse_folder import pages_folder
 from spark_jobs import land_events, landing, pair_events, publish_compounds, report_quality
-from spark_jobs.deciding import ways
-from spark_jobs.deciding.ways import decided_batch
+from spark_jobs.deciding.batch import decided_batch
 from spark_jobs.job import told_in_one_line
-from spark_jobs.storage import ledger
-from spark_jobs.storage.commit import commit, commit_files, commit_rows
+from spark_jobs.storage import delta_log, ledger
+from spark_jobs.storage.commit import commit, commit_rows
 from spark_jobs.storage.faults import files_named
 from spark_jobs.storage.tables import LEDGER, Warehouse, raw_table
 from spark_jobs.storage.writer_lock import writer_lock
 from tests.integration.reading import consume, table_rows
+from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 
@@ -80,10 +79,11 @@ def disk(tmp_path):
 
 @pytest.fixture
 def told(capsys):
-    """told(warehouse, job): the line with which the job ends."""
+    """told(warehouse, job): the line with which the job ends, as a process of its own, which has opened no table yet."""
 
     def line_of(warehouse, job):
         capsys.readouterr()
+        delta_log._opened.clear()
         with (
             pytest.raises(SystemExit) as ended,
             told_in_one_line(),
@@ -178,9 +178,8 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
 
         return written
 
-    monkeypatch.setattr(pair_events, "commit", when_full(commit))
-    for module in (landing, ways):
-        monkeypatch.setattr(module, "commit_files", when_full(commit_files))
+    for module in (landing, pair_events):
+        monkeypatch.setattr(module, "commit", when_full(commit))
 
     def append_when_full(target, planned, ranges, side):
         left, right = map(raw_table, target.pipeline.sides)
@@ -211,8 +210,8 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
             rows = without_begun(warehouse, mine) if mine != "raw_analytics" else []
             # Of the tables that are written at once any may be the one that says it.
             assert told(warehouse, job) in [
-                f"{warehouse.path(table)} cannot be written (No space left on device): free space there; what is done is done, the "
-                "next run goes on behind it"
+                f"{warehouse.path(table)} cannot be written (No space left on device): free space there; completed steps are "
+                "kept; the next run resumes"
                 for table in tables
             ]
             assert without_begun(warehouse, mine) == rows
@@ -392,10 +391,10 @@ def assert_deleted_in_the_middle(warehouse, told, monkeypatch):
     def commit_after_deletion(target, table, files, step, *others, **more):
         if step == "raw_metrics":
             shutil.rmtree(target.path(table))
-        commit_files(target, table, files, step, *others, **more)
+        commit(target, table, files, step, *others, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(landing, "commit_files", commit_after_deletion)
+        patched.setattr(landing, "commit", commit_after_deletion)
         assert told(warehouse, LAND).startswith(f"{warehouse.path('raw_metrics')} is gone, but ")
     assert not os.path.exists(warehouse.path("raw_metrics"))
 

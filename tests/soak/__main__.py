@@ -1,10 +1,11 @@
 """Kills jobs at random moments under continuous traffic, and proves in the end that nothing is lost and nothing there twice.
 
-    python -m tests.soak [--kills 200] [--minutes N] [--rate 20] [--seed 1]
+    python -m tests.soak [--store s3] [--kills 200] [--minutes N] [--rate 20] [--seed 1]
 
 Sample calls are sent all the while; the jobs run in the DAG's order, again and again, and most of them meet a kill -9 somewhere. Then
 the traffic ends, what is left is run without kills, and everything is compared: with the truth of the sample calls, message by message,
-and by reconcile. Exit status 1 and what differs if it is not as it has to be. Starts a broker and a Spark server of its own.
+and by reconcile. Exit status 1 and what differs if it is not as it has to be. Starts a broker and a Spark server of its own, and
+an object store, if the tables are to be on one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from random import Random
 
 from include import sample_truth
 from include.local_broker import LocalBroker, create_topics
-from include.local_machine import ROOT, say
+from include.local_machine import ROOT, SetupError, say
 from include.local_process import free_port
 from include.local_spark import LocalSpark
 from include.pipeline_config import Pipeline
@@ -30,6 +31,7 @@ from tests.benches.measuring import scratch
 from tests.conftest import yaml_of
 from tests.job_processes import JOBS, Jobs
 from tests.soak.attack import Attack, JobFailed
+from tests.soak.place import store_argument, warehouse_on
 from tests.timeline import CALLS
 
 # Short, so that the end need not be waited for long; the grace is more than a stopped machine needs to catch its breath.
@@ -78,13 +80,17 @@ def compare(jobs: Jobs, pipeline: Pipeline, bootstrap: str, truth: Path) -> bool
     return not verdict.differences and not verdict.open and not reconciled.returncode
 
 
-def soak(folder: Path, kills: float, minutes: float, rate: float, seed: int) -> bool:
+def soak(folder: Path, store: str | None, kills: float, minutes: float, rate: float, seed: int) -> bool:
     """Whether everything was as it had to be."""
-    with LocalBroker(folder / "broker", free_port()) as broker, LocalSpark(folder / "spark", free_port()) as server:
+    with (
+        warehouse_on(store, folder) as warehouse,
+        LocalBroker(folder / "broker", free_port()) as broker,
+        LocalSpark(folder / "spark", free_port()) as server,
+    ):
         topics = [side.topic for side in SOAKED.sides] + [SOAKED.output_topic]
         create_topics(broker.bootstrap, dict.fromkeys(topics, PARTITIONS))
         file, truth = yaml_of(SOAKED, folder), folder / "truth.jsonl"
-        jobs = Jobs(file, SOAKED, broker.bootstrap, server.url, folder / "warehouse")
+        jobs = Jobs(file, SOAKED, broker.bootstrap, server.url, warehouse)
         attack = Attack(jobs, Random(seed), say)
         with traffic(file, broker.bootstrap, rate, seed, truth):
             attack.run(kills, minutes * 60)
@@ -97,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    store_argument(parser)
     parser.add_argument("--kills", type=int, help="end after so many; default 200, with --minutes: no end")
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after so many; default: when all are killed"
@@ -107,8 +114,8 @@ def main() -> int:
     kills = given.kills or (200 if given.minutes == float("inf") else float("inf"))
     with scratch() as folder:
         try:
-            good = soak(folder, kills, given.minutes, given.rate, given.seed)
-        except (JobFailed, sample_truth.SampleError) as error:
+            good = soak(folder, given.store, kills, given.minutes, given.rate, given.seed)
+        except (JobFailed, SetupError, sample_truth.SampleError) as error:
             print(error, file=sys.stderr)
             good = False
     say("everything is there, once" if good else "NOT as it has to be, see above")

@@ -23,7 +23,7 @@ from tests.timeline import CALLS, ROOT
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
-    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice".split()
+    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice StoreRefused".split()
 )
 
 
@@ -193,7 +193,7 @@ def message(node: ast.expr) -> str | None:
 @cache
 def messages() -> tuple[str, ...]:
     """Every line that a job can end with, or tell people, as the source has it."""
-    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_file.py"]
+    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_file.py", ROOT / "include/store.py"]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]
     return tuple(text for call in raised if (text := message(call.args[0])) is not None)

@@ -7,12 +7,14 @@ from contextlib import suppress
 
 import pytest
 
+from include.store import Store, StoreRefused, checked_root
 from plugins.runbooks import runbook
 from spark_jobs.broker.positions import read_position
 from spark_jobs.explaining.page import page
 from spark_jobs.problems import JobProblem
 from spark_jobs.rehearse_pairing import _printable
 from spark_jobs.storage.faults import files_named, java_line
+from spark_jobs.storage.table_files import place_named
 from tests.timeline import ROOT
 
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
@@ -39,6 +41,21 @@ def expressions(text):
             yield given.value if isinstance(given, ast.Constant) else ast.unparse(given)
 
 
+# A slash that no value stands before begins an expression; within a class it ends none.
+_SCRIPTED = re.compile(
+    r"""(?:^|[(,=:?!&|{};\[]|=>|\breturn)\s*/(?![*/])((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+)/""", re.M
+)
+
+
+def expressions_of_a_script(text):
+    """The expressions in JavaScript: the literals, and the name of what makes one of a text."""
+    yield from _SCRIPTED.findall(text)
+    yield from re.findall(r"\bRegExp\b", text)
+
+
+FINDERS = {".py": expressions, ".js": expressions_of_a_script}
+
+
 def code(text):
     """As a cell of a Markdown table."""
     fence = "``" if "`" in text else "`"
@@ -50,8 +67,9 @@ def test_every_expression_is_listed_with_why_it_is_linear():
     used = {
         f"| {file.relative_to(ROOT)} | {code(expression)} | "
         for folder in ("dags", "include", "plugins", "spark_jobs")
-        for file in (ROOT / folder).rglob("*.py")
-        for expression in expressions(file.read_text())
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in FINDERS and "vendored" not in file.parts
+        for expression in FINDERS[file.suffix](file.read_text())
     }
     rows = [line for line in (ROOT / "docs" / "expressions.md").read_text().splitlines() if re.match(r"\| [a-z_]+/", line)]
     missing = {start for start in used if not any(row.startswith(start) and len(row) > len(start) + 10 for row in rows)}
@@ -74,18 +92,50 @@ def test_what_is_taken_for_an_expression(source, found):
     assert list(expressions(source)) == found
 
 
-def _error(text):
-    with suppress(ValueError, JobProblem), files_named("/w"):
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("text.replace(/[/<]x/g, '')", ["[/<]x"]),
+        (r"const a = b ? 1 : /a\/+$/.test(c)", [r"a\/+$"]),
+        ("return /x|y/u", ["x|y"]),
+        ("at - width / 2, at + width / 2; a = '</dt></dd>'; // a/b, (https://x/y)", []),
+        ("text.match(new RegExp(name))", ["RegExp"]),
+    ],
+)
+def test_what_is_taken_for_an_expression_of_a_script(source, found):
+    assert list(expressions_of_a_script(source)) == found
+
+
+def _error(text, place="/w"):
+    with suppress(ValueError, JobProblem), files_named(place):
         raise ValueError(text)
+
+
+def _store_error(text):
+    _error(text, "s3://lake/w")
+
+
+def _worker_error(text):
+    with suppress(OSError), place_named(Store("/w")):
+        raise ValueError(text)
+
+
+def _place(text):
+    with suppress(StoreRefused):
+        checked_root(text)
 
 
 N = 4_000
 # What made each of them slow, or would make a careless one.
 SEEN = {
     "an error of a file without its end": (_error, lambda n: "[Errno 28] No " * n),
-    "a log without its colon": (_error, lambda n: "DELTA_TRUNCATED_TRANSACTION_LOG] " + "/_delta_log/0" * n),
-    "a folder without its log": (_error, lambda n: "DELTA_CANNOT_CREATE_LOG_PATH] Cannot create " + "x" * n * 10),
-    "a file without its end": (_error, lambda n: "FAILED_READ_FILE.A] Encountered error while reading file " + "x" * n * 10),
+    "a place without its end": (_error, lambda n: "[Errno 28] " + ": '" * n),
+    "a problem of a worker, and again": (_error, lambda n: "spark_jobs.problems.JobProblem: " * n),
+    "an error of a store that says nothing known": (_store_error, lambda n: "Generic S3 error: " + "the region of " * n),
+    "a store of a long kind": (_store_error, lambda n: "Generic HTTP" * n),
+    "an error without its number": (_worker_error, lambda n: "(os error " + "1" * n + "(os error " * n),
+    "a place of many words": (_place, lambda n: "s3://" + "a." * n + "@" + "b-" * n + "@"),
+    "a place of many folders": (_place, lambda n: "s3://a" + "/b" * n + "`"),
     "a Java exception without its colon": (java_line, lambda n: ": " + "a." * n * 5),
     "a start that fits to its last part": (runbook, lambda n: "the position on " + " is batch " * n),
     "a position that is not ours": (lambda text: read_position(1, text), lambda n: "a 1 b" + " 1:1<1" * n + " x"),

@@ -18,7 +18,7 @@ import yaml
 from cryptography.fernet import Fernet
 
 from include.image import create_topics, healthy, write_env
-from include.local_machine import JARS, ROOT, SPARK_CONF, VENV
+from include.local_machine import ROOT, SPARK_CONF, VENV
 
 # One instruction a line: comments left out, continuation lines joined.
 WITHOUT_COMMENTS = re.sub(r"^#.*\n", "", (ROOT / "include/image/Dockerfile").read_text(), flags=re.MULTILINE)
@@ -84,7 +84,6 @@ def test_paths_in_the_image_are_where_the_set_up_puts_things() -> None:
     assert ENVIRONMENT["PATH"].startswith(f"{in_image(VENV)}/bin:")
     assert ["include/image/spark-defaults.conf", f"{SPARK_CONF.relative_to(ROOT)}/"] in COPIES
     conf = spark_defaults()
-    assert conf["spark.driver.extraClassPath"] == conf["spark.executor.extraClassPath"] == f"{in_image(JARS)}/spark/*"
     assert conf["spark.pyspark.python"] == f"{in_image(VENV)}/bin/python"
     # Executors could not call back a driver on loopback.
     assert not [name for name, value in conf.items() if "127.0.0.1" in value]

@@ -148,20 +148,20 @@ def test_too_few_jars_do_not_replace_the_old_ones(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(local_setup, "JARS", tmp_path / "jars")
-    (tmp_path / "jars" / "spark").mkdir(parents=True)
-    (tmp_path / "jars.new" / "spark").mkdir(parents=True)
-    (tmp_path / "jars.new" / "spark" / "stale.jar").touch()
+    (tmp_path / "jars" / "readers").mkdir(parents=True)
+    (tmp_path / "jars.new" / "readers").mkdir(parents=True)
+    (tmp_path / "jars.new" / "readers" / "stale.jar").touch()
 
     def retrieve(*_: object) -> None:
         assert not (tmp_path / "jars.new").exists()
-        (tmp_path / "jars.new" / "spark").mkdir(parents=True)
+        (tmp_path / "jars.new" / "readers").mkdir(parents=True)
         for number in range(2):
-            (tmp_path / "jars.new" / "spark" / f"{number}.jar").touch()
+            (tmp_path / "jars.new" / "readers" / f"{number}.jar").touch()
 
     monkeypatch.setattr(local_setup, "run", retrieve)
-    with (tmp_path / "lock").open("w") as lock, pytest.raises(SetupError, match="gave 2 jars for spark, not 3"):
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(SetupError, match="gave 2 jars for readers, not 3"):
         local_setup.fetch_jars("java", lock)
-    assert (tmp_path / "jars" / "spark").is_dir()
+    assert (tmp_path / "jars" / "readers").is_dir()
 
 
 def test_what_a_linked_environment_leads_to_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

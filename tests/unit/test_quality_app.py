@@ -10,13 +10,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from include.pipeline_config import PIPELINES
-from include.warehouse_folder import pages_folder
 from plugins import quality_app
 from plugins.quality_pages import QualityPages
 from plugins.quality_runs import batch_of, note_batch
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.trend_files import write_trend
 from tests.batch_history import history
+from tests.pages import pages_folder, pages_in
 
 RUN = "scheduled__2026-01-31T12:00:00+00:00"
 
@@ -29,7 +29,7 @@ def pages(tmp_path, monkeypatch):
     (tmp_path / "calls" / "writer.lock").write_text("secret")
     folder = pages_folder(str(tmp_path), "calls")
     folder.mkdir()
-    write_trend(folder, "calls", history(17), list)
+    write_trend(pages_in(folder), "calls", history(17), list)
     for name in ("index", "batch-17", "batch-17-expectations"):
         (folder / f"{name}.html").write_text(f"<p>{name}</p>")
     (folder / "batch-17.js").write_text(details_script(17, "<p>"))
@@ -127,8 +127,8 @@ def landed_at(client, start):
 
 
 def test_a_dag_a_run_and_a_task_lead_to_their_batch(client, pages):
-    note_batch(pages, "calls", RUN, "land_events", 17)
-    note_batch(pages, "calls", RUN, "publish_compounds", 18)
+    note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
+    note_batch(pages_in(pages), "calls", RUN, "publish_compounds", 18)
     browser = client("viewer")
     newest, mine = "/quality/calls/index.html", "/quality/calls/batch-17.html"
     for start, end in (
@@ -161,7 +161,7 @@ def test_a_dag_a_run_and_a_task_lead_to_their_batch(client, pages):
 
 
 def test_airflow_below_a_path_is_led_right(pages, client):
-    note_batch(pages, "calls", RUN, "land_events", 17)
+    note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
     client("viewer")
     outer = FastAPI()
     airflow = FastAPI()
@@ -173,18 +173,18 @@ def test_airflow_below_a_path_is_led_right(pages, client):
 
 
 def test_a_run_is_told_by_its_dag_and_a_folder_that_cannot_be_written_fails_no_task(tmp_path, caplog):
-    note_batch(tmp_path, "calls", "same", "land_events", 3)
-    note_batch(tmp_path, "calls_replay", "same", "replay_interval", 4)
-    assert (batch_of(tmp_path, "calls", "same"), batch_of(tmp_path, "calls_replay", "same")) == (3, 4)
+    note_batch(pages_in(tmp_path), "calls", "same", "land_events", 3)
+    note_batch(pages_in(tmp_path), "calls_replay", "same", "replay_interval", 4)
+    assert (batch_of(pages_in(tmp_path), "calls", "same"), batch_of(pages_in(tmp_path), "calls_replay", "same")) == (3, 4)
     (tmp_path / "file").write_text("")
-    note_batch(tmp_path / "file", "calls", "same", "land_events", 3)
+    note_batch(pages_in(tmp_path / "file"), "calls", "same", "land_events", 3)
     assert "will not be found" in caplog.text
     next((tmp_path / "runs").glob("*.json")).write_text("{")
-    assert {batch_of(tmp_path, name, "same") for name in ("calls", "calls_replay")} in ({None, 3}, {None, 4})
+    assert {batch_of(pages_in(tmp_path), name, "same") for name in ("calls", "calls_replay")} in ({None, 3}, {None, 4})
 
 
 def test_the_views_lead_to_routes_that_exist(client, pages):
-    note_batch(pages, "calls", RUN, "land_events", 17)
+    note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
     views = QualityPages.external_views
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task", "task_instance"}
     assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 4

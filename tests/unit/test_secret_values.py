@@ -12,6 +12,7 @@ from spark_jobs.job import told_in_one_line
 from spark_jobs.problems import JobProblem, NeedsOperator
 from spark_jobs.quality.pages import write_unjudged
 from spark_jobs.session import NoSparkServer, reading_session
+from tests.pages import pages_in
 
 PASSWORD = 'p"a\\ss wörd'
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\n-----END PRIVATE KEY-----\n"
@@ -62,7 +63,7 @@ def test_whatever_a_job_ends_with(kind, capsys, monkeypatch, tmp_path):
         raise kind(f"with {PASSWORD} in it")
     told = capsys.readouterr().err + (tmp_path / "outcome").read_text()
     assert "with … in it" in told and "wörd" not in told
-    write_unjudged(tmp_path, "calls", 1, kind(f"with {PASSWORD} in it"))
+    write_unjudged(pages_in(tmp_path), "calls", 1, kind(f"with {PASSWORD} in it"))
     pages = "".join(path.read_text() for path in tmp_path.glob("*.html"))
     assert "with … in it" in pages and "wörd" not in pages
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from include.store import Store
 from spark_jobs import stages
 from spark_jobs.session import temporarily_set
 from spark_jobs.stages import give_back_memory, only_counted
+from spark_jobs.storage.reading import DataFile, longest_texts
 from spark_jobs.storage.table_files import FileWriter
 
 ROWS = 20_000
@@ -18,13 +20,14 @@ SIZED, COUNTED = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execut
 
 
 def rows_of(spark, folder, texts):
-    """Rows with the texts, by files of ours; Spark reads them in one task."""
-    folder.mkdir(exist_ok=True)
-    with FileWriter(str(folder)) as file:
+    """Rows with the texts, by a file of ours, that come in one task; and what the file tells of them."""
+    store = Store(str(folder))
+    with FileWriter(store) as writer:
         for text, times in texts:
-            file.write(pa.record_batch({"payload": pa.array([text] * times)}))
-        file.finish()
-    return spark.read.schema("payload string").parquet(str(folder)).coalesce(1)
+            writer.write(pa.record_batch({"payload": pa.array([text] * times)}))
+        written = writer.finish()
+    file = DataFile(written.name, written.size, sum(times for _, times in texts))
+    return spark.read.parquet(f"{folder}/{file.name}").coalesce(1), longest_texts(store, [file])
 
 
 def sizes(rows):
@@ -42,31 +45,29 @@ def settings(spark):
 
 
 def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(spark, tmp_path):
-    rows = rows_of(spark, tmp_path, [("small", ROWS)])
+    rows, longest = rows_of(spark, tmp_path, [("small", ROWS)])
     with temporarily_set(spark, {COUNTED: "300", SIZED: "1kb"}):
         before = settings(spark)
-        with only_counted(rows):
+        with only_counted(spark, longest):
             assert [number for number, _ in sizes(rows)] == [10_000, 10_000]
         assert settings(spark) == before
-        with pytest.raises(ZeroDivisionError), only_counted(rows):
+        with pytest.raises(ZeroDivisionError), only_counted(spark, longest):
             raise ZeroDivisionError
         assert settings(spark) == before
         assert len(sizes(rows)) > 10
 
 
 def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
-    rows = rows_of(spark, tmp_path, [("small", 1), ("x" * 10_000, ROWS)])
-    with only_counted(rows):
+    rows, longest = rows_of(spark, tmp_path, [("small", 1), ("x" * 10_000, ROWS)])
+    with only_counted(spark, longest):
         found = sizes(rows)
     assert sum(number for number, _ in found) == ROWS + 1
     assert max(size for _, size in found) < 20_000_000
 
 
-def test_rows_of_files_that_do_not_tell_are_sized(spark, tmp_path):
-    spark.range(5).selectExpr("repeat('x', 10) AS payload").write.parquet(f"{tmp_path}/by spark")
-    rows = spark.read.parquet(f"{tmp_path}/by spark").unionAll(rows_of(spark, tmp_path / "ours", [("small", 1)]))
+def test_rows_of_which_nobody_tells_are_sized(spark):
     before = settings(spark)
-    with only_counted(rows):
+    with only_counted(spark, None):
         assert settings(spark) == before
 
 

@@ -60,6 +60,8 @@ function start() {
   byId("ranges").hidden = byId("newest").hidden = count === 0;
   if (!count) return;
   byId("now").hidden = !data.now.length;
+  byId("removed").hidden = !data.removed;
+  byId("removed").textContent = data.removed ? `Earlier batches, up to batch ${data.removed.toLocaleString("en")}, were removed for their age.` : "";
   byId("now").textContent = data.now.map((sentence) => `${sentence}.`).join(" ");
   addControls();
   drawCharts();

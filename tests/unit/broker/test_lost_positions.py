@@ -1,9 +1,15 @@
 """What the `publishing` rows say of a publication, and what the messages that were found say of a position."""
 
+from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 
-from spark_jobs.broker.lost_positions import Begun, _position
+import pytest
+
+from spark_jobs.broker import lost_positions
+from spark_jobs.broker.lost_positions import Begun, _position, begun_counts, tell_short_retention
 from spark_jobs.broker.positions import Leg, Position
+from tests.timeline import CALLS
 
 LEG = Leg("calls", "out", "topic", False, "table", slots=3, copy=4, target=7, largest=1000)
 
@@ -35,3 +41,39 @@ def test_the_position_is_the_last_batch_that_is_there():
     # Messages that are not among them were larger than the topic takes.
     assert position == Position(7, "table", 3, "topic", {5: 20, 7: 2}, {5: 1000, 6: 1000, 7: 1000})
     assert len(position.metadata()) < 4096
+
+
+class Admin:
+    """A broker that keeps positions for so many minutes."""
+
+    minutes = 0
+
+    def __init__(self, settings):
+        pass
+
+    def list_topics(self, timeout):
+        return SimpleNamespace(brokers={3: "b"})
+
+    def describe_configs(self, resources, request_timeout):
+        answer = Future()
+        answer.set_result({"offsets.retention.minutes": SimpleNamespace(value=str(self.minutes))})
+        return dict.fromkeys(resources, answer)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "days", "warned"),
+    [(1_440, 1, False), (1_439, 1, True), (10_080, 3, False), (4_320, 3, False), (4_319, 3, True)],
+)
+def test_a_retention_of_positions_below_what_one_can_go_back_is_told_and_always_noted(
+    minutes, days, warned, monkeypatch, capsys
+):
+    monkeypatch.setattr(lost_positions, "AdminClient", Admin)
+    monkeypatch.setattr(Admin, "minutes", minutes)
+    care = replace(CALLS.maintenance, time_travel_ms=days * 86_400_000)
+    kept = tell_short_retention({"bootstrap.servers": "b:1"}, replace(CALLS, maintenance=care))
+    assert ("warning: the broker forgets the positions" in capsys.readouterr().err) == warned
+    assert begun_counts(LEG, (1, 2), {0: 5}, kept)["positions_kept_minutes"] == minutes
+
+
+def test_what_nobody_knows_is_not_noted():
+    assert begun_counts(LEG, (1, 2), {0: 5}, None) == {"slots": 3, "topic_id_high": 1, "topic_id_low": 2, "end_0": 5}

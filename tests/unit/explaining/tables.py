@@ -10,8 +10,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.rehearsal.batches import Rehearsal, land, rows_of, source
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, Ledger, LedgerRow
-from spark_jobs.storage.tables import Warehouse, raw_table, schemas
+from spark_jobs.storage.commit import Going, commit_once, taken
+from spark_jobs.storage.delta_log import newest
+from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow
+from spark_jobs.storage.table_files import FilePlace
+from spark_jobs.storage.tables import LEDGER, Warehouse, raw_table, schemas
 from tests.timeline import SMALL, Batch, records
 from tests.unit.test_doc_examples import arrow_fields
 
@@ -24,6 +27,18 @@ def write(warehouse, table, rows):
     write_deltalake(path, pa.Table.from_pylist(rows, schema=schema), mode="append")
 
 
+def record(warehouse, *rows):
+    """Rows of the ledger, in one commit."""
+    write(warehouse, LEDGER, [vars(row) | {"offsets": [offsets._asdict() for offsets in row.offsets]} for row in rows])
+
+
+def remove_up_to(warehouse, table, until):
+    """As maintenance removes the rows of old batches."""
+    store = warehouse.store(table)
+    place = FilePlace(store, pa.schema(newest(store).schema().to_arrow()))
+    commit_once(place.store, lambda known: list(taken(known, place, Going(0, until))), "removed", until, "removed")
+
+
 def ledger_row(pipeline, batch_id, step, clock, kind=LIVE, **counts):
     at = clock if clock is not None else 0
     return LedgerRow(batch_id, kind, step, (), at, clock, pipeline.to_json(), pipeline.config_hash, AT, counts)
@@ -34,19 +49,19 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
     warehouse = Warehouse(None, str(root), pipeline)
     for table, ddl in schemas(pipeline).items():
         DeltaTable.create(warehouse.path(table), pa.schema(arrow_fields(re.findall(r"\w+|[<>]", ddl))))
-    ledger, rehearsal = Ledger(warehouse), Rehearsal(pipeline)
+    rehearsal = Rehearsal(pipeline)
     for number, (mine, clock) in enumerate(records([Batch(*batch) for batch in batches]), 1):
         rehearsal.pipeline = replace(pipeline, **(settings or {}).get(number, {}))
-        ledger.append(ledger_row(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
+        record(warehouse, ledger_row(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
         messages = land(rehearsal.pipeline, mine, clock, number)
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
-        ledger.append(ledger_row(rehearsal.pipeline, number, LANDED, clock))
+        record(warehouse, ledger_row(rehearsal.pipeline, number, LANDED, clock))
         if paired is None or number <= paired:
             done = rehearsal.play(messages, clock, clock)
             write(warehouse, "compound_events", compound_rows(pipeline, done))
             write(warehouse, "rejected_events", rejected_rows(pipeline, done))
-            ledger.append(ledger_row(rehearsal.pipeline, number, PAIRED, clock))
+            record(warehouse, ledger_row(rehearsal.pipeline, number, PAIRED, clock))
     return warehouse
 
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from deltalake import DeltaTable
-from pyspark.sql.types import StructType
 
 from spark_jobs.explaining.told import explain
 from spark_jobs.rehearsal.explain import UnknownKey
 from spark_jobs.storage.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, REMOVED_UNTIL, Ledger
-from spark_jobs.storage.removal import remove_up_to
 from tests.integration.reading import table_rows
-from tests.unit.explaining.tables import AT, played
+from tests.unit.explaining.tables import AT, played, record, remove_up_to
 
 RAW = ("raw_analytics", "raw_metrics")
 
 
 def remove(warehouse, step, until, *tables):
     """As maintenance does it, up to this batch."""
-    ledger = Ledger(warehouse)
     times = [
         row["ts"] for table in tables if table in RAW for row in table_rows(warehouse, table) if row["batch_id"] <= until
     ]
     counts = {REMOVED_UNTIL: max(times)} if times else {}
-    base = next(row for row in ledger.rows(until, until) if row.step == PAIRED)
-    ledger.append(base.next_step(step, AT, counts=counts))
+    base = next(row for row in Ledger(warehouse).rows(until, until) if row.step == PAIRED)
+    record(warehouse, base.next_step(step, AT, counts=counts))
     for table in tables:
-        declared = StructType.fromJson(json.loads(DeltaTable(warehouse.path(table)).schema().to_json()))
-        assert remove_up_to(warehouse.path(table), declared, "batch_id", until, "removed", until, "told")
+        remove_up_to(warehouse, table, until)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from spark_jobs.explaining import compounds
 from spark_jobs.explaining.told import explain
 from spark_jobs.rehearsal.explain import UnknownKey
 from spark_jobs.rehearsal.explain import explain as rehearsed
-from spark_jobs.storage.ledger import PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, Ledger
+from spark_jobs.storage.ledger import PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND
 from tests.story_lines import about
 from tests.timeline import SMALL, T0, Batch, records
-from tests.unit.explaining.tables import compound_rows, ledger_row, played, write
+from tests.unit.explaining.tables import compound_rows, ledger_row, played, record, write
 
 KEY = ("u", "v")
 FAR = 1_000_000
@@ -133,16 +133,15 @@ def test_what_the_tables_say_otherwise_is_told(tmp_path):
 def test_corrections_and_what_was_given_up(tmp_path):
     """Batch 2 is replaced by a rewind; batch 4 is a replay that pairs what batch 1 had left alone."""
     warehouse = played(tmp_path, [("a0", 901), ("m50", 2_000)])
-    ledger = Ledger(warehouse)
     (alone,) = [row for row in compound_rows(SMALL, _only(("a0", FAR)))]
     write(warehouse, "compound_events", [{**alone, "revision": 1, "op": "retract", "batch_id": 3}])
     both = {"right_ts": T0 + 50, "right_topic": "metricsTopic", "right_partition": 0, "right_offset": 0}
     write(warehouse, "compound_events", [{**alone, **both, "revision": 2, "kind": "pair", "batch_id": 4}])
     window = {"window_start": T0, "window_end": T0 + 10}
     for step in (PLANNED, PAIRED, PUBLISHED):
-        ledger.append(ledger_row(SMALL, 3, step, T0 + 2_000, REWIND, to_batch=2, slots=1))
+        record(warehouse, ledger_row(SMALL, 3, step, T0 + 2_000, REWIND, to_batch=2, slots=1))
     for step in (PLANNED, PAIRED):
-        ledger.append(ledger_row(SMALL, 4, step, T0 + 2_000, REPLAY, **window))
+        record(warehouse, ledger_row(SMALL, 4, step, T0 + 2_000, REPLAY, **window))
     lines = list(explain(warehouse, KEY))
     replay = "batch 4, a replay of 1970-01-01T00:16:40.000Z (1000000) to 1970-01-01T00:16:40.010Z (1000010)"
     assert about(lines, "analyticsTopic-0-0 ")[-1] == f"{replay}: paired with metricsTopic-0-0, 50ms later"
@@ -187,7 +186,7 @@ PLACES = {
 @pytest.mark.parametrize(("counts", "topic", "where"), PLACES.values(), ids=PLACES)
 def test_where_a_published_compound_is(counts, topic, where, tmp_path, monkeypatch):
     warehouse = played(tmp_path, [("a0", FAR)])
-    Ledger(warehouse).append(ledger_row(SMALL, 1, PUBLISHED, T0 + FAR, **(PUBLISHED_AS | counts)))
+    record(warehouse, ledger_row(SMALL, 1, PUBLISHED, T0 + FAR, **(PUBLISHED_AS | counts)))
     on_the_topic(monkeypatch, **topic)
     lines = list(explain(warehouse, KEY))
     assert about(lines, "compound ") == [f"revision 0, left_only, by batch 1: {where}"]

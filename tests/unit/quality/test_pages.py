@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality import pages
 from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
+from tests.pages import pages_in
 from tests.timeline import CALLS
 
 COUNTS = (
@@ -37,15 +39,16 @@ def row(batch_id=7):
 
 def page_of(folder, metrics, verdict=None):
     verdict = verdict or Verdict([], "<head></head>")
-    return pages.write_pages(folder, row(), metrics, verdict).read_text()
+    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict)).read_text()
 
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "_batch_page", lambda row, *_, **__: f"page of {row.batch_id}")
     verdict = SimpleNamespace(page="<head></head>")
+    place = pages_in(tmp_path / "quality")
     for batch_id, newest in ((9, 9), (10, 10), (9, 10), (11, 11)):
-        page = pages.write_pages(tmp_path / "quality", SimpleNamespace(batch_id=batch_id, pipeline=CALLS), {}, verdict)
-        pages.write_index(tmp_path / "quality")
+        page = Path(pages.write_pages(place, SimpleNamespace(batch_id=batch_id, pipeline=CALLS), {}, verdict))
+        pages.write_index(place, batch_id)
         assert (page.name, page.read_text()) == (f"batch-{batch_id}.html", f"page of {batch_id}")
         assert (tmp_path / "quality" / "index.html").read_text() == f"page of {newest}"
 
@@ -59,9 +62,9 @@ def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
             (tmp_path / name).touch()
     for other in ("index.html", "trend.html", "batch-notes.txt"):
         (tmp_path / other).touch()
-    pages.prune_pages(tmp_path, 101)
+    pages.prune_pages(pages_in(tmp_path), 101)
     assert "batch-2.html" in names() and "batch-1.html" not in names() and "batch-1-expectations.html" not in names()
-    pages.prune_pages(tmp_path, 3)
+    pages.prune_pages(pages_in(tmp_path), 3)
     assert names() == [
         "batch-100-expectations.html", "batch-100.html", "batch-102-expectations.html", "batch-102.html", "batch-notes.txt",
         "index.html", "trend.html",
@@ -134,7 +137,8 @@ def test_the_heading_says_the_worst(broken, state, tmp_path):
 
 
 def test_a_report_that_could_not_be_made_has_a_page(tmp_path):
-    pages.write_unjudged(tmp_path / "quality", "calls", 7, ValueError("no <b>\nat all"))
-    pages.write_index(tmp_path / "quality")
+    place = pages_in(tmp_path / "quality")
+    pages.write_unjudged(place, "calls", 7, ValueError("no <b>\nat all"))
+    pages.write_index(place, 7)
     page = (tmp_path / "quality" / "index.html").read_text()
     assert "calls: batch 7" in page and "not judged" in page and "ValueError: no &lt;b&gt; at all" in page

@@ -6,6 +6,7 @@ import html
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,7 @@ from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH
 from tests.alert_listener import listening
+from tests.pages import pages_in
 from tests.silent_history import HOSTILE, silent_history
 from tests.timeline import CALLS
 from tests.unit.quality.test_pages import OLD
@@ -40,7 +42,7 @@ def test_the_page_begins_with_the_sentence(tmp_path):
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
-    page = pages.write_pages(tmp_path, row, OLD | SILENT, verdict).read_text()
+    page = Path(pages.write_pages(pages_in(tmp_path), row, OLD | SILENT, verdict)).read_text()
     sentence = html.escape(SAID["silent_left"])
     assert sentence.startswith("&lt;img") and page.count(sentence) == 2, "above, and with its check"
     assert page.index(f'<p class="notice warning">{sentence}.</p>') < page.index("<h2>Checks</h2>")
@@ -59,10 +61,10 @@ def test_great_expectations_says_it_and_does_not_run_it():
 
 def test_the_trend_has_the_sentence_while_it_lasts_and_its_begin_and_end(tmp_path):
     batches = silent_history(20, 12, 16)
-    write_trend(tmp_path, "calls", batches[:15], list)
-    trend = Trend.load(tmp_path, "calls")
+    write_trend(pages_in(tmp_path), "calls", batches[:15], list)
+    trend = Trend.load(pages_in(tmp_path), "calls")
     assert len(trend.now) == 1 and trend.now[0].startswith(f"{HOSTILE} has been silent since")
-    write_trend(tmp_path, "calls", batches[15:], list)
+    write_trend(pages_in(tmp_path), "calls", batches[15:], list)
     text = (tmp_path / trends.FILE).read_text()
     found = json.loads(text.removeprefix("trend=").removesuffix(";\n"))
     assert {row: said.removeprefix(HOSTILE)[:12] for row, said in enumerate(found["said"]) if said} == {

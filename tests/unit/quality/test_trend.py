@@ -13,6 +13,7 @@ from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.storage.ledger import PAIRED, PUBLISHED, TO_BATCH
 from tests import batch_history
 from tests.batch_history import history
+from tests.pages import pages_in
 
 
 def never():
@@ -30,9 +31,9 @@ def id_of(batch):
 
 def test_batches_are_added_to_what_is_there(tmp_path):
     batches = history(200)
-    write_trend(tmp_path, "calls", batches[:1], list)
+    write_trend(pages_in(tmp_path), "calls", batches[:1], list)
     for before, after in pairwise((1, 2, 150, 200)):
-        write_trend(tmp_path, "calls", batches[before:after], never)
+        write_trend(pages_in(tmp_path), "calls", batches[before:after], never)
     found = told(tmp_path)
     assert found["batch"] == list(range(1, 201))
     assert found["values"]["landed"] == [round(batch.metrics["landed"]) for batch in batches]
@@ -45,7 +46,7 @@ def test_batches_are_added_to_what_is_there(tmp_path):
 
 def test_replays_rewinds_and_settings_are_told(tmp_path):
     batches = history(200)
-    write_trend(tmp_path, "calls", batches, list)
+    write_trend(pages_in(tmp_path), "calls", batches, list)
     found = told(tmp_path)
     replay, rewind, change = (199 - back for back in (batch_history.REPLAYED, batch_history.REWOUND, batch_history.RESET))
     assert [index for index, kind in enumerate(found["kind"]) if kind] == [rewind, replay]
@@ -55,23 +56,40 @@ def test_replays_rewinds_and_settings_are_told(tmp_path):
     assert found["values"]["landed_seconds"][replay] is None, "a replay lands nothing"
 
 
+def test_a_trend_made_anew_says_what_was_removed_before_it(tmp_path):
+    batches = history(20)
+    write_trend(pages_in(tmp_path), "calls", batches[10:19], list, lambda: 10)
+    assert told(tmp_path)["removed"] == 10
+    write_trend(pages_in(tmp_path), "calls", batches[19:], never, never)
+    assert (told(tmp_path)["removed"], told(tmp_path)["batch"]) == (10, list(range(11, 21)))
+
+
+def test_a_trend_of_an_earlier_version_is_added_to(tmp_path):
+    write_trend(pages_in(tmp_path), "calls", history(2)[:1], list)
+    found = told(tmp_path)
+    del found["removed"]
+    (tmp_path / trends.FILE).write_text(f"trend={json.dumps(found)};\n")
+    assert write_trend(pages_in(tmp_path), "calls", history(2)[1:], never, never).removed == 0
+
+
 def test_the_same_batches_again_are_there_once(tmp_path):
     """A report that dies behind its pages is made again."""
     batches = history(5)
-    write_trend(tmp_path, "calls", batches[:4], list)
+    write_trend(pages_in(tmp_path), "calls", batches[:4], list)
     again = [batch._replace(state=FAILED) for batch in batches[2:]]
-    write_trend(tmp_path, "calls", again, never)
+    write_trend(pages_in(tmp_path), "calls", again, never)
     assert (told(tmp_path)["batch"], told(tmp_path)["state"]) == ([1, 2, 3, 4, 5], [PASSED, PASSED, FAILED, FAILED, FAILED])
 
 
-@pytest.mark.parametrize("broken", ["", "trend={", 'trend={"format":1};\n', "trend=[];\n", "cut"])
+@pytest.mark.parametrize("broken", ["", "trend={", 'trend={"format":1};\n', "trend=[];\n", "cut", b"\xff"])
 def test_a_file_that_cannot_be_understood_is_made_anew(broken, tmp_path):
     batches = history(20)
-    write_trend(tmp_path, "calls", batches[:10], list)
+    write_trend(pages_in(tmp_path), "calls", batches[:10], list)
     file = tmp_path / trends.FILE
     whole = file.read_text()
-    file.write_text(whole.replace('"batch":[1,', '"batch":[') if broken == "cut" else broken)
-    write_trend(tmp_path, "calls", batches[10:], lambda: batches[:10])
+    text = whole.replace('"batch":[1,', '"batch":[') if broken == "cut" else broken
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    write_trend(pages_in(tmp_path), "calls", batches[10:], lambda: batches[:10])
     assert told(tmp_path)["batch"] == list(range(1, 21))
 
 
@@ -79,7 +97,7 @@ def test_only_the_newest_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(trends, "KEPT", 7)
     batches = history(20)
     for batch in batches:
-        write_trend(tmp_path, "calls", [batch], list)
+        write_trend(pages_in(tmp_path), "calls", [batch], list)
     found = told(tmp_path)
     assert found["batch"] == list(range(14, 21))
     assert {len(column) for column in found["values"].values()} == {7}
@@ -89,8 +107,8 @@ def test_metrics_that_come_later_and_histograms(tmp_path):
     """Rows of older batches lack what newer ones have; a histogram is no line in a chart."""
     one, two = history(2)
     two = two._replace(metrics={**two.metrics, "late_healable": 3.0, "miss_left:100": 4.0})
-    write_trend(tmp_path, "calls", [one], list)
-    write_trend(tmp_path, "calls", [two], never)
+    write_trend(pages_in(tmp_path), "calls", [one], list)
+    write_trend(pages_in(tmp_path), "calls", [two], never)
     values = told(tmp_path)["values"]
     assert values["late_healable"] == [None, 3]
     assert not [name for name in values if ":" in name]
@@ -110,5 +128,5 @@ def test_what_the_ledger_tells():
 
 
 def test_of_no_batch_nothing_is_told(tmp_path):
-    assert Trend.load(tmp_path, "calls") is None
-    assert write_trend(tmp_path, "calls", [], list).newest() == {}
+    assert Trend.load(pages_in(tmp_path), "calls") is None
+    assert write_trend(pages_in(tmp_path), "calls", [], list).newest() == {}

@@ -6,6 +6,7 @@ import pytest
 
 from spark_jobs.quality.trend_files import write_trend
 from tests.browser import NEEDED, Page, chromium
+from tests.pages import pages_in
 from tests.screenshots import write_history
 from tests.silent_history import HOSTILE, silent_history
 
@@ -103,8 +104,8 @@ def test_the_batch_is_told_while_the_slider_is_dragged(pages, browser):
 def test_a_silence_is_said_above_shaded_and_marked(tmp_path, browser):
     for folder in ("now", "over"):
         (tmp_path / folder).mkdir()
-    write_trend(tmp_path / "now", "calls", silent_history(30, 20, 99), list)
-    write_trend(tmp_path / "over", "calls", silent_history(30, 20, 26), list)
+    write_trend(pages_in(tmp_path / "now"), "calls", silent_history(30, 20, 99), list)
+    write_trend(pages_in(tmp_path / "over"), "calls", silent_history(30, 20, 26), list)
     now = browser((tmp_path / "now" / "trend.html").as_uri())
     assert now.ask("byId('now').hidden") is False
     assert now.ask("byId('now').textContent").startswith(f"{HOSTILE} has been silent since 2026-01-31 10:30 UTC: ")

@@ -1,0 +1,100 @@
+"""All jobs on real object stores: the same rows, commits, messages and pages as in a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from include.local_machine import ROOT
+from include.store import pages_store
+from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
+from spark_jobs.replaying.window import Window
+from spark_jobs.storage.ledger import Ledger
+from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Warehouse
+from tests.integration.comparing import differences, rows
+from tests.integration.reading import table_rows
+from tests.integration.stages import run_all
+from tests.integration.timeless_traffic import MINUTE, START, Portions, timeless
+from tests.stores import root_on, texts_in
+
+pytestmark = pytest.mark.integration
+
+# The time from which the late events of all portions come.
+LATE = Window(START - 3 * 60 * MINUTE, START - 60 * MINUTE)
+
+
+@pytest.fixture
+def both(spark, broker, tmp_path, monkeypatch):
+    """both(store): a warehouse on the store and one in a folder, of pipelines that read the same topics, which get portions by `send`."""
+    monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
+
+    def make(store):
+        names = [f"{store.name}_{where}" for where in ("stored", "foldered")]
+        (stored, file), (foldered, _) = (timeless(name, f"{store.name}_both", tmp_path / "jobs") for name in names)
+        root, folder = root_on(store, "all_jobs", monkeypatch), str(tmp_path / "warehouse")
+        warehouses = [Warehouse(spark, root, stored), Warehouse(spark, folder, foldered)]
+        return Both(*warehouses, Portions(broker, stored, foldered), file, broker.bootstrap)
+
+    return make
+
+
+class Both(NamedTuple):
+    stored: Warehouse
+    foldered: Warehouse
+    portions: Portions
+    file: Path
+    bootstrap: str
+
+    def run(self, *work):
+        for warehouse in (self.stored, self.foldered):
+            for each in work:
+                each(warehouse)
+
+    def differences(self):
+        mine, theirs = self.stored, self.foldered
+        return differences(self.bootstrap, mine.root, mine.pipeline, theirs.pipeline, theirs.root)
+
+
+def test_a_batch_on_azure_is_as_in_a_folder(azure, both):
+    pair = both(azure)
+    for _ in range(2):
+        pair.portions.send()
+        pair.run(run_all)
+    assert pair.differences() == []
+    assert rows(pair.stored.root, pair.stored.pipeline, REJECTED).total() > 5
+
+
+def test_every_job_does_on_s3_what_it_does_in_a_folder(s3, both, tmp_path, monkeypatch):
+    monkeypatch.setattr(maintain_tables, "_KEPT_MS", 0)
+    pair = both(s3)
+    stored, root = pair.stored.pipeline, pair.stored.root
+    for _ in range(2):
+        pair.portions.send()
+        pair.run(run_all)
+    pair.run(lambda warehouse: replay_interval.main(warehouse, LATE), publish_compounds.main, report_quality.main)
+    # Batches 2 and 3 are void; what they published comes again with its next revision, written by workers.
+    pair.run(lambda warehouse: rewind.main(warehouse, 1), run_all, maintain_tables.main)
+    pair.portions.send()
+    pair.run(run_all)
+
+    assert pair.differences() == []
+    # What was compared is not nothing.
+    kinds = [row.kind for row in Ledger(pair.stored).rows(1) if row.step == "planned"]
+    assert kinds == ["live", "live", "replay", "rewind", "live", "live"]
+    assert rows(root, stored, REJECTED).total() > 15
+    assert max(row["revision"] for row in table_rows(pair.stored, COMPOUNDS) if row["batch_id"] > 4) > 1
+    assert reconcile.main(pair.stored).offenders == []
+    # Nothing of it is on this machine.
+    assert not (tmp_path / "warehouse" / stored.name).exists()
+    assert {"index.html", "trend.html", "metrics.prom"} < texts_in(pages_store(stored.name, root)).keys()
+
+    # As an operator asks, who has no Spark.
+    options = ["--pipeline", str(pair.file), "--warehouse", root]
+    command = [sys.executable, "-m", "spark_jobs.explain_pair", *options, "pair0-0", "v"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert stored.output_topic in told and "revision" in told
