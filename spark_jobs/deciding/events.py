@@ -26,7 +26,8 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     )
     if CORRECTED_TO not in planned.counts:
         return events
-    return events.unionAll(known_revisions(warehouse, planned.counts[CORRECTED_FROM], planned.counts[CORRECTED_TO]))
+    known = known_revisions(warehouse, events, planned.counts[CORRECTED_FROM], planned.counts[CORRECTED_TO])
+    return events.unionAll(known)
 
 
 def accepted_events(
@@ -54,16 +55,31 @@ def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     return _events(rows, planned.pipeline, side, is_open=True)
 
 
-def known_revisions(warehouse: Warehouse, first: int, last: int) -> DataFrame:
-    """Rows beside events (`event_schema`), of the keys of compounds that the batches first..last wrote, both inclusive: without `ts`, the
-    pair_id as payload, the revision as offset. They go the way of their key's events, so that whoever decides these knows them.
+def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:
+    """Rows beside the events (`event_schema`), for each that compounds of the batches first..last, both inclusive, are named after: without
+    `ts`, the pair_id as payload, the last revision as offset. They have the event's key, and so come to the worker that decides it.
+
+    By the place of the event, not by the key that the compound had: where a log was cut, other records have the same places now.
     """
-    key = warehouse.pipeline.key
-    rows = warehouse.read(COMPOUNDS, [*key, "pair_id", "revision"], batches=range(first, last + 1))
-    given = {"partition": F.lit(0), "offset": F.col("revision").cast("bigint"), "ts": F.lit(None).cast("bigint")}
-    given |= {"payload": F.col("pair_id"), "batch_id": F.lit(0).cast("bigint")}
-    named = rows.select(*key, *(column.alias(name) for name, column in given.items()))
-    return _events(named, warehouse.pipeline, F.lit(LEFT), is_open=False)
+    place, there = ["side", "partition", "offset"], F.col("left_offset").isNotNull()
+    sides = [f"{side}_{name}" for side in ("left", "right") for name in place[1:]]
+    rows = warehouse.read(COMPOUNDS, ["pair_id", "revision", *sides], batches=range(first, last + 1))
+    named = rows.select(
+        "pair_id",
+        "revision",
+        F.when(there, LEFT).otherwise(RIGHT).alias("side"),
+        *(F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in place[1:]),
+    )
+    known = named.groupBy(*place, "pair_id").agg(F.max("revision").cast("bigint").alias("revision"))
+    found = events.join(known, place)
+    nothing = {
+        "side": F.lit(LEFT),
+        "partition": F.lit(0),
+        "ts": F.lit(None).cast("bigint"),
+        "batch_id": F.lit(0).cast("bigint"),
+    }
+    given = nothing | {"offset": F.col("revision"), "payload": F.col("pair_id"), "is_open": F.lit(False)}
+    return found.select(*(given.get(name, F.col(name)).alias(name) for name in events.columns))
 
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:

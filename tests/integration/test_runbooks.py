@@ -761,6 +761,8 @@ def test_archive_not_writable(alarm, mend, warehouse, send, tmp_path, monkeypatc
 
 def test_warehouse_not_writable(disk, alarm, mend, submit, warehouse, send, broker):
     send()
+    # Jobs have been here before.
+    probe.check_store(Store(warehouse.root).at(warehouse.pipeline.name))
     disk.fill()
     line = alarm(lambda: land(warehouse))
     assert line.startswith(f"{warehouse.path('batch_ledger')} cannot be written (No space left on device)")
