@@ -25,6 +25,8 @@ _ASKING = {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "fetch.wait.max.ms": 10,
+    # By itself the client waits for a second before it asks a partition again of which it has something.
+    "fetch.queue.backoff.ms": 5,
     "max.partition.fetch.bytes": 1,
     "queued.min.messages": 1,
 }
@@ -69,6 +71,8 @@ def _answers(consumer: Consumer, waiting: set[Partition], settings: Settings) ->
             place = (message.topic() or "", message.partition() or 0)
             if place in waiting and _is_answer(message, settings):
                 waiting.discard(place)
+                # What else it has, under traffic without end, would crowd out the answers of the others.
+                consumer.incremental_unassign([TopicPartition(*place)])
                 silent_since = time.monotonic()
                 if (offset := _cut_at(message.error())) is not None:
                     cut[place] = offset
