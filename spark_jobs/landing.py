@@ -16,10 +16,8 @@ from spark_jobs.pairing.parsing_in_bulk import parse_columns, problems_with_head
 from spark_jobs.stages import Stage, give_back_memory
 from spark_jobs.storage.commit import commit, is_committed
 from spark_jobs.storage.ledger import LedgerRow, OffsetRange
-from spark_jobs.storage.table_files import FileWriter, NewFile, worth_row_groups
+from spark_jobs.storage.table_files import WRITTEN, FileWriter, NewFile, worth_row_groups
 from spark_jobs.storage.tables import Warehouse, raw_table
-
-_WRITTEN = "name string, size bigint, stats string"
 
 # Records (`RECORD`) in, as many rows of a raw table out.
 _MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -47,7 +45,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
 
     def append() -> None:
         numbers = warehouse.spark.range(0, len(parts), 1, len(parts))
-        written = numbers.mapInArrow(stage, _WRITTEN).collect()
+        written = numbers.mapInArrow(stage, WRITTEN).collect()
         commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
     allowed(append, [side.topic])

@@ -18,10 +18,9 @@ from spark_jobs.pairing.rules import LEFT, RIGHT
 from spark_jobs.stages import Stage, give_back_memory
 from spark_jobs.storage.ledger import LedgerRow
 from spark_jobs.storage.reading import Share, read_share, shares
-from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
+from spark_jobs.storage.table_files import WRITTEN, FilePlace, FileWriter, NewFile
 from spark_jobs.storage.tables import REJECTED, Warehouse, raw_table
 
-_WRITTEN = "name string, size bigint, stats string"
 _PLACES = np.dtype([("partition", "<i4"), ("offset", "<i8"), ("reason", "i1")])
 # Of a raw table; `problem` becomes the reason.
 _READ = ("problem", "topic", "partition", "offset", "record_timestamp", "key", "value")
@@ -54,7 +53,7 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
         numbers.coalesce(1) if len(work) <= len(stores) else numbers.repartitionById(len(work), F.col("id").cast("int"))
     )
     stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
-    return [NewFile(*row) for row in numbers.mapInArrow(stage, _WRITTEN).collect()]
+    return [NewFile(*row) for row in numbers.mapInArrow(stage, WRITTEN).collect()]
 
 
 def _places_of_each(work: Sequence[_Work], refused: pa.Table) -> list[bytes]:

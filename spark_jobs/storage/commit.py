@@ -24,12 +24,11 @@ from include.store import Store
 from spark_jobs.fault_points import fault_point
 from spark_jobs.storage.delta_log import changed, dataset, holding, place_for_files
 from spark_jobs.storage.reading import DataFile
-from spark_jobs.storage.table_files import FilePlace, FileWriter, NewFile
+from spark_jobs.storage.table_files import WRITTEN, FilePlace, FileWriter, NewFile
 from spark_jobs.storage.tables import TableProblem, Warehouse, declared_schema, raw_table
 
 Action = AddAction | RemoveAction
 _TRIES = 20
-_WRITTEN = "name string, size bigint, stats string"
 # Logs are cut by maintenance alone: the hook would list the whole log after each commit.
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
@@ -105,7 +104,7 @@ def commit_frame(
             yield pa.RecordBatch.from_pylist([written._asdict()])
 
     with warehouse.at_work_on(table):
-        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, _WRITTEN).collect()
+        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, WRITTEN).collect()
     commit(warehouse, table, [NewFile(*row) for row in files], step, batch_id, going)
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from include.store import Store
 from spark_jobs.problems import NeedsOperator
 from spark_jobs.storage.faults import damaged, log_file
-from spark_jobs.storage.reading import DataFile, file_named, fragment_of
+from spark_jobs.storage.reading import PARQUET, DataFile, file_named, fragment_of
 from spark_jobs.storage.table_files import FilePlace
 
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
@@ -300,5 +300,4 @@ def small_rows(
 def dataset(store: Store, schema: pa.Schema, files: Sequence[DataFile]) -> ds.Dataset:
     """Some files of a table, to be read here."""
     there = PyFileSystem(DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size for file in files}))
-    form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
-    return ds.FileSystemDataset([form.make_fragment(file.name, there) for file in files], schema, form, there)
+    return ds.FileSystemDataset([PARQUET.make_fragment(file.name, there) for file in files], schema, PARQUET, there)

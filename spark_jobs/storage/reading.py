@@ -32,7 +32,7 @@ _BYTES_AT_ONCE = 16_000_000
 # Fetched whole; as long as a request takes, a store sends some megabytes.
 _WHOLE_BYTES = 1_000_000
 # Column chunks are fetched together: on a store each request takes as long as many rows.
-_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
+PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
 # What Arrow, and a store that is asked for more than there is, say of a file whose content is not what it was.
 _DAMAGED = (
     "deserialize thrift",
@@ -175,10 +175,10 @@ def _not_a_view(field: pa.Field) -> pa.Field:
 def fragment_of(store: Store, file: DataFile) -> ds.ParquetFileFragment:
     """The file, to be read: a small one is fetched whole, by one request instead of one for its footer and one for each range of its columns."""
     if file.size <= _WHOLE_BYTES:
-        return _FORMAT.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
+        return PARQUET.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
     # A size that is known need not be asked for.
     handler = DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size})
-    return _FORMAT.make_fragment(file.name, pafs.PyFileSystem(handler))
+    return PARQUET.make_fragment(file.name, pafs.PyFileSystem(handler))
 
 
 def longest_texts(store: Store, files: Sequence[DataFile]) -> int | None:

@@ -34,6 +34,10 @@ class FilePlace(NamedTuple):
     schema: pa.Schema
 
 
+# The fields of NewFile, as workers hand them to Spark.
+WRITTEN = "name string, size bigint, stats string"
+
+
 class NewFile(NamedTuple):
     """A file that is complete. `name`: below the table's place; `stats`: its statistics in Delta's JSON."""
 
