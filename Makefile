@@ -19,7 +19,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind
-	@$(VENV_PYTHON) -m include.demo
+	@$(VENV_PYTHON) -m include.local.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
 	@python=; \
@@ -29,7 +29,7 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
-	"$$python" -m include.local_setup
+	"$$python" -m include.local.setup
 
 # Two at a time, each with a broker and a Spark of its own; the tests of one file stay together, the long ones come first.
 test: setup ## unit, integration and end-to-end tests
@@ -48,14 +48,14 @@ ci: ## what the continuous integration runs: lint beside test
 	@.ci/run
 
 stop: ## end Airflow, Spark, the broker and the store, of every demo; their data stay
-	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.stop; else echo "nothing runs: not set up"; fi
+	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.local.stop; else echo "nothing runs: not set up"; fi
 
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 screenshots: setup ## the pictures of the documentation, of a made-up history and an Airflow of its own; needs chromium on the PATH
-	@$(VENV_PYTHON) -m tests.screenshots
-	@$(VENV_PYTHON) -m tests.airflow_screenshots
+	@$(VENV_PYTHON) -m tests.helpers.screenshots
+	@$(VENV_PYTHON) -m tests.helpers.airflow_screenshots
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
@@ -76,7 +76,7 @@ bench-growth: setup ## time per event and memory from 0.5 to 20 million events (
 	@$(VENV_PYTHON) -m tests.benches.growth
 
 bench-shapes: setup ## hostile shapes, by a worker alone and on the whole way: time, growth and memory of each (25 minutes)
-	@$(VENV_PYTHON) -m tests.hostile_shapes
+	@$(VENV_PYTHON) -m tests.helpers.hostile_shapes
 	@$(VENV_PYTHON) -m tests.benches.shapes
 
 bench-hostile-messages: setup ## 60 families of hostile messages from 10 kB to 10 MB against a plain one, both parsers (3 minutes)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.pipeline_config import PIPELINES, pipeline_of
+from include.config.pipeline import PIPELINES, pipeline_of
 
 _log = logging.getLogger(__name__)
 # The pipelines whose pools this process knows to be there.

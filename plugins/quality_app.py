@@ -20,11 +20,11 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from include.page_theme import THEME
-from include.pipeline_config import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
-from include.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
-from plugins.quality_runs import batch_of
-from plugins.warehouse_connection import CONNECTION, options_of
+from include.airflow.quality_runs import batch_of
+from include.airflow.warehouse_connection import CONNECTION, options_of
+from include.config.page_theme import THEME
+from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
+from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
 
 # Whatever a page may hold, a browser loads nothing from elsewhere for it.
 _HEADERS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.pipeline_config import PIPELINES
+from include.config.pipeline import PIPELINES
 
 # What the navigation shows of each pipeline.
 _PAGES = {"index": "Quality", "trend": "Quality trend"}

@@ -6,7 +6,8 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from plugins import pool_listener, run_notes
+from include.airflow import run_notes
+from plugins import pool_listener
 from plugins.replay_timetable import OnlyBackfills
 
 _TIMETABLES: list[Any] = [OnlyBackfills]

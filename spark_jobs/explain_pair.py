@@ -13,14 +13,14 @@ import signal
 import sys
 from pathlib import Path
 
-from spark_jobs.cli import fail
-from spark_jobs.explaining.page import page
-from spark_jobs.explaining.told import explain
-from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
-from spark_jobs.rehearsal.explain import UnknownKey
-from spark_jobs.replaying.window import time_argument
-from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.corrections.replay_window import time_argument
+from spark_jobs.job.arguments import fail
+from spark_jobs.job.run import ending_at_once, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.story.page import page
+from spark_jobs.story.rehearsed import UnknownKey
+from spark_jobs.story.stored import explain
+from spark_jobs.tables.diagnose import files_named
+from spark_jobs.tables.warehouse import Warehouse
 
 
 def main(warehouse: Warehouse, key: tuple[str, ...], around: int | None, file: Path | None) -> None:

@@ -13,26 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from spark_jobs.broker.held import held_back, held_counts
-from spark_jobs.broker.lag_group import show_landed
-from spark_jobs.broker.log_ends import ask_inputs
-from spark_jobs.broker.offsets import Partition, TopicsNow
-from spark_jobs.broker.ranges import Landed, begun, has_lost, landed_beyond, plan_ranges, ranges_left
-from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.broker.topic_ids import checked_ids
-from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.landed import advance, count, is_of, landed_counts
-from spark_jobs.landing import append_raw
+from spark_jobs.corrections.replay_work import finish_replay
+from spark_jobs.corrections.rewind_target import cut_below
+from spark_jobs.corrections.rewind_work import finish_rewind
+from spark_jobs.job.run import Counts, job_parser, run_job
+from spark_jobs.kafka.lag_group import show_landed
+from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.kafka.offsets import Partition, TopicsNow
+from spark_jobs.kafka.open_transactions import held_back, held_counts
+from spark_jobs.kafka.ranges import Landed, begun, has_lost, landed_beyond, plan_ranges, ranges_left
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.kafka.topic_ids import checked_ids
 from spark_jobs.pair_events import pair_batch
-from spark_jobs.pairing.clock import PartitionProgress, batch_clock
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.replaying.work import finish_replay
-from spark_jobs.rewinding.revisions import still_to_come
-from spark_jobs.rewinding.target import cut_below
-from spark_jobs.rewinding.undo import finish_rewind
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.agreement import check_ledger, check_tables, newest_row, table_versions
-from spark_jobs.storage.ledger import (
+from spark_jobs.rules.clock import PartitionProgress, batch_clock
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.session import expect_rows
+from spark_jobs.stages.landed_counts import advance, count, is_of, landed_counts
+from spark_jobs.stages.landing import append_raw
+from spark_jobs.tables.agreement import check_ledger, check_tables, newest_row, table_versions
+from spark_jobs.tables.ledger import (
     GONE_AT_START,
     LANDED,
     LIVE,
@@ -44,7 +43,8 @@ from spark_jobs.storage.ledger import (
     LedgerRow,
     OffsetRange,
 )
-from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, raw_table
+from spark_jobs.tables.outbox import still_to_come
+from spark_jobs.tables.warehouse import LEDGER, OPEN, Warehouse, raw_table
 
 # A transaction that takes longer is told; a shorter one is nothing unusual.
 _OPEN_FOR_LONG_MS = 60_000

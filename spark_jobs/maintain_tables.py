@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from include.pipeline_config import MS_PER_UNIT
-from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.maintaining.files import checkpoint, compact, keep
-from spark_jobs.maintaining.needed import all_done, needed_since
-from spark_jobs.maintaining.retention import remove_old
-from spark_jobs.storage.agreement import check_tables, newest_row
-from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, schemas
+from include.config.pipeline import MS_PER_UNIT
+from spark_jobs.job.run import Counts, job_parser, run_job
+from spark_jobs.maintenance.files import checkpoint, compact, keep
+from spark_jobs.maintenance.needed import all_done, needed_since
+from spark_jobs.maintenance.retention import remove_old
+from spark_jobs.tables.agreement import check_tables, newest_row
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.warehouse import LEDGER, OPEN, Warehouse, schemas
 
 # Most of the time goes into waiting for small commits.
 _AT_ONCE = 3

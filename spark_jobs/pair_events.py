@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 
-from spark_jobs.batch_rules import batch_rules
-from spark_jobs.deciding.batch import decided_batch
-from spark_jobs.deciding.events import batch_events
-from spark_jobs.deciding.rejected import write_rejected
-from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.pairing.conservation import check_conservation
-from spark_jobs.pairing.outcomes import COMPOUNDS as COMPOUND_KINDS
-from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.reasons import AT_PAIRING
-from spark_jobs.rewinding.revisions import carried
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.agreement import check_tables, newest_row, table_versions
-from spark_jobs.storage.commit import EVERYTHING, commit, is_committed
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse
+from spark_jobs.job.run import Counts, job_parser, run_job
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.conservation import check_conservation
+from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.reasons import AT_PAIRING
+from spark_jobs.spark.session import expect_rows
+from spark_jobs.stages.decided_batch import decided_batch
+from spark_jobs.stages.pairing_input import batch_events
+from spark_jobs.stages.rejected_rows import write_rejected
+from spark_jobs.tables.agreement import check_tables, newest_row, table_versions
+from spark_jobs.tables.commit import EVERYTHING, commit, is_committed
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
+from spark_jobs.tables.outbox import carried
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse
 
 _WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 

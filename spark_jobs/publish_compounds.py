@@ -3,7 +3,7 @@
     publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI] [--accept-recreated-topic TOPIC-ID]
                       [--release-batch BATCH] [--accept-lost-positions]
 
-Records and position go out in one Kafka transaction an output partition; see spark_jobs/broker/publisher.py.
+Records and position go out in one Kafka transaction an output partition; see spark_jobs/kafka/publisher.py.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from include.pipeline_config import BEFORE_PUBLISH
-from spark_jobs.broker.acknowledged import check_acknowledged, published_counts
-from spark_jobs.broker.all_positions import look_at_positions
-from spark_jobs.broker.lost_positions import Begun, begun_counts, find_positions, tell_short_retention
-from spark_jobs.broker.message_rows import Stage, message_columns, messages_of, own_messages
-from spark_jobs.broker.offsets import OutputTopic, ends_written, output_topic, topic_id
-from spark_jobs.broker.positions import Leg, check_same_topic, next_leg
-from spark_jobs.broker.publisher import SlotReport, publish_slot
-from spark_jobs.broker.settings import BrokerProblem, Settings, address, kafka_settings
-from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import JobProblem, NeedsOperator
+from include.config.pipeline import BEFORE_PUBLISH
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.job.run import Counts, job_parser, run_job
+from spark_jobs.kafka.acknowledged import check_acknowledged, published_counts
+from spark_jobs.kafka.all_positions import look_at_positions
+from spark_jobs.kafka.lost_positions import Begun, begun_counts, find_positions, tell_short_retention
+from spark_jobs.kafka.message_rows import Stage, message_columns, messages_of, own_messages
+from spark_jobs.kafka.offsets import OutputTopic, ends_written, output_topic, topic_id
+from spark_jobs.kafka.positions import Leg, check_same_topic, next_leg
+from spark_jobs.kafka.publisher import SlotReport, publish_slot
+from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, tell_held
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.agreement import check_tables
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, Warehouse
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.session import expect_rows
+from spark_jobs.tables.agreement import check_tables
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 
 _REPORT = (
     "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "

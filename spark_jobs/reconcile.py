@@ -16,23 +16,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_jobs.broker.cleanup import Cleanup, cleanup_of, to_see_cleanup
-from spark_jobs.broker.held import Unreadable, check_readable, told_unreadable
-from spark_jobs.broker.message_rows import message_columns
-from spark_jobs.broker.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
-from spark_jobs.broker.records import Span, allowed, read_records
-from spark_jobs.broker.settings import Settings, kafka_settings
-from spark_jobs.broker.topic_ids import checked_ids
-from spark_jobs.cli import tell_outcome
-from spark_jobs.job import ending_at_once, job_parser, told_in_one_line, warehouse_folder
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.arguments import tell_outcome
+from spark_jobs.job.run import ending_at_once, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of, to_see_cleanup
+from spark_jobs.kafka.message_rows import message_columns
+from spark_jobs.kafka.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
+from spark_jobs.kafka.open_transactions import Unreadable, check_readable, told_unreadable
+from spark_jobs.kafka.records import Span, allowed, read_records
+from spark_jobs.kafka.settings import Settings, kafka_settings
+from spark_jobs.kafka.topic_ids import checked_ids
+from spark_jobs.quality import planned_offsets as planned
+from spark_jobs.quality import record_outcomes as inputs
+from spark_jobs.quality import sent_compounds as outputs
+from spark_jobs.quality.aged import Aged, find_aged
 from spark_jobs.quality.delivery import ends_of
-from spark_jobs.reconciling import inputs, outputs, planned
-from spark_jobs.reconciling.aged import Aged, find_aged
-from spark_jobs.reconciling.findings import SHOWN, Finding, Offenders, offenders_of
-from spark_jobs.session import expect_rows, reading_session
-from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import (
+from spark_jobs.quality.findings import SHOWN, Finding, Offenders, offenders_of
+from spark_jobs.spark.session import expect_rows, reading_session
+from spark_jobs.tables.diagnose import files_named
+from spark_jobs.tables.ledger import (
     LANDED,
     LIVE,
     PAIRED,
@@ -46,7 +48,7 @@ from spark_jobs.storage.ledger import (
     Rewind,
     removed_through,
 )
-from spark_jobs.storage.tables import COMPOUNDS, LEDGER, OPEN, Warehouse, declared_schema
+from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, declared_schema
 
 Counts = dict[str, int]
 _REMOVED, _REMOVED_SEEN = (

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.pipeline_config import Pipeline
-from spark_jobs.cli import OneLineParser, fail, pipeline_argument
-from spark_jobs.pairing.outcomes import COMPOUNDS
-from spark_jobs.pairing.reasons import AT_PAIRING
-from spark_jobs.pairing.rules import LEFT, RIGHT
-from spark_jobs.rehearsal.batches import Played, Rehearsal, Row, land, rows_of, source, source_order
-from spark_jobs.rehearsal.explain import UnknownKey, explain
-from spark_jobs.rehearsal.records import read_records
+from include.config.pipeline import Pipeline
+from spark_jobs.job.arguments import OneLineParser, fail, pipeline_argument
+from spark_jobs.rules.outcomes import COMPOUNDS
+from spark_jobs.rules.reasons import AT_PAIRING
+from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.story.played_batches import Played, Rehearsal, Row, land, rows_of, source, source_order
+from spark_jobs.story.record_files import read_records
+from spark_jobs.story.rehearsed import UnknownKey, explain
 
 
 class BatchFile(NamedTuple):

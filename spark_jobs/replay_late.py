@@ -11,10 +11,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from spark_jobs.job import job_parser, run_job
-from spark_jobs.replaying.late import Asked, asked, first_open, is_done, is_due, late_batches
-from spark_jobs.storage.ledger import PAIRED, Ledger, rewinds_among
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.corrections.late_events import Asked, asked, first_open, is_done, is_due, late_batches
+from spark_jobs.job.run import job_parser, run_job
+from spark_jobs.tables.ledger import PAIRED, Ledger, rewinds_among
+from spark_jobs.tables.warehouse import Warehouse
 
 
 def main(warehouse: Warehouse, after: int = 0) -> dict[str, Any]:

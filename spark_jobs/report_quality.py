@@ -21,27 +21,27 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from include.pipeline_config import AFTER_PUBLISH
-from include.store import pages_store
-from spark_jobs.broker.records import allowed
-from spark_jobs.cli import tell_outcome
-from spark_jobs.fault_points import fault_point
-from spark_jobs.job import job_parser, run_job
-from spark_jobs.problems import JobProblem, NeedsOperator
+from include.config.pipeline import AFTER_PUBLISH
+from include.config.store import pages_store
+from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.job.arguments import tell_outcome
+from spark_jobs.job.run import job_parser, run_job
+from spark_jobs.kafka.records import allowed
 from spark_jobs.quality.details import batch_details
-from spark_jobs.quality.known import Known, look_around
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import prune_pages, write_index, write_pages, write_unjudged
+from spark_jobs.quality.report_input import Known, look_around
 from spark_jobs.quality.silence_words import checked_sentences, notices
 from spark_jobs.quality.suite import INFO, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
-from spark_jobs.storage.commit import commit_rows
-from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.ledger import PAIRED, REPORTED, Ledger, LedgerRow
-from spark_jobs.storage.tables import METRICS, Warehouse
+from spark_jobs.tables.commit import commit_rows
+from spark_jobs.tables.diagnose import files_named
+from spark_jobs.tables.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.warehouse import METRICS, Warehouse
 
 # In the `reported` rows: the first batch of the same report.
 _FIRST = "first_of_report"

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_jobs.broker.log_ends import ask_inputs
-from spark_jobs.cli import tell_outcome
-from spark_jobs.job import Counts, ending_at_once, job_parser, run_job, told_in_one_line, warehouse_folder
-from spark_jobs.rewinding.preview import Preview, look, refuse_losses, told
-from spark_jobs.rewinding.target import find_target, plan_of, starting_ranges, unfinished
-from spark_jobs.rewinding.undo import finish_rewind
-from spark_jobs.session import reading_session
-from spark_jobs.storage.ledger import PAIRED, Ledger
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.corrections.rewind_preview import Preview, look, refuse_losses, told
+from spark_jobs.corrections.rewind_target import find_target, plan_of, starting_ranges, unfinished
+from spark_jobs.corrections.rewind_work import finish_rewind
+from spark_jobs.job.arguments import tell_outcome
+from spark_jobs.job.run import Counts, ending_at_once, job_parser, run_job, told_in_one_line, warehouse_folder
+from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.spark.session import reading_session
+from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.warehouse import Warehouse
 
 _LOCK_WAIT_S = 20.0
 

@@ -1,6 +1,6 @@
 """Goes once through what the jobs do, on made-up rows in a temporary folder; needs no broker, leaves nothing behind.
 
-include/local_spark.py runs this on a server that has just started, so that it has done everything once before the first job.
+include/local/spark.py runs this on a server that has just started, so that it has done everything once before the first job.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from include.pipeline_config import Pipeline
-from include.pipeline_file import load_pipeline
-from spark_jobs.broker.message_rows import message_columns, messages_of
-from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.landed import landed_counts
+from include.config.pipeline import Pipeline
+from include.config.pipeline_file import load_pipeline
+from spark_jobs.kafka.message_rows import message_columns, messages_of
+from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.pair_events import pair_batch
-from spark_jobs.quality.known import Known
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.session import end_session, spark_session
-from spark_jobs.storage.commit import commit_frame
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
+from spark_jobs.quality.report_input import Known
+from spark_jobs.spark.session import end_session, spark_session
+from spark_jobs.stages.landed_counts import landed_counts
+from spark_jobs.tables.commit import commit_frame
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
 
 PIPELINE = Path(__file__).resolve().parents[1] / "include" / "pipelines" / "calls.yaml"
 

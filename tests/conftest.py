@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from include.local_broker import LocalBroker, create_topics
-from include.local_machine import project_environment
-from include.local_process import free_port
-from include.local_store import LocalStore
-from include.pipeline_config import Pipeline, Side
-from spark_jobs.storage.tables import Warehouse
-from tests.stores import running_store
-from tests.timeline import CALLS
+from include.config.pipeline import Pipeline, Side
+from include.local.broker import LocalBroker, create_topics
+from include.local.machine import project_environment
+from include.local.process import free_port
+from include.local.store import LocalStore
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.stores import running_store
+from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
 
@@ -34,7 +34,7 @@ def broker(tmp_path_factory) -> Iterator[LocalBroker]:
 def spark() -> Iterator[Any]:
     environment = project_environment()
     os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH")})
-    from spark_jobs.session import spark_session
+    from spark_jobs.spark.session import spark_session
 
     session = spark_session("tests", "tests")
     session.sparkContext.setLogLevel("ERROR")

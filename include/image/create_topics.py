@@ -10,10 +10,10 @@ import sys
 
 from confluent_kafka import KafkaException
 
-from include.local_broker import admin_client, create_topics
-from include.local_machine import SetupError
-from include.pipeline_config import PIPELINES, PipelineError
-from include.pipeline_file import load_pipeline
+from include.config.pipeline import PIPELINES, PipelineError
+from include.config.pipeline_file import load_pipeline
+from include.local.broker import admin_client, create_topics
+from include.local.machine import SetupError
 
 PARTITIONS = 4
 TIMEOUT_SECONDS = 30

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_jobs.pairing.reasons import Reason
+from spark_jobs.rules.reasons import Reason
 
 SECONDS, RATIO, NONE = "seconds", "ratio", ""
 

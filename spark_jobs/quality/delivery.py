@@ -12,15 +12,15 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.pipeline_config import Pipeline
-from spark_jobs.broker.held import check_readable
-from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import Span, Spans, read_records
+from include.config.pipeline import Pipeline
+from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.kafka.open_transactions import check_readable
+from spark_jobs.kafka.records import Span, Spans, read_records
 from spark_jobs.quality.facts import Facts, facts
 from spark_jobs.quality.numbers import NotJudged
-from spark_jobs.reconciling.outputs import header, is_ours
-from spark_jobs.storage.ledger import LedgerRow
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.quality.sent_compounds import header, is_ours
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.warehouse import Warehouse
 
 _END = "end_"
 

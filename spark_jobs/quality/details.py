@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from spark_jobs.broker.ranges import ranges_given_up
-from spark_jobs.pairing.reasons import Reason
+from include.config.time_text import utc
+from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import took
-from spark_jobs.rehearsal.words import utc
-from spark_jobs.storage.ledger import LANDED, PAIRED, STEPS, LedgerRow
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import LANDED, PAIRED, STEPS, LedgerRow
 
 # The ids of topics are two halves of 128 bits: nothing to read.
 _UNREADABLE = ("_high", "_low")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import html
 import re
 
-from include.page_theme import THEME
+from include.config.page_theme import THEME
 from spark_jobs.quality.style import STYLE
 
 _EXTERNAL = re.compile(

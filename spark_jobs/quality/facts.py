@@ -14,8 +14,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from include.pipeline_config import MS_PER_UNIT
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
+from include.config.pipeline import MS_PER_UNIT
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 FACT = ("what", "batch_id", "label", "bucket", "value", "text", "mark", "at")
 _TYPES = {"bucket": "bigint", "value": "bigint", "text": "string", "mark": "bigint", "at": "bigint"}

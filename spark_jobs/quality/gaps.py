@@ -7,12 +7,12 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.broker.offsets import TopicsNow
-from spark_jobs.broker.records import Span, read_records
+from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.kafka.records import Span, read_records
 from spark_jobs.quality.facts import facts
 from spark_jobs.quality.laws import Steps
-from spark_jobs.storage.ledger import LANDED, OffsetRange
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.tables.ledger import LANDED, OffsetRange
+from spark_jobs.tables.warehouse import Warehouse
 
 Ranges = dict[int, tuple[OffsetRange, ...]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import REPORTED, LedgerRow, rewinds_among
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.tables.ledger import REPORTED, LedgerRow, rewinds_among
 
 
 def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: int) -> LedgerRow | None:

@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
-from include.pipeline_config import FEWEST_BATCHES
+from include.config.pipeline import FEWEST_BATCHES
 
 # Makes the median absolute deviation of normal values their standard deviation.
 _MAD_TO_SIGMA = 1.4826

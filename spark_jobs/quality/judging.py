@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict
 from typing import Protocol
 
-from include.local_machine import ROOT
-from include.pipeline_config import Quality
+from include.config.pipeline import Quality
+from include.config.project import ROOT
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.suite import Check, Judged, Verdict, judge, warm_up
 

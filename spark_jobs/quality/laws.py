@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.reasons import AT_LANDING, AT_PAIRING
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.numbers import SIDES, Metrics
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, TO_BATCH, LedgerRow
-from spark_jobs.storage.tables import OPEN
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.reasons import AT_LANDING, AT_PAIRING
+from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.tables.warehouse import OPEN
 
 Steps = dict[str, LedgerRow]
 

@@ -9,23 +9,23 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import DataFrame
 
-from include.pipeline_config import AFTER_PUBLISH
-from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.reasons import AT_PAIRING, Reason
+from include.config.pipeline import AFTER_PUBLISH
 from spark_jobs.quality.delivery import Due, delivered, message_facts
 from spark_jobs.quality.facts import Facts, count, open_facts, table_facts
 from spark_jobs.quality.gaps import Ranges, record_facts, with_gaps
 from spark_jobs.quality.history import Past, comparable, drift_against, ratio_against
-from spark_jobs.quality.known import Known
 from spark_jobs.quality.laws import Steps, continuity, counted_ids, side_laws, totals
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.orphan_metrics import orphan_metrics
 from spark_jobs.quality.orphans import look, orphan_facts
 from spark_jobs.quality.recheck import recheck_delivery
+from spark_jobs.quality.report_input import Known
 from spark_jobs.quality.silence import silence_metrics
-from spark_jobs.session import expect_rows
-from spark_jobs.storage.ledger import GONE_AT_START, LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
-from spark_jobs.storage.tables import OPEN, Warehouse
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.reasons import AT_PAIRING, Reason
+from spark_jobs.spark.session import expect_rows
+from spark_jobs.tables.ledger import GONE_AT_START, LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.tables.warehouse import OPEN, Warehouse
 
 
 def measure(warehouse: Warehouse, known: Known) -> list[Metrics]:

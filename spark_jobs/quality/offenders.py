@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Warehouse
+from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
 
 # Of each batch and label.
 SHOWN = 20

@@ -5,10 +5,10 @@ Gauges only and no time stamps: so the text is one in Prometheus' older format, 
 
 from __future__ import annotations
 
-from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality.catalogue import Meaning, meaning
 from spark_jobs.quality.trend import Trend
-from spark_jobs.storage.ledger import LIVE, REPLAY, REWIND
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import LIVE, REPLAY, REWIND
 
 FILE = "metrics.prom"
 _PREFIX = "event_pairing_"

@@ -6,7 +6,7 @@ from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import ORPHANS, Metrics
 from spark_jobs.quality.orphans import BOUNDS_MS
-from spark_jobs.storage.ledger import PAIRED
+from spark_jobs.tables.ledger import PAIRED
 
 _PARTITIONS = 50
 NOBODY = "none"

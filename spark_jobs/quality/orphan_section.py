@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from include.pipeline_config import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
+from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
 from spark_jobs.quality.charts import Bar, bars, curve
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR

@@ -13,12 +13,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from include.pipeline_config import Pipeline
-from spark_jobs.pairing.reasons import Reason
+from include.config.pipeline import Pipeline
 from spark_jobs.quality.facts import fact, facts, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Warehouse, raw_table
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, LedgerRow
+from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse, raw_table
 
 # Upper ends of a histogram's buckets, inclusive.
 BOUNDS_MS = (

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import obstore
 
-from include.page_theme import THEME
-from include.secret_values import without_secrets
-from include.store import Store, read_text, write_text
-from spark_jobs.pairing.reasons import Reason
+from include.config.page_theme import THEME
+from include.config.secret_values import without_secrets
+from include.config.store import Store, read_text, write_text
+from spark_jobs.corrections.replay_window import window_of
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.numbers import Metrics
@@ -19,8 +19,8 @@ from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.silence_words import notices, notices_html
 from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import INFO, Judged, Verdict
-from spark_jobs.replaying.window import window_of
-from spark_jobs.storage.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
 
 _OF_BATCH = re.compile(r"batch-(\d+)\.html")
 # Holds the number of the batch whose page is the index: a list of all pages would take as many requests as there are thousands.

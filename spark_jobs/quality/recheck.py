@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from spark_jobs.broker.cleanup import cleanup_of
-from spark_jobs.broker.message_rows import message_columns
-from spark_jobs.broker.offsets import TopicsNow, ask_broker
-from spark_jobs.broker.records import Span, read_records
-from spark_jobs.broker.settings import kafka_settings
+from spark_jobs.kafka.cleanup_policy import cleanup_of
+from spark_jobs.kafka.message_rows import message_columns
+from spark_jobs.kafka.offsets import TopicsNow, ask_broker
+from spark_jobs.kafka.records import Span, read_records
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.quality.compaction import with_replaced
 from spark_jobs.quality.delivery import Due, is_cut
 from spark_jobs.quality.numbers import Metrics, NotJudged
-from spark_jobs.reconciling.compaction import with_replaced
-from spark_jobs.reconciling.outputs import by_compound, expected_messages, is_ours
-from spark_jobs.storage.tables import COMPOUNDS, Warehouse
+from spark_jobs.quality.sent_compounds import by_compound, expected_messages, is_ours
+from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 
 
 def recheck_delivery(warehouse: Warehouse, wanted: Due, counted: Metrics) -> Metrics:

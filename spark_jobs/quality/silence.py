@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from include.pipeline_config import FEWEST_ORPHANS, Quality
+from include.config.pipeline import FEWEST_ORPHANS, Quality
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED
+from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED
 
 _FAMILY = "silence"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from include.pipeline_config import Pipeline
+from include.config.pipeline import Pipeline
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
 from spark_jobs.quality.silence import SideState, state_of
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from include.pipeline_config import AFTER_PUBLISH, Quality
+from include.config.pipeline import AFTER_PUBLISH, Quality
 from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 
 # The last says that something could not be judged: neither good nor bad.

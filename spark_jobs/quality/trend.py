@@ -10,10 +10,10 @@ import json
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from include.store import Store, read_text
+from include.config.store import Store, read_text
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence_words import WARNING, notices
-from spark_jobs.storage.ledger import (
+from spark_jobs.tables.ledger import (
     LANDED,
     LIVE,
     PAIRED,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from include.store import Store, pages_store, read_text, write_text
+from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.quality import openmetrics, trend_page
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
-from spark_jobs.storage.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
-from spark_jobs.storage.tables import METRICS, Warehouse
+from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
+from spark_jobs.tables.warehouse import METRICS, Warehouse
 
 
 def add_to_trend(

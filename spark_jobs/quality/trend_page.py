@@ -7,10 +7,10 @@ import json
 from functools import cache
 from pathlib import Path
 
-from include.page_theme import THEME
-from spark_jobs.pairing.reasons import Reason
+from include.config.page_theme import THEME
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.trend import FILE as DATA_FILE
+from spark_jobs.rules.reasons import Reason
 
 FILE = "trend.html"
 _HERE = Path(__file__).resolve().parent

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
-from spark_jobs.broker.messages import Message
-from spark_jobs.broker.positions import Leg
-from spark_jobs.broker.publisher import SlotReport
-from spark_jobs.broker.settings import Settings, producer_settings
+from spark_jobs.kafka.messages import Message
+from spark_jobs.kafka.positions import Leg
+from spark_jobs.kafka.publisher import SlotReport
+from spark_jobs.kafka.settings import Settings, producer_settings
 
 
 def send_at_least_once(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from include.pipeline_config import Pipeline
-from spark_jobs.batch_rules import batch_rules
-from spark_jobs.deciding.whole_keys import complete_keys
-from spark_jobs.pairing.outcomes import COMPOUNDS, Outcome, outcome_batches
-from spark_jobs.pairing.rules import Rules, event_schema
-from spark_jobs.storage.ledger import LedgerRow
-from spark_jobs.storage.tables import Warehouse, raw_table
+from include.config.pipeline import Pipeline
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, outcome_batches
+from spark_jobs.rules.rules import Rules, event_schema
+from spark_jobs.stages.whole_keys import complete_keys
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.warehouse import Warehouse, raw_table
 
 _PROCESSES = 2
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 65_536, 64_000_000

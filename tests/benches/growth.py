@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from include.local_broker import LocalBroker
-from include.local_process import free_port
+from include.local.broker import LocalBroker
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events
 from tests.benches.landing import Landing, delete_topics, on_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores

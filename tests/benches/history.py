@@ -21,17 +21,17 @@ from zlib import crc32
 
 from confluent_kafka import Producer
 
-from include.local_broker import LocalBroker, create_topics
-from include.local_machine import project_environment, say
-from include.local_process import free_port
-from include.pipeline_config import Pipeline, Side
+from include.config.pipeline import Pipeline, Side
+from include.local.broker import LocalBroker, create_topics
+from include.local.machine import project_environment, say
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
-from spark_jobs.storage.delta_log import looking_once
-from spark_jobs.storage.tables import Warehouse, schemas
+from spark_jobs.tables.delta_log import looking_once
+from spark_jobs.tables.warehouse import Warehouse, schemas
 from tests.benches.long_history import LongHistory
 from tests.benches.measuring import Times, scratch, show_ratio
-from tests.job_processes import JOBS
-from tests.timeline import CALLS
+from tests.helpers.job_processes import JOBS
+from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
 TARGET = 1.2
@@ -117,7 +117,7 @@ def measure(folder: Path, sizes: list[int], calls: int, rounds: int) -> None:
     """Makes the histories, then measures; prints medians by job, and the ratio to the shortest history."""
     environment = project_environment()
     os.environ.update({name: environment[name] for name in ("PATH", "SPARK_CONF_DIR", "PYTHONPATH", "SPARK_LOCAL_IP")})
-    from spark_jobs.session import spark_session
+    from spark_jobs.spark.session import spark_session
 
     spark = spark_session("bench", "bench")
     spark.sparkContext.setLogLevel("ERROR")

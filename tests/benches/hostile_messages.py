@@ -2,7 +2,7 @@
 
     python -m tests.benches.hostile_messages [--sizes 10000 100000 1000000 10000000] [--rounds 5]
 
-Each family (tests/hostile_texts.py) at each size, by the parser of one message and by the one of columns, which is given a megabyte of
+Each family (tests/helpers/hostile_texts.py) at each size, by the parser of one message and by the one of columns, which is given a megabyte of
 such messages, or one; and hostile keys, by what spells the output key and finds its partition. All take turns; medians of the rounds, of
 CPU time, for the machine may have other work. The plain message is accepted, and its payload is a list of objects: an ordinary one.
 
@@ -23,14 +23,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from include.pipeline_config import PIPELINES, Pipeline
-from include.pipeline_file import load_pipeline
-from spark_jobs.broker.murmur2 import partitions_of
-from spark_jobs.broker.output_keys import output_keys
-from spark_jobs.pairing.parsing import BodyFields, message_parser
-from spark_jobs.pairing.parsing_in_bulk import parse_columns
+from include.config.pipeline import PIPELINES, Pipeline
+from include.config.pipeline_file import load_pipeline
+from spark_jobs.kafka.murmur2 import partitions_of
+from spark_jobs.kafka.output_keys import output_keys
+from spark_jobs.rules.parsing import BodyFields, message_parser
+from spark_jobs.rules.parsing_in_bulk import parse_columns
 from tests.benches.measuring import ROUNDS
-from tests.hostile_texts import FAMILIES, KEY_PIECES, plain
+from tests.helpers.hostile_texts import FAMILIES, KEY_PIECES, plain
 
 SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
 MOST = 5.0

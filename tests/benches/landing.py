@@ -24,17 +24,18 @@ from unittest import mock
 
 import pyarrow as pa
 
-from include.local_broker import LocalBroker, admin_client, create_topics
-from include.local_process import free_port
-from include.pipeline_config import Pipeline, Side
-from spark_jobs import land_events, landing
-from spark_jobs.pairing.parsing import BodyFields
-from spark_jobs.pairing.parsing_in_bulk import ParsedColumns
-from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.tables import Warehouse
+from include.config.pipeline import Pipeline, Side
+from include.local.broker import LocalBroker, admin_client, create_topics
+from include.local.process import free_port
+from spark_jobs import land_events
+from spark_jobs.rules.parsing import BodyFields
+from spark_jobs.rules.parsing_in_bulk import ParsedColumns
+from spark_jobs.stages import landing
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import send
-from tests.timeline import CALLS
+from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
 TARGET = 1.4

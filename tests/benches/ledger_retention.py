@@ -19,12 +19,12 @@ from statistics import median
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from spark_jobs.storage import delta_log
-from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.tables import LEDGER, Warehouse, schemas
-from tests.batch_history import history
-from tests.timeline import CALLS
-from tests.unit.explaining.tables import record, remove_up_to
+from spark_jobs.tables import delta_log
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.warehouse import LEDGER, Warehouse, schemas
+from tests.helpers.batch_history import history
+from tests.helpers.story_tables import record, remove_up_to
+from tests.helpers.timeline import CALLS
 from tests.unit.test_doc_examples import arrow_fields
 
 _A_DAY, _ROUNDS = 288, 9

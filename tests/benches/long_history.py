@@ -29,11 +29,11 @@ from confluent_kafka.admin import AdminClient
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_jobs import maintain_tables
-from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.positions import committed_positions, publisher_group
-from spark_jobs.broker.settings import consumer_settings
-from spark_jobs.storage.ledger import PLANNED, STEPS, Ledger, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import committed_positions, publisher_group
+from spark_jobs.kafka.settings import consumer_settings
+from spark_jobs.tables.ledger import PLANNED, STEPS, Ledger, LedgerRow
+from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
 
 A_DAY = 288
 _EVERY_MS = 300_000

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from include.local_machine import project_environment
-from include.local_setup import SMALL_BUFFERS
+from include.local.machine import project_environment
+from include.local.setup import SMALL_BUFFERS
 
 ROUNDS = 5
 HEAP = "3g"
@@ -88,7 +88,7 @@ def spark_of_two_cores(folder: Path, as_shipped: bool = False) -> Iterator[Any]:
         settings |= {"spark.driver.memory": HEAP, "spark.driver.extraJavaOptions": JAVA}
     options = " ".join(f"--conf '{name}={value}'" for name, value in settings.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[2] {options} pyspark-shell"
-    from spark_jobs.session import spark_session
+    from spark_jobs.spark.session import spark_session
 
     session = spark_session("bench", "bench")
     session.sparkContext.setLogLevel("ERROR")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from spark_jobs import land_events, pair_events, publish_compounds
-from spark_jobs.job import Counts, job_parser, run_job
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.job.run import Counts, job_parser, run_job
+from spark_jobs.tables.warehouse import Warehouse
 
 
 def main(warehouse: Warehouse) -> Counts:

@@ -24,22 +24,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from include.local_machine import CODEC
 from spark_jobs import pair_events
-from spark_jobs.deciding.events import batch_events
-from spark_jobs.deciding.whole_keys import EVENTS_A_TASK
-from spark_jobs.pairing.rules import event_schema
-from spark_jobs.session import expect_rows
-from spark_jobs.stages import only_counted
-from spark_jobs.storage.commit import commit
-from spark_jobs.storage.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
-from spark_jobs.storage.reading import longest_texts
-from spark_jobs.storage.table_files import FileWriter
-from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
+from spark_jobs.rules.rules import event_schema
+from spark_jobs.spark.session import expect_rows
+from spark_jobs.spark.workers import only_counted
+from spark_jobs.stages.pairing_input import batch_events
+from spark_jobs.stages.whole_keys import EVENTS_A_TASK
+from spark_jobs.tables.commit import commit
+from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.parquet_files import CODEC, FileWriter
+from spark_jobs.tables.read_files import longest_texts
+from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import bodies, slots
-from tests.timeline import CALLS
+from tests.helpers.timeline import CALLS
 
 OVER_SHUFFLE, OVER_DUCKDB = 1.6, 2.0
 OURS, SHUFFLE, DUCKDB = "pairing", "shuffle", "duckdb"

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from include.local_broker import LocalBroker, admin_client, create_topics
-from include.local_process import free_port
+from include.local.broker import LocalBroker, admin_client, create_topics
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds
-from spark_jobs.broker import publisher
-from spark_jobs.broker.messages import Message
-from spark_jobs.broker.positions import Leg
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.kafka import publisher
+from spark_jobs.kafka.messages import Message
+from spark_jobs.kafka.positions import Leg
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.at_least_once import send_at_least_once
 from tests.benches.landing import PARTITIONS, Landing, on_topics
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns

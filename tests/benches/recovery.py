@@ -19,16 +19,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from include.local_broker import LocalBroker, create_topics
-from include.local_machine import ROOT
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.sample_calls import generate, send
-from include.sample_outcome import last_clock
+from include.local.broker import LocalBroker, create_topics
+from include.local.machine import ROOT
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from include.sample.calls import generate, send
+from include.sample.outcome import last_clock
 from tests.benches.measuring import scratch
 from tests.conftest import yaml_of
-from tests.job_processes import Faults, Jobs, wait_for
-from tests.timeline import CALLS
+from tests.helpers.job_processes import Faults, Jobs, wait_for
+from tests.helpers.timeline import CALLS
 
 KILLED_AT = {
     "land_events": "before_landed",

@@ -1,4 +1,4 @@
-"""The hostile shapes (`tests/hostile_events.py`) on the whole way: from Kafka, landed, paired and published by Spark (`make bench-shapes`).
+"""The hostile shapes (`tests/helpers/hostile_events.py`) on the whole way: from Kafka, landed, paired and published by Spark (`make bench-shapes`).
 
     python -m tests.benches.shapes [NAME …]
 
@@ -22,18 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from include.local_broker import LocalBroker
-from include.local_process import free_port
-from include.pipeline_config import Pipeline
+from include.config.pipeline import Pipeline
+from include.local.broker import LocalBroker
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds
-from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.rules import LEFT, RIGHT
-from spark_jobs.storage.tables import COMPOUNDS, OPEN, REJECTED, Warehouse
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse
 from tests.benches.landing import Landing, bench_topics, delete_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
 from tests.benches.traffic import LARGEST, deliver
-from tests.hostile_events import SHAPES, Events, Shape
-from tests.hostile_shapes import MAX_GROWTH, MAX_MB, OUTCOME, SIDES, exact, one_sided, with_collapsed
+from tests.helpers.hostile_events import SHAPES, Events, Shape
+from tests.helpers.hostile_shapes import MAX_GROWTH, MAX_MB, OUTCOME, SIDES, exact, one_sided, with_collapsed
 
 # How many rows come to Python at a time is Spark's affair here.
 NAMES = [name for name in SHAPES if name != "dense-small-batches"]

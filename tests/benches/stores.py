@@ -23,18 +23,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from include.local_broker import LocalBroker
-from include.local_process import free_port
-from include.local_store import BUCKET, LocalS3
-from include.store import OPTIONS_VARIABLE
+from include.config.store import OPTIONS_VARIABLE
+from include.local.broker import LocalBroker
+from include.local.process import free_port
+from include.local.store import BUCKET, LocalS3
 from spark_jobs import land_events, pair_events, publish_compounds
-from spark_jobs.storage import delta_log
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.tables import delta_log
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.history import batch, with_history
 from tests.benches.landing import delete_topics, on_topics
 from tests.benches.measuring import Times, scratch, show_ratio, spark_of_two_cores
-from tests.job_processes import JOBS
-from tests.stores import requests_of
+from tests.helpers.job_processes import JOBS
+from tests.helpers.stores import requests_of
 
 FOLDER, STORE = "a folder", "S3"
 AT_MOST_LARGE, AT_MOST_SMALL = 1.25, 1.5

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
-from include.pipeline_config import Pipeline
+from include.config.pipeline import Pipeline
 
 KEYS = 100_000
 SESSIONS_OF_CALLS = (72_000, 16_000, 7_000, 3_000, 2_000)

@@ -21,10 +21,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from include.local_broker import LocalBroker
-from include.local_machine import ROOT, project_environment
-from include.local_process import free_port
-from include.pipeline_config import Pipeline
+from include.config.pipeline import Pipeline
+from include.local.broker import LocalBroker
+from include.local.machine import ROOT, project_environment
+from include.local.process import free_port
 from tests.benches.landing import on_topics
 from tests.benches.measuring import HEAP, JAVA, scratch
 from tests.conftest import yaml_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from spark_jobs.pairing.rules import LEFT
-from spark_jobs.rehearsal.batches import Played
+from spark_jobs.rules.rules import LEFT
+from spark_jobs.story.played_batches import Played
 from tests.draw_timelines.marks import clock_lines, event_mark
 from tests.draw_timelines.scale import LANES_FROM, Scale
 from tests.draw_timelines.svg import line, words
-from tests.stream import Partition
-from tests.unit.pairing.clock_cases import MINUTE, ClockTimeline
+from tests.helpers.clock_cases import MINUTE, ClockTimeline
+from tests.helpers.stream import Partition
 
 LANE = 32
 NAMES = ("analytics", "metrics")

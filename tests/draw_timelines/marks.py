@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_jobs.pairing.rules import LEFT
+from spark_jobs.rules.rules import LEFT
 from tests.draw_timelines.scale import Scale
 from tests.draw_timelines.svg import WIDTH, element, line, rows_of_words, text_width, words
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_jobs.pairing.rules import LEFT
-from spark_jobs.rehearsal.fates import Fate, Session, fates, play_key
+from spark_jobs.rules.rules import LEFT
+from spark_jobs.story.fates import Fate, Session, fates, play_key
 from tests.draw_timelines.marks import VERDICTS, clock_lines, event_mark, is_rejected, pair_line
 from tests.draw_timelines.scale import LANES_FROM, LANES_TO, Scale
 from tests.draw_timelines.svg import WIDTH, bar, element, fitting_words, line, text_width, words
-from tests.timeline import T0, Batch, Timeline, records
+from tests.helpers.timeline import T0, Batch, Timeline, records
 
 LANE_LABELS = ("analytics (left)", "metrics (right)")
 ROW = 42

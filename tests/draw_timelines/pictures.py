@@ -10,9 +10,9 @@ from tests.draw_timelines.clock_panels import ClockPanels
 from tests.draw_timelines.panel import Panel, Shown
 from tests.draw_timelines.scale import Scale
 from tests.draw_timelines.svg import document
-from tests.timeline import ROOT
-from tests.unit.pairing.cases import TIMELINES
-from tests.unit.pairing.clock_cases import CLOCKS
+from tests.helpers.clock_cases import CLOCKS
+from tests.helpers.timeline import ROOT
+from tests.helpers.timeline_cases import TIMELINES
 
 FOLDER = ROOT / "docs" / "pairing"
 

@@ -9,15 +9,15 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
-from include.airflow_client import AirflowError
-from include.local_broker import create_topics
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.pipeline_file import load_pipeline
-from spark_jobs.storage.tables import Warehouse
-from tests.e2e.copied_project import AirflowOf, copied
-from tests.integration.reading import consume, table_rows
-from tests.job_processes import wait_for
+from include.config.pipeline_file import load_pipeline
+from include.local.airflow_client import AirflowError
+from include.local.broker import create_topics
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.copied_project import AirflowOf, copied
+from tests.helpers.job_processes import wait_for
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -13,20 +13,21 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from include import sample_outcome, sample_truth
-from include.demo import pause_when_idle
-from include.local_airflow import LocalAirflow
-from include.local_broker import create_topics
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.local_store import missing_for
-from include.sample_calls import generate, send
-from spark_jobs.storage.tables import Warehouse
-from tests.integration.comparing import commits
-from tests.integration.reading import table_rows
-from tests.job_processes import Faults, wait_for
-from tests.stores import REQUIRED, root_on
-from tests.timeline import CALLS
+from include.local.airflow import LocalAirflow
+from include.local.broker import create_topics
+from include.local.demo import pause_when_idle
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from include.local.store import missing_for
+from include.sample import outcome as sample_outcome
+from include.sample import truth as sample_truth
+from include.sample.calls import generate, send
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.comparing import commits
+from tests.helpers.job_processes import Faults, wait_for
+from tests.helpers.reading import table_rows
+from tests.helpers.stores import REQUIRED, root_on
+from tests.helpers.timeline import CALLS
 
 pytestmark = pytest.mark.e2e
 

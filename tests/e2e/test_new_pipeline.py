@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include.local_broker import create_topics
-from include.local_machine import ROOT
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from tests.alert_listener import listening
-from tests.e2e.copied_project import AirflowOf, copied
-from tests.integration.reading import consume
-from tests.job_processes import wait_for
+from include.local.broker import create_topics
+from include.local.machine import ROOT
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from tests.helpers.alert_listener import listening
+from tests.helpers.copied_project import AirflowOf, copied
+from tests.helpers.job_processes import wait_for
+from tests.helpers.reading import consume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -63,7 +63,7 @@ def test_a_file_is_all_that_another_pipeline_needs(project, alerts, broker, tmp_
         # 1: describe. 2: connect, which here is done, but for the topics. 3: unpause.
         file = project / "include/pipelines/orders.yaml"
         file.write_text(ORDERS)
-        check = [sys.executable, "-m", "include.check_pipelines", str(file)]
+        check = [sys.executable, "-m", "include.config.check_pipelines", str(file)]
         assert subprocess.run(check, cwd=ROOT, check=False).returncode == 0
         create_topics(broker.bootstrap, dict.fromkeys(TOPICS, 2), {"retention.ms": "-1"})
         client.wait_for_dag("orders", 120)

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.pipeline_config import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
-from plugins.quality_runs import note_batch
-from tests.airflow_pages import (
+from include.airflow.quality_runs import note_batch
+from include.config.pipeline import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
+from tests.helpers.airflow_pages import (
     FAILED,
     FRAME,
     airflow_with_history,
@@ -24,11 +24,11 @@ from tests.airflow_pages import (
     open_dialog,
     to_quality,
 )
-from tests.browser import NEEDED, Page, chromium
-from tests.local_postgres import NEEDED as NO_POSTGRES
-from tests.local_postgres import local_postgres, programs
-from tests.pages import pages_folder
-from tests.timeline import CALLS
+from tests.helpers.browser import NEEDED, Page, chromium
+from tests.helpers.local_postgres import NEEDED as NO_POSTGRES
+from tests.helpers.local_postgres import local_postgres, programs
+from tests.helpers.pages import pages_folder
+from tests.helpers.timeline import CALLS
 
 pytestmark = [
     pytest.mark.e2e,

@@ -11,16 +11,16 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
-from include.airflow_client import AirflowError
-from include.local_broker import create_topics
-from include.local_machine import ROOT, VENV, project_environment
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from spark_jobs.storage.tables import Warehouse
-from tests.e2e.copied_project import AirflowOf, copied
-from tests.integration.reading import table_rows
-from tests.job_processes import wait_for
-from tests.timeline import CALLS
+from include.local.airflow_client import AirflowError
+from include.local.broker import create_topics
+from include.local.machine import ROOT, VENV, project_environment
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.copied_project import AirflowOf, copied
+from tests.helpers.job_processes import wait_for
+from tests.helpers.reading import table_rows
+from tests.helpers.timeline import CALLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

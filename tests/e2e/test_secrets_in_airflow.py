@@ -8,15 +8,15 @@ import secrets
 import pytest
 from confluent_kafka import Producer
 
-from include import local_spark
-from include.local_airflow import LocalAirflow
-from include.local_broker import create_topics
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from tests.integration import secured_broker
-from tests.integration.rights import documented, grant
-from tests.integration.secret_search import CommandLines, holding
-from tests.timeline import CALLS
+from include.local import spark as local_spark
+from include.local.airflow import LocalAirflow
+from include.local.broker import create_topics
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from tests.helpers import secured_broker
+from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.secret_search import CommandLines, holding
+from tests.helpers.timeline import CALLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -9,16 +9,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from include.local_broker import create_topics
+from include.local.broker import create_topics
 from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
-from spark_jobs.broker import cleanup
-from spark_jobs.broker.settings import VARIABLE
+from spark_jobs.kafka import cleanup_policy as cleanup
+from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.quality import recheck
-from spark_jobs.reconciling.findings import Finding
+from spark_jobs.quality.findings import Finding
 from spark_jobs.report_quality import BrokenBatch
-from tests.integration import stream_clock
-from tests.integration.reading import consume
-from tests.integration.stages import land
+from tests.helpers import stream_clock
+from tests.helpers.all_stages import land
+from tests.helpers.reading import consume
 from tests.integration.test_quality import metrics_of, page_of
 from tests.integration.test_reconcile import one
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from include.local_machine import VENV, project_environment
-from include.local_process import free_port
-from tests.e2e.copied_project import AirflowOf, copied
+from include.local.machine import VENV, project_environment
+from include.local.process import free_port
+from tests.helpers.copied_project import AirflowOf, copied
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -32,7 +32,7 @@ class OneProcess:
 
     def __init__(self, folder: Path) -> None:
         project = copied(folder / "project")
-        calls, settings = project / "include/pipelines/calls.yaml", project / "plugins/dag_settings.py"
+        calls, settings = project / "include/pipelines/calls.yaml", project / "include/airflow/dag_settings.py"
         calls.write_text(calls.read_text().replace("late: dead_letter", "late: replay"))
         # Airflow's own command fails at the end of a run that has a deadline.
         settings.write_text(settings.read_text().replace(', "deadline": deadline}', "}"))

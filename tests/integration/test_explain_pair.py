@@ -9,14 +9,14 @@ import sys
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from include.config.time_text import moment
 from spark_jobs import land_events, publish_compounds, replay_interval
-from spark_jobs.rehearsal.words import moment
-from spark_jobs.replaying.window import Window
+from spark_jobs.corrections.replay_window import Window
 from tests.conftest import yaml_of
-from tests.integration import stream_clock
-from tests.integration.stream_clock import run, stories
-from tests.story_lines import about
-from tests.timeline import ROOT
+from tests.helpers import stream_clock
+from tests.helpers.story_lines import about
+from tests.helpers.stream_clock import run, stories
+from tests.helpers.timeline import ROOT
 
 pytestmark = pytest.mark.integration
 

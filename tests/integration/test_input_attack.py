@@ -26,18 +26,18 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from deltalake import DeltaTable
 
-from include.local_broker import create_topics
-from include.pipeline_file import load_pipeline
+from include.config.pipeline_file import load_pipeline
+from include.local.broker import create_topics
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
-from spark_jobs.broker import records
-from spark_jobs.broker.settings import VARIABLE
-from spark_jobs.explaining.told import explain
-from spark_jobs.job import warehouse_folder
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.tables import Warehouse
-from tests.hostile_messages import FIRST_BEYOND, Hostile, Message
-from tests.integration.reading import consume
-from tests.unit.pairing.test_parsing import STRICT, obviously
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.run import warehouse_folder
+from spark_jobs.kafka import records
+from spark_jobs.kafka.settings import VARIABLE
+from spark_jobs.story.stored import explain
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.hostile_messages import FIRST_BEYOND, Hostile, Message
+from tests.helpers.reading import consume
+from tests.unit.rules.test_parsing import STRICT, obviously
 
 pytestmark = pytest.mark.integration
 

@@ -12,23 +12,23 @@ from types import SimpleNamespace
 import pytest
 from pyarrow import parquet
 
-from include.local_machine import REPEATED
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
-from spark_jobs.batch_rules import batch_rules
-from spark_jobs.deciding.events import batch_events
-from spark_jobs.deciding.whole_keys import decide
-from spark_jobs.landed import landed_counts
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
-from spark_jobs.storage import delta_log
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
-from spark_jobs.storage.tables import TableProblem, Warehouse, raw_table, schemas
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages.landed_counts import landed_counts
+from spark_jobs.stages.pairing_input import batch_events
+from spark_jobs.stages.whole_keys import decide
+from spark_jobs.tables import delta_log
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
+from spark_jobs.tables.parquet_files import REPEATED
+from spark_jobs.tables.warehouse import TableProblem, Warehouse, raw_table, schemas
 from tests.conftest import PARTITIONS
-from tests.integration.reading import consume, table_rows
-from tests.integration.tampering import append_frame, delete_rows
-from tests.pages import pages_folder
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.tampering import append_frame, delete_rows
 
 pytestmark = pytest.mark.integration
 
@@ -224,7 +224,7 @@ def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, n
 def test_what_a_dead_job_left_unpaired_is_finished_with_the_settings_of_its_plan(warehouse, pipeline, send, now):
     from dataclasses import replace
 
-    from spark_jobs.storage.tables import Warehouse
+    from spark_jobs.tables.warehouse import Warehouse
 
     send("a", "u", now - LONG_AGO, 1)
     send("m", "u", now - LONG_AGO + 50_000, 1)
@@ -238,7 +238,7 @@ def test_what_a_dead_job_left_unpaired_is_finished_with_the_settings_of_its_plan
 def test_another_identity_is_refused(warehouse, pipeline):
     from dataclasses import replace
 
-    from spark_jobs.storage.tables import Warehouse
+    from spark_jobs.tables.warehouse import Warehouse
 
     land(warehouse)
     with pytest.raises(NeedsOperator, match="a file name of its own"):
@@ -248,8 +248,8 @@ def test_another_identity_is_refused(warehouse, pipeline):
 def test_a_missing_topic_is_said_by_name(warehouse, pipeline):
     from dataclasses import replace
 
-    from include.pipeline_config import Side
-    from spark_jobs.storage.tables import Warehouse
+    from include.config.pipeline import Side
+    from spark_jobs.tables.warehouse import Warehouse
 
     with pytest.raises(NeedsOperator, match=r"topic nowhere is not on the broker at 127\.0\.0\.1"):
         land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, right=Side("nowhere", "metrics"))))

@@ -17,21 +17,22 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
-from include.local_broker import LocalBroker, create_topics
-from include.local_process import free_port
+from include.local.broker import LocalBroker, create_topics
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.broker import fencing, offsets, patience, positions, transaction
-from spark_jobs.broker.offsets import ask_broker, topic_id
-from spark_jobs.broker.positions import publisher_group
-from spark_jobs.broker.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka import fencing, offsets, positions, transaction
+from spark_jobs.kafka import retries as patience
+from spark_jobs.kafka.offsets import ask_broker, topic_id
+from spark_jobs.kafka.positions import publisher_group
+from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
-from tests.integration.cut_logs import batch_starts
-from tests.integration.reading import consume, table_rows
+from tests.helpers.cut_logs import batch_starts
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
-from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 

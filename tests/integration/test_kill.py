@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from include.local_machine import ROOT, project_environment
-from include.local_process import free_port
+from include.local.machine import ROOT, project_environment
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS, yaml_of
-from tests.integration.reading import consume, table_rows
-from tests.job_processes import Faults, wait_for
+from tests.helpers.job_processes import Faults, wait_for
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, 
 
 
 def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):
-    from spark_jobs.storage.writer_lock import LockedOut, writer_lock
+    from spark_jobs.tables.writer_lock import LockedOut, writer_lock
 
     with (
         writer_lock(str(tmp_path), "calls", "pair_events", 1),
@@ -100,7 +100,7 @@ def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):
 
 
 def test_broker_away_is_said_with_its_address(pipeline, tmp_path, spark, monkeypatch):
-    from spark_jobs.broker.settings import BrokerProblem
+    from spark_jobs.kafka.settings import BrokerProblem
 
     port = free_port()
     monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": f"127.0.0.1:{port}"}))

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from include.local_machine import ROOT
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from spark_jobs.fault_points import FAULT_POINTS
-from spark_jobs.storage.tables import raw_table
-from tests.integration.comparing import differences, records, rows
-from tests.integration.timeless_traffic import Portions, timeless
-from tests.job_processes import JOBS, Faults, Jobs, wait_for
-from tests.stores import ON_A_STORE_IF_POSSIBLE, root_of
+from include.local.machine import ROOT
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from spark_jobs.faults.fault_points import FAULT_POINTS
+from spark_jobs.tables.warehouse import raw_table
+from tests.helpers.comparing import differences, records, rows
+from tests.helpers.job_processes import JOBS, Faults, Jobs, wait_for
+from tests.helpers.stores import ON_A_STORE_IF_POSSIBLE, root_of
+from tests.helpers.timeless_traffic import Portions, timeless
 
 pytestmark = pytest.mark.integration
 

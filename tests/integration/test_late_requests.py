@@ -15,13 +15,14 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from include.local_broker import create_topics
-from spark_jobs.broker import fencing, patience, positions, publisher, transaction
-from spark_jobs.broker.all_positions import look_at_positions
-from spark_jobs.broker.messages import Message
-from spark_jobs.broker.positions import Leg, next_leg
-from spark_jobs.problems import JobProblem
-from tests.integration.kafka_proxy import (
+from include.local.broker import create_topics
+from spark_jobs.faults.problems import JobProblem
+from spark_jobs.kafka import fencing, positions, publisher, transaction
+from spark_jobs.kafka import retries as patience
+from spark_jobs.kafka.all_positions import look_at_positions
+from spark_jobs.kafka.messages import Message
+from spark_jobs.kafka.positions import Leg, next_leg
+from tests.helpers.kafka_proxy import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
     ANSWER_HELD,

@@ -8,9 +8,9 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from include.local_broker import LocalBroker, admin_client, create_topics
-from include.local_machine import SetupError
-from include.local_process import free_port, processes_of
+from include.local.broker import LocalBroker, admin_client, create_topics
+from include.local.machine import SetupError
+from include.local.process import free_port, processes_of
 
 pytestmark = pytest.mark.integration
 

@@ -13,19 +13,19 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from include.local_broker import LocalBroker
-from include.local_process import free_port
+from include.local.broker import LocalBroker
+from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.broker.log_ends import cut_since
-from spark_jobs.broker.offsets import ask_broker, wait_for_markers
-from spark_jobs.broker.records import Span, read_span
-from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.ledger import LANDED, PLANNED, REWIND, Ledger, OffsetRange
-from tests.integration.cut_logs import cut_log
-from tests.integration.reading import consume, table_rows
-from tests.integration.stages import land
-from tests.pages import pages_folder
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.log_ends import cut_since
+from spark_jobs.kafka.offsets import ask_broker, wait_for_markers
+from spark_jobs.kafka.records import Span, read_span
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.tables.ledger import LANDED, PLANNED, REWIND, Ledger, OffsetRange
+from tests.helpers.all_stages import land
+from tests.helpers.cut_logs import cut_log
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 

@@ -10,16 +10,16 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.local_broker import LocalBroker, create_topics
-from include.local_process import free_port
+from include.local.broker import LocalBroker, create_topics
+from include.local.process import free_port
 from spark_jobs import publish_compounds
-from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.settings import VARIABLE, kafka_settings
-from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.ledger import PUBLISHED, Ledger
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.tables.ledger import PUBLISHED, Ledger
 from tests.conftest import PARTITIONS, fresh_pipeline
+from tests.helpers.reading import consume, table_rows
 from tests.integration import test_publishing
-from tests.integration.reading import consume, table_rows
 from tests.integration.test_publishing import CALLS, alter_topic, assert_all_once, grow, publish_only, recreate, takes
 
 pytestmark = pytest.mark.integration
@@ -198,7 +198,7 @@ class Forgetful(LocalBroker):
 def test_positions_that_really_expire(spark, tmp_path, empty_tables, request, monkeypatch, capfd):
     import shutil
 
-    from spark_jobs.storage.tables import Warehouse
+    from spark_jobs.tables.warehouse import Warehouse
 
     with Forgetful(tmp_path / "broker", free_port()) as broker:
         monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.pipeline_config import Maintenance
+from include.config.pipeline import Maintenance
+from include.local.process import free_port
+from include.local.spark import LocalSpark
 from spark_jobs import (
     land_events,
     maintain_tables,
@@ -26,19 +26,19 @@ from spark_jobs import (
     report_quality,
     rewind,
 )
-from spark_jobs.fault_points import FAULT_POINTS
-from spark_jobs.maintaining.needed import needed_since
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.replaying.window import Window
-from spark_jobs.storage import delta_log
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_RAW, REMOVED_UNTIL, Ledger
-from tests.integration import comparing, stream_clock
-from tests.integration.reading import table_rows
-from tests.integration.stages import run_all
-from tests.integration.stream_clock import consumed, killed_at, run
-from tests.integration.timeless_traffic import Portions, timeless
-from tests.job_processes import JOBS, Faults, Jobs
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.faults.fault_points import FAULT_POINTS
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.maintenance.needed import needed_since
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables import delta_log
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_RAW, REMOVED_UNTIL, Ledger
+from tests.helpers import comparing, stream_clock
+from tests.helpers.all_stages import run_all
+from tests.helpers.job_processes import JOBS, Faults, Jobs
+from tests.helpers.reading import table_rows
+from tests.helpers.stream_clock import consumed, killed_at, run
+from tests.helpers.timeless_traffic import Portions, timeless
 
 # Two minutes and more each.
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -205,7 +205,7 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
-    monkeypatch.setattr("spark_jobs.replaying.window.REMOVED_UNTIL", "no such count")
+    monkeypatch.setattr("spark_jobs.corrections.replay_window.REMOVED_UNTIL", "no such count")
     last = Ledger(warehouse).last_batch()[PAIRED]
     planned = replay_interval.plan_of(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
     planned = replace(planned, counts=planned.counts | {REMOVED_UNTIL: begun + 1_800})

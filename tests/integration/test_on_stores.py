@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import pytest
 
-from include.local_machine import ROOT
-from include.store import pages_store
+from include.config.store import pages_store
+from include.local.machine import ROOT
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.replaying.window import Window
-from spark_jobs.storage.ledger import Ledger
-from spark_jobs.storage.tables import COMPOUNDS, REJECTED, Warehouse
-from tests.integration.comparing import differences, rows
-from tests.integration.reading import table_rows
-from tests.integration.stages import run_all
-from tests.integration.timeless_traffic import MINUTE, START, Portions, timeless
-from tests.stores import root_on, texts_in
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
+from tests.helpers.all_stages import run_all
+from tests.helpers.comparing import differences, rows
+from tests.helpers.reading import table_rows
+from tests.helpers.stores import root_on, texts_in
+from tests.helpers.timeless_traffic import MINUTE, START, Portions, timeless
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
-from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.problems import JobProblem
-from tests.integration.reading import consume, table_rows
+from spark_jobs.faults.problems import JobProblem
+from spark_jobs.kafka.settings import kafka_settings
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 

@@ -9,11 +9,11 @@ import time
 import duckdb
 import pytest
 
-from include.local_machine import JARS, ROOT, VENV, project_environment
-from spark_jobs.storage.tables import COMPOUNDS, LEDGER, Warehouse
-from tests.integration.reading import table_rows
-from tests.integration.stages import run_all
-from tests.stores import root_on, table_of
+from include.local.machine import JARS, ROOT, VENV, project_environment
+from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, Warehouse
+from tests.helpers.all_stages import run_all
+from tests.helpers.reading import table_rows
+from tests.helpers.stores import root_on, table_of
 
 pytestmark = pytest.mark.integration
 

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_jobs import publish_compounds, reconcile
-from spark_jobs.explaining.told import explain
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.tables import Warehouse
-from tests.integration import stream_clock
-from tests.integration.reading import consume
-from tests.integration.stages import land
-from tests.integration.stream_clock import run
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.story.stored import explain
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers import stream_clock
+from tests.helpers.all_stages import land
+from tests.helpers.reading import consume
+from tests.helpers.stream_clock import run
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs import land_events, pair_events, publish_compounds
-from spark_jobs.pairing.nesting import DEEPEST
-from tests.integration.reading import table_rows
+from spark_jobs.rules.nesting import DEEPEST
+from tests.helpers.reading import table_rows
 
 pytestmark = pytest.mark.integration
 

@@ -13,22 +13,22 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.local_broker import create_topics
+from include.local.broker import create_topics
 from spark_jobs import publish_compounds
-from spark_jobs.broker import fencing, publisher
-from spark_jobs.broker.fencing import transactional_id
-from spark_jobs.broker.message_rows import messages_of, own_messages, to_messages
-from spark_jobs.broker.messages import Message, size
-from spark_jobs.broker.offsets import output_topic
-from spark_jobs.broker.positions import Leg
-from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import JobProblem, NeedsOperator
-from spark_jobs.storage.commit import commit_frame
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
-from spark_jobs.storage.tables import COMPOUNDS, declared_schema
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.kafka import fencing, publisher
+from spark_jobs.kafka.fencing import transactional_id
+from spark_jobs.kafka.message_rows import messages_of, own_messages, to_messages
+from spark_jobs.kafka.messages import Message, size
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import Leg
+from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.commit import commit_frame
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.warehouse import COMPOUNDS, declared_schema
 from tests.conftest import PARTITIONS
-from tests.integration.reading import consume, table_rows
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 

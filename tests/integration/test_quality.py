@@ -12,23 +12,23 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
-from include.pipeline_config import BEFORE_PUBLISH, Quality
+from include.config.pipeline import BEFORE_PUBLISH, Quality
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
-from spark_jobs.broker.publisher import SlotReport
-from spark_jobs.deciding import batch
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.publisher import SlotReport
 from spark_jobs.report_quality import BrokenBatch
-from spark_jobs.storage.delta_log import dataset
-from spark_jobs.storage.ledger import PUBLISHED, REPORTED, Ledger
-from spark_jobs.storage.reading import DataFile
-from spark_jobs.storage.table_files import FileWriter
-from spark_jobs.storage.tables import REJECTED, Warehouse, raw_table
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages import decided_batch as batch
+from spark_jobs.tables.delta_log import dataset
+from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger
+from spark_jobs.tables.parquet_files import FileWriter
+from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.warehouse import REJECTED, Warehouse, raw_table
 from tests.conftest import PARTITIONS
-from tests.integration.reading import consume, table_rows
-from tests.integration.stages import land, run_all
-from tests.integration.tampering import delete_rows
-from tests.pages import pages_folder
+from tests.helpers.all_stages import land, run_all
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.tampering import delete_rows
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +68,7 @@ def traffic(pipeline):
 
 
 def _bootstrap():
-    from spark_jobs.broker.settings import kafka_settings
+    from spark_jobs.kafka.settings import kafka_settings
 
     return kafka_settings()["bootstrap.servers"]
 

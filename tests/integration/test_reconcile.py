@@ -14,19 +14,19 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.local_broker import create_topics
-from include.local_machine import project_environment
-from include.pipeline_config import Side
+from include.config.pipeline import Side
+from include.local.broker import create_topics
+from include.local.machine import project_environment
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile
-from spark_jobs.broker.settings import VARIABLE
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.reconciling.findings import Finding
-from spark_jobs.storage.tables import Warehouse
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.settings import VARIABLE
+from spark_jobs.quality.findings import Finding
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import yaml_of
-from tests.integration.reading import consume, table_rows
-from tests.integration.tampering import append_frame, change_rows, delete_rows, update_rows
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.tampering import append_frame, change_rows, delete_rows, update_rows
+from tests.helpers.timeline import CALLS, ROOT
 from tests.integration.test_publishing import publish_only
-from tests.timeline import CALLS, ROOT
 
 pytestmark = pytest.mark.integration
 

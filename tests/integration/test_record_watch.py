@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.local_broker import create_topics
-from plugins import record_watch
-from plugins.record_watch import RecordsWaiting
-from spark_jobs.broker.offsets import wait_for_markers
-from tests.job_processes import wait_for
+from include.airflow import record_watch
+from include.airflow.record_watch import RecordsWaiting
+from include.local.broker import create_topics
+from spark_jobs.kafka.offsets import wait_for_markers
+from tests.helpers.job_processes import wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -14,18 +14,18 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.corrections import replay_events as replayed_events
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rehearse_pairing import BatchFile
 from spark_jobs.rehearse_pairing import main as rehearse
-from spark_jobs.replaying import events as replayed_events
-from spark_jobs.replaying.window import Window
-from spark_jobs.storage.ledger import PAIRED, PLANNED, Ledger
-from tests.integration import stream_clock
-from tests.integration.reading import consume, table_rows
-from tests.integration.stream_clock import consumed, killed_at, run, stories
-from tests.pages import pages_folder
-from tests.timeline import ROOT
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
+from tests.helpers import stream_clock
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.stream_clock import consumed, killed_at, run, stories
+from tests.helpers.timeline import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -275,7 +275,7 @@ def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, l
 
 @pytest.mark.long
 def test_a_write_that_is_not_what_was_found_fails(late_partners, replay, monkeypatch):
-    monkeypatch.setattr("spark_jobs.replaying.work.commit", lambda *_: None)
+    monkeypatch.setattr("spark_jobs.corrections.replay_work.commit", lambda *_: None)
     with pytest.raises(BrokenInvariant, match="replay 3 was to write"):
         replay(0, 1000)
 

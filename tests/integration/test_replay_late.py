@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs import publish_compounds, replay_interval, replay_late, rewind
-from spark_jobs.replaying.window import Window, point_in_time
-from tests.integration import stream_clock
-from tests.integration.reading import table_rows
-from tests.integration.stream_clock import run
+from spark_jobs.corrections.replay_window import Window, point_in_time
+from tests.helpers import stream_clock
+from tests.helpers.reading import table_rows
+from tests.helpers.stream_clock import run
 
 pytestmark = pytest.mark.integration
 

@@ -13,15 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from include.local_machine import ROOT, project_environment
-from spark_jobs import land_events, pair_events, session, stages
-from spark_jobs.deciding import whole_keys
-from spark_jobs.session import temporarily_set
-from spark_jobs.storage.ledger import PLANNED, Ledger
-from spark_jobs.storage.tables import OPEN, Warehouse, raw_table
+from include.local.machine import ROOT, project_environment
+from spark_jobs import land_events, pair_events
+from spark_jobs.spark import session
+from spark_jobs.spark import workers as stages
+from spark_jobs.spark.session import temporarily_set
+from spark_jobs.stages import whole_keys
+from spark_jobs.tables.ledger import PLANNED, Ledger
+from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
 from tests.conftest import PARTITIONS, yaml_of
-from tests.integration.reading import table_rows
-from tests.integration.tampering import replace_rows
+from tests.helpers.reading import table_rows
+from tests.helpers.tampering import replace_rows
 
 pytestmark = pytest.mark.integration
 

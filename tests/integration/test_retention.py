@@ -15,19 +15,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.pipeline_config import Maintenance
-from include.store import pages_store
+from include.config.pipeline import Maintenance
+from include.config.store import pages_store
+from include.local.process import free_port
+from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.explaining.told import explain
-from spark_jobs.fault_points import FAULT_POINTS
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import JobProblem, NeedsOperator
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.faults.fault_points import FAULT_POINTS
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.quality.trend import FILE, Trend
-from spark_jobs.rehearsal.explain import UnknownKey
-from spark_jobs.replaying.window import Window
-from spark_jobs.storage.ledger import (
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.story.rehearsed import UnknownKey
+from spark_jobs.story.stored import explain
+from spark_jobs.tables.ledger import (
     PLANNED,
     REMOVALS,
     REMOVED_COMPOUNDS,
@@ -36,15 +36,15 @@ from spark_jobs.storage.ledger import (
     REMOVED_REJECTED,
     Ledger,
 )
-from spark_jobs.storage.writer_lock import writer_lock
-from tests.integration import stream_clock
-from tests.integration.reading import table_rows
-from tests.integration.stages import land, run_all
-from tests.integration.stream_clock import Killed, consumed, run
+from spark_jobs.tables.writer_lock import writer_lock
+from tests.helpers import stream_clock
+from tests.helpers.all_stages import land, run_all
+from tests.helpers.job_processes import JOBS, Faults, Jobs
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import table_rows
+from tests.helpers.stream_clock import Killed, consumed, run
+from tests.helpers.timeless_traffic import Portions, timeless
 from tests.integration.test_storage_faults import SmallDisk
-from tests.integration.timeless_traffic import Portions, timeless
-from tests.job_processes import JOBS, Faults, Jobs
-from tests.pages import pages_folder
 
 pytestmark = pytest.mark.integration
 
@@ -113,7 +113,7 @@ def killed_at(monkeypatch, point):
             raise Killed(name)
 
     with monkeypatch.context() as patched:
-        for module in ("spark_jobs.storage.commit", "spark_jobs.maintaining.archive"):
+        for module in ("spark_jobs.tables.commit", "spark_jobs.maintenance.archive"):
             patched.setattr(f"{module}.fault_point", die)
         with pytest.raises(Killed):
             yield

@@ -16,17 +16,17 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.job import job_parser, run_job
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.storage.commit import commit_frame, commit_rows
-from spark_jobs.storage.ledger import LANDED, PAIRED, PLANNED, Ledger
-from spark_jobs.storage.tables import METRICS, declared_schema
-from spark_jobs.storage.writer_lock import writer_lock
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.run import job_parser, run_job
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.commit import commit_frame, commit_rows
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.tables.warehouse import METRICS, declared_schema
+from spark_jobs.tables.writer_lock import writer_lock
 from tests.conftest import yaml_of
-from tests.integration import stream_clock
-from tests.integration.reading import consume, table_rows
-from tests.integration.stream_clock import consumed, killed_at, run, stories
+from tests.helpers import stream_clock
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.stream_clock import consumed, killed_at, run, stories
 from tests.integration.test_publishing import publish_only
 
 pytestmark = pytest.mark.integration

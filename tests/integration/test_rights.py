@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile
-from spark_jobs.broker.settings import VARIABLE
-from spark_jobs.problems import NeedsOperator
-from tests.integration import secured_broker
-from tests.integration.reading import consume
-from tests.integration.rights import documented, grant
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.settings import VARIABLE
+from tests.helpers import secured_broker
+from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.reading import consume
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

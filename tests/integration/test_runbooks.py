@@ -23,36 +23,37 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, Field
 
-from include.local_broker import create_topics
-from include.local_machine import JARS, REMOTE_VARIABLE, SPARK_CONF, VENV, java, project_environment
-from include.local_process import free_port, stop_programs
-from include.local_spark import LocalSpark
-from include.pipeline_config import BEFORE_PUBLISH, Maintenance, Quality, Side
-from include.pipeline_file import load_pipeline
-from include.store import Store, read_text
-from plugins.runbooks import runbook
+from include.airflow.runbooks import runbook
+from include.config.pipeline import BEFORE_PUBLISH, Maintenance, Quality, Side
+from include.config.pipeline_file import load_pipeline
+from include.config.project import REMOTE_VARIABLE
+from include.config.store import Store, read_text
+from include.local.broker import create_topics
+from include.local.machine import JARS, SPARK_CONF, VENV, java, project_environment
+from include.local.process import free_port, stop_programs
+from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.broker import offsets
-from spark_jobs.broker.ranges import lost_range
-from spark_jobs.broker.settings import VARIABLE, kafka_settings
-from spark_jobs.job import told_in_one_line
-from spark_jobs.pairing.conservation import BrokenInvariant
-from spark_jobs.replaying.window import Window
-from spark_jobs.storage import probe
-from spark_jobs.storage.faults import damaged, files_named, log_file
-from spark_jobs.storage.ledger import PAIRED, Ledger
-from spark_jobs.storage.tables import Warehouse
-from spark_jobs.storage.writer_lock import writer_lock
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.job.run import told_in_one_line
+from spark_jobs.kafka import offsets
+from spark_jobs.kafka.ranges import lost_range
+from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables import store_probe as probe
+from spark_jobs.tables.diagnose import damaged, files_named, log_file
+from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of
-from tests.integration import secured_broker
-from tests.integration.cut_logs import cut_log
-from tests.integration.reading import consume, table_rows
-from tests.integration.rights import documented, grant
-from tests.integration.secured_broker import SecuredBroker
-from tests.integration.stages import land, run_all
+from tests.helpers import secured_broker
+from tests.helpers.all_stages import land, run_all
+from tests.helpers.cut_logs import cut_log
+from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.secured_broker import SecuredBroker
+from tests.helpers.timeline import CALLS, ROOT
 from tests.integration.test_publishing import alter_topic, publish_only
 from tests.integration.test_storage_faults import SmallDisk
-from tests.timeline import CALLS, ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +87,7 @@ admin.delete_consumer_groups([given.group])[given.group].result(timeout=20)
 ACLS = """#!{python}
 import sys
 sys.path.insert(0, "{root}")
-from tests.integration.rights import add
+from tests.helpers.kafka_rights import add
 add(sys.argv[1:])
 """
 TRANSACTIONS = """#!{python}
@@ -710,7 +711,7 @@ def test_topic_recreated(alarm, mend, warehouse, pipeline, broker, project, send
 
 HOLD = """
 import sys, time
-from spark_jobs.storage.writer_lock import writer_lock
+from spark_jobs.tables.writer_lock import writer_lock
 with writer_lock(sys.argv[1], "calls", "pair_events", 1):
     print("locked", flush=True)
     time.sleep(600)

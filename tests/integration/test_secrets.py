@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from include import local_spark
-from include.local_machine import REMOTE_VARIABLE, ROOT, VENV
-from include.local_process import free_port, running_program
-from include.local_spark import LocalSpark
+from include.config.project import REMOTE_VARIABLE
+from include.local import spark as local_spark
+from include.local.machine import ROOT, VENV
+from include.local.process import free_port, running_program
+from include.local.spark import LocalSpark
 from tests.conftest import yaml_of
-from tests.integration import secured_broker
-from tests.integration.reading import consume
-from tests.integration.rights import documented, grant
-from tests.integration.secret_search import CommandLines, holding
-from tests.job_processes import JOBS, Jobs
+from tests.helpers import secured_broker
+from tests.helpers.job_processes import JOBS, Jobs
+from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.reading import consume
+from tests.helpers.secret_search import CommandLines, holding
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +46,7 @@ REPLAYED = ("2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z")
 CALLS_AT = 1_577_840_400_000
 # All that the JVM knows of Hadoop, nothing left out, and of Spark: what the environment says of clouds, Spark would copy there.
 CONFIGURATION = """
-from spark_jobs.session import spark_session
+from spark_jobs.spark.session import spark_session
 context = spark_session("configuration", "calls").sparkContext
 written = context._jvm.java.io.StringWriter()
 context._jsc.hadoopConfiguration().writeXml(written)

@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality
-from spark_jobs.broker import offsets
-from spark_jobs.broker.settings import VARIABLE, BrokerProblem, kafka_settings
-from spark_jobs.problems import NeedsOperator
-from spark_jobs.replaying.window import Window
-from tests.integration import secured_broker
-from tests.integration.reading import consume, table_rows
-from tests.integration.rights import documented, grant
-from tests.integration.secured_broker import PASSWORD
+from spark_jobs.corrections.replay_window import Window
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka import offsets
+from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings
+from tests.helpers import secured_broker
+from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.reading import consume, table_rows
+from tests.helpers.secured_broker import PASSWORD
 
 pytestmark = pytest.mark.integration
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from include.pipeline_config import Quality
+from include.config.pipeline import Quality
 from spark_jobs import report_quality
-from spark_jobs.broker.settings import kafka_settings
-from spark_jobs.cli import OUTCOME_VARIABLE
-from tests.integration.reading import table_rows
-from tests.integration.stages import run_all
-from tests.pages import pages_folder
+from spark_jobs.job.arguments import OUTCOME_VARIABLE
+from spark_jobs.kafka.settings import kafka_settings
+from tests.helpers.all_stages import run_all
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import table_rows
 
 pytestmark = pytest.mark.integration
 

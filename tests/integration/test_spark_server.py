@@ -9,21 +9,22 @@ import time
 
 import pytest
 
-from include.local_machine import REMOTE_VARIABLE, ROOT, project_environment
-from include.local_process import free_port, stop_programs
-from include.local_spark import LocalSpark
-from spark_jobs.storage.tables import Warehouse
+from include.config.project import REMOTE_VARIABLE
+from include.local.machine import ROOT, project_environment
+from include.local.process import free_port, stop_programs
+from include.local.spark import LocalSpark
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import yaml_of
-from tests.hostile_messages import FIRST_BEYOND
-from tests.integration.reading import table_rows
-from tests.job_processes import JOBS, Jobs
+from tests.helpers.hostile_messages import FIRST_BEYOND
+from tests.helpers.job_processes import JOBS, Jobs
+from tests.helpers.reading import table_rows
 
 pytestmark = pytest.mark.integration
 
 # Works for ten minutes on the server, unless somebody ends it.
 BUSY = """
 import time
-from spark_jobs.session import spark_session
+from spark_jobs.spark.session import spark_session
 
 def sleep(batches):
     open({mark!r}, "w").close()
@@ -71,7 +72,7 @@ def busy(server, tmp_path):
 
 def test_a_writer_ends_what_a_killed_one_left_running_and_a_reader_does_not(server, tmp_path):
     left_running = busy(server, tmp_path)
-    count = "from spark_jobs.session import *; spark = {session}('next', 'calls'); print(spark.range(7).count()); end_session(spark)"
+    count = "from spark_jobs.spark.session import *; spark = {session}('next', 'calls'); print(spark.range(7).count()); end_session(spark)"
     status, printed = answer(count.format(session="reading_session"), server)
     assert (status, printed.split()[-1]) == (0, "7")
     assert left_running.poll() is None
@@ -81,7 +82,7 @@ def test_a_writer_ends_what_a_killed_one_left_running_and_a_reader_does_not(serv
 
 
 def test_jobs_share_a_session_and_a_closed_one_is_replaced(server):
-    told = "from spark_jobs.session import *; spark = spark_session('job', 'calls'); print(spark.session_id); {end}"
+    told = "from spark_jobs.spark.session import *; spark = spark_session('job', 'calls'); print(spark.session_id); {end}"
     first, second = (answer(told.format(end="end_session(spark)"), server)[1].split()[-1] for _ in range(2))
     assert first == second
     assert answer(told.format(end="spark.stop()"), server)[1].split()[-1] == first

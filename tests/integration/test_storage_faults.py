@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import land_events, landing, pair_events, publish_compounds, report_quality
-from spark_jobs.deciding.batch import decided_batch
-from spark_jobs.job import told_in_one_line
-from spark_jobs.storage import delta_log, ledger
-from spark_jobs.storage.commit import commit, commit_rows
-from spark_jobs.storage.faults import files_named
-from spark_jobs.storage.tables import LEDGER, Warehouse, raw_table
-from spark_jobs.storage.writer_lock import writer_lock
-from tests.integration.reading import consume, table_rows
-from tests.pages import pages_folder
+from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.job.run import told_in_one_line
+from spark_jobs.stages import landing
+from spark_jobs.stages.decided_batch import decided_batch
+from spark_jobs.tables import delta_log, ledger
+from spark_jobs.tables.commit import commit, commit_rows
+from spark_jobs.tables.diagnose import files_named
+from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table
+from spark_jobs.tables.writer_lock import writer_lock
+from tests.helpers.pages import pages_folder
+from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 

@@ -17,18 +17,18 @@ import obstore
 import pyarrow as pa
 import pytest
 
-from include.local_machine import ROOT, project_environment
-from include.store import OPTIONS_VARIABLE, Store, warehouse_store
+from include.config.store import OPTIONS_VARIABLE, Store, warehouse_store
+from include.local.machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events
-from spark_jobs.storage.commit import commit, commit_rows
-from spark_jobs.storage.ledger import PLANNED
-from spark_jobs.storage.table_files import FileWriter
-from spark_jobs.storage.tables import LEDGER, OPEN, Warehouse, raw_table, schemas
-from tests.integration.one_line import line_of
-from tests.integration.reading import table_rows
-from tests.integration.store_proxy import AWAY, EXPIRED, LOST, SKEWED, SLOW_DOWN, Request, StoreProxy
-from tests.stores import root_on
-from tests.timeline import CALLS
+from spark_jobs.tables.commit import commit, commit_rows
+from spark_jobs.tables.ledger import PLANNED
+from spark_jobs.tables.parquet_files import FileWriter
+from spark_jobs.tables.warehouse import LEDGER, OPEN, Warehouse, raw_table, schemas
+from tests.helpers.one_line import line_of
+from tests.helpers.reading import table_rows
+from tests.helpers.store_proxy import AWAY, EXPIRED, LOST, SKEWED, SLOW_DOWN, Request, StoreProxy
+from tests.helpers.stores import root_on
+from tests.helpers.timeline import CALLS
 
 pytestmark = pytest.mark.integration
 
@@ -270,8 +270,8 @@ def test_a_job_ends_in_one_line_and_the_next_one_completes_it(
 WRITER = """
 import random, sys, time
 import pyarrow as pa
-from include.store import warehouse_store
-from spark_jobs.storage.table_files import FileWriter
+from include.config.store import warehouse_store
+from spark_jobs.tables.parquet_files import FileWriter
 with FileWriter(warehouse_store(sys.argv[1]).made()) as writer:
     for number in range(int(sys.argv[2])):
         writer.write(pa.record_batch({"value": [random.randbytes(1_000_000)]}))

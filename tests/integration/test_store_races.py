@@ -12,13 +12,13 @@ import obstore
 import pytest
 from pyspark.sql.types import StructType
 
-from include.local_store import LocalS3, LocalStore
-from include.pipeline_config import Pipeline
-from include.store import OPTIONS_VARIABLE, warehouse_store
-from spark_jobs.storage.tables import COMPOUNDS, LEDGER, OPEN, Warehouse, raw_table, schemas
-from tests.integration.racing import KEPT_BATCHES, ROWS, WHO, Racers, mark_of, racers
-from tests.stores import root_on, table_of
-from tests.timeline import CALLS
+from include.config.pipeline import Pipeline
+from include.config.store import OPTIONS_VARIABLE, warehouse_store
+from include.local.store import LocalS3, LocalStore
+from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, raw_table, schemas
+from tests.helpers.racing import KEPT_BATCHES, ROWS, WHO, Racers, mark_of, racers
+from tests.helpers.stores import root_on, table_of
+from tests.helpers.timeline import CALLS
 
 pytestmark = pytest.mark.integration
 

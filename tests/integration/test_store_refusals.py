@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable, Field, TableFeatures
 from deltalake.schema import PrimitiveType
 
-from include.local_machine import ROOT, project_environment
-from include.local_process import free_port
-from include.local_store import BUCKET
-from include.store import OPTIONS_VARIABLE, Store
+from include.config.store import OPTIONS_VARIABLE, Store
+from include.local.machine import ROOT, project_environment
+from include.local.process import free_port
+from include.local.store import BUCKET
 from spark_jobs import land_events, maintain_tables, pair_events
-from spark_jobs.storage.tables import LEDGER, Warehouse, raw_table, schemas
-from tests.integration.one_line import line_of
-from tests.stores import root_on, table_of
-from tests.timeline import CALLS
+from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table, schemas
+from tests.helpers.one_line import line_of
+from tests.helpers.stores import root_on, table_of
+from tests.helpers.timeline import CALLS
 
 pytestmark = pytest.mark.integration
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from spark_jobs.storage.tables import schemas
-from tests.integration.comparing import differences, pages, records, rows
-from tests.integration.timeless_traffic import MINUTE, START, Portions, timeless
-from tests.job_processes import JOBS, Faults, Jobs, Running, wait_for
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from spark_jobs.tables.warehouse import schemas
+from tests.helpers.comparing import differences, pages, records, rows
+from tests.helpers.job_processes import JOBS, Faults, Jobs, Running, wait_for
+from tests.helpers.timeless_traffic import MINUTE, START, Portions, timeless
 
 pytestmark = pytest.mark.integration
 

@@ -21,18 +21,18 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from include import sample_truth
-from include.local_broker import LocalBroker, create_topics
-from include.local_machine import ROOT, SetupError, say
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.pipeline_config import Pipeline
+from include.config.pipeline import Pipeline
+from include.local.broker import LocalBroker, create_topics
+from include.local.machine import ROOT, SetupError, say
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from include.sample import truth as sample_truth
 from tests.benches.measuring import scratch
 from tests.conftest import yaml_of
-from tests.job_processes import JOBS, Jobs
+from tests.helpers.job_processes import JOBS, Jobs
+from tests.helpers.timeline import CALLS
+from tests.helpers.warehouse_place import store_argument, warehouse_on
 from tests.soak.attack import Attack, JobFailed
-from tests.soak.place import store_argument, warehouse_on
-from tests.timeline import CALLS
 
 # Short, so that the end need not be waited for long; the grace is more than a stopped machine needs to catch its breath.
 SOAKED = replace(CALLS, name="soaked", tolerance_ms=2_000, gap_ms=2_000, grace_ms=60_000)
@@ -42,7 +42,7 @@ PARTITIONS = 4
 @contextmanager
 def traffic(file: Path, bootstrap: str, rate: float, seed: int, truth: Path) -> Iterator[None]:
     """Sample calls are sent inside the block. What was sent when it ends is in the truth, and nothing else."""
-    command = [sys.executable, "-m", "include.sample_calls", "--pipeline", str(file), "--bootstrap", bootstrap]
+    command = [sys.executable, "-m", "include.sample.calls", "--pipeline", str(file), "--bootstrap", bootstrap]
     command += ["--rate", str(rate), "--seed", str(seed), "--truth", str(truth)]
     with (file.parent / "traffic.log").open("w+") as log:
         sender = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

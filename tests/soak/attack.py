@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from tests.job_processes import JOBS, Jobs
+from tests.helpers.job_processes import JOBS, Jobs
 
 # Of the jobs that are started; the others show that runs come through, too.
 _DOOMED = 0.7

@@ -17,19 +17,19 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from include.local_broker import LocalBroker
-from include.local_machine import ROOT, SetupError, say
-from include.local_process import free_port
-from include.local_spark import LocalSpark
-from include.store import local_folder
-from spark_jobs.storage.ledger import PLANNED
-from spark_jobs.storage.tables import LEDGER
+from include.config.store import local_folder
+from include.local.broker import LocalBroker
+from include.local.machine import ROOT, SetupError, say
+from include.local.process import free_port
+from include.local.spark import LocalSpark
+from spark_jobs.tables.ledger import PLANNED
+from spark_jobs.tables.warehouse import LEDGER
 from tests.benches.measuring import scratch
-from tests.integration.comparing import differences
-from tests.integration.timeless_traffic import MINUTE, START, Portions, timeless
-from tests.job_processes import JOBS, Jobs
-from tests.soak.place import store_argument, warehouse_on
-from tests.stores import table_of
+from tests.helpers.comparing import differences
+from tests.helpers.job_processes import JOBS, Jobs
+from tests.helpers.stores import table_of
+from tests.helpers.timeless_traffic import MINUTE, START, Portions, timeless
+from tests.helpers.warehouse_place import store_argument, warehouse_on
 
 LAND, PAIR, PUBLISH, REPORT = JOBS
 MAINTAIN = "maintain_tables"

@@ -119,7 +119,9 @@ def test_images_are_pinned_and_ours_is_built_once() -> None:
 
 
 def test_kafka_is_the_release_that_the_local_broker_runs() -> None:
-    release = re.search(r'name="kafka_2\.13" rev="([^"]+)"', (ROOT / "include" / "ivy.xml").read_text(encoding="utf-8"))
+    release = re.search(
+        r'name="kafka_2\.13" rev="([^"]+)"', (ROOT / "include" / "local" / "ivy.xml").read_text(encoding="utf-8")
+    )
     assert release and SERVICES["kafka"]["image"] == f"apache/kafka:{release[1]}"
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from spark_jobs.storage.tables import schemas
-from tests.timeline import CALLS, ROOT
+from spark_jobs.tables.warehouse import schemas
+from tests.helpers.timeline import CALLS, ROOT
 from tests.unit.test_docs import DOCUMENTS, README, section
 
 TYPES = {

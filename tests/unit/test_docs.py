@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from include.pipeline_config import Maintenance, Pipeline, PipelineError, Quality, Side
-from include.pipeline_file import load_pipeline
-from spark_jobs.pairing.outcomes import Outcome
-from spark_jobs.pairing.reasons import AT_LANDING, Reason
-from spark_jobs.storage.ledger import PUBLISHING, STEPS
-from spark_jobs.storage.tables import schemas
-from tests.timeline import CALLS, ROOT
+from include.config.pipeline import Maintenance, Pipeline, PipelineError, Quality, Side
+from include.config.pipeline_file import load_pipeline
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.reasons import AT_LANDING, Reason
+from spark_jobs.tables.ledger import PUBLISHING, STEPS
+from spark_jobs.tables.warehouse import schemas
+from tests.helpers.timeline import CALLS, ROOT
 
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -193,7 +193,11 @@ def message(node: ast.expr) -> str | None:
 @cache
 def messages() -> tuple[str, ...]:
     """Every line that a job can end with, or tell people, as the source has it."""
-    sources = [*(ROOT / "spark_jobs").rglob("*.py"), ROOT / "include/pipeline_file.py", ROOT / "include/store.py"]
+    sources = [
+        *(ROOT / "spark_jobs").rglob("*.py"),
+        ROOT / "include/config/pipeline_file.py",
+        ROOT / "include/config/store.py",
+    ]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]
     return tuple(text for call in raised if (text := message(call.args[0])) is not None)

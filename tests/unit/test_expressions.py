@@ -7,15 +7,15 @@ from contextlib import suppress
 
 import pytest
 
-from include.store import Store, StoreRefused, checked_root
-from plugins.runbooks import runbook
-from spark_jobs.broker.positions import read_position
-from spark_jobs.explaining.page import page
-from spark_jobs.problems import JobProblem
+from include.airflow.runbooks import runbook
+from include.config.store import Store, StoreRefused, checked_root
+from spark_jobs.faults.problems import JobProblem
+from spark_jobs.kafka.positions import read_position
 from spark_jobs.rehearse_pairing import _printable
-from spark_jobs.storage.faults import files_named, java_line
-from spark_jobs.storage.table_files import place_named
-from tests.timeline import ROOT
+from spark_jobs.story.page import page
+from spark_jobs.tables.diagnose import files_named, java_line
+from spark_jobs.tables.parquet_files import place_named
+from tests.helpers.timeline import ROOT
 
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 
@@ -130,7 +130,7 @@ N = 4_000
 SEEN = {
     "an error of a file without its end": (_error, lambda n: "[Errno 28] No " * n),
     "a place without its end": (_error, lambda n: "[Errno 28] " + ": '" * n),
-    "a problem of a worker, and again": (_error, lambda n: "spark_jobs.problems.JobProblem: " * n),
+    "a problem of a worker, and again": (_error, lambda n: "spark_jobs.faults.problems.JobProblem: " * n),
     "an error of a store that says nothing known": (_store_error, lambda n: "Generic S3 error: " + "the region of " * n),
     "a store of a long kind": (_store_error, lambda n: "Generic HTTP" * n),
     "an error without its number": (_worker_error, lambda n: "(os error " + "1" * n + "(os error " * n),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.timeline import ROOT
+from tests.helpers.timeline import ROOT
 
 FORBIDDEN = {
     "spark_jobs": ("airflow", "plugins", "dags"),

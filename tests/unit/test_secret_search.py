@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.integration.secret_search import CommandLines, holding
+from tests.helpers.secret_search import CommandLines, holding
 
 MARKER = "m4rk-in-a-unit-test"
 

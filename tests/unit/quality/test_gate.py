@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark_jobs.problems import NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.gate import held_back, tell_held
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPORTED, REWIND, TO_BATCH, LedgerRow
-from tests.timeline import CALLS
+from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPORTED, REWIND, TO_BATCH, LedgerRow
+from tests.helpers.timeline import CALLS
 
 
 def row(batch_id, step, kind=LIVE, **counts):

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark_jobs.broker.offsets import TopicsNow
+from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.gaps import with_gaps
 from spark_jobs.quality.laws import continuity, totals
-from spark_jobs.storage.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow, OffsetRange
 
 
 def batch(before, accepted, out, after):

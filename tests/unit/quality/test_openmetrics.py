@@ -10,7 +10,7 @@ import pytest
 from spark_jobs.quality import openmetrics
 from spark_jobs.quality.catalogue import MEANINGS, Meaning
 from spark_jobs.quality.trend import Trend
-from tests.batch_history import history
+from tests.helpers.batch_history import history
 
 # https://prometheus.io/docs/specs/om/open_metrics_spec/, section "ABNF", as far as it concerns gauges.
 NAME, LABEL = r"[a-zA-Z_:][a-zA-Z0-9_:]*", r"[a-zA-Z_][a-zA-Z0-9_]*"

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.page_theme import THEME
-from include.pipeline_config import Quality
-from spark_jobs.pairing.reasons import Reason
+from include.config.page_theme import THEME
+from include.config.pipeline import Quality
 from spark_jobs.quality import pages
 from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
-from tests.pages import pages_in
-from tests.timeline import CALLS
+from spark_jobs.rules.reasons import Reason
+from tests.helpers.pages import pages_in
+from tests.helpers.timeline import CALLS
 
 COUNTS = (
     "planned offset_gaps landed accepted open_before pair left_only right_only corrections collapsed rejected open_after backlog"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from include.pipeline_config import FEWEST_ORPHANS, Quality
+from include.config.pipeline import FEWEST_ORPHANS, Quality
 from spark_jobs.quality import suite
 from spark_jobs.quality.silence import Landed, SideState, _carried, _judged, next_states, state_of
 from spark_jobs.quality.silence_words import PASSED, WARNING, checked_sentences, notices
-from tests.timeline import CALLS
+from tests.helpers.timeline import CALLS
 
 NOON, MINUTE = 1_769_860_800_000, 60_000
 QUALITY = Quality(silence_ms=30 * MINUTE)

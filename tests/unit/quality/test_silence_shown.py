@@ -11,23 +11,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.pipeline_config import Quality, Side
-from plugins import alerts, pairing_operator
+from include.airflow import alerts
+from include.airflow import operator as pairing_operator
+from include.config.pipeline import Quality, Side
 from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.history import Past
-from spark_jobs.quality.known import _targets
+from spark_jobs.quality.report_input import _targets
 from spark_jobs.quality.silence import silence_metrics, state_of
 from spark_jobs.quality.silence_words import checked_sentences, notices, notices_html
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.storage.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH
-from tests.alert_listener import listening
-from tests.pages import pages_in
-from tests.silent_history import HOSTILE, silent_history
-from tests.timeline import CALLS
+from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH
+from tests.helpers.alert_listener import listening
+from tests.helpers.pages import pages_in
+from tests.helpers.silent_history import HOSTILE, silent_history
+from tests.helpers.timeline import CALLS
 from tests.unit.quality.test_pages import OLD
 from tests.unit.quality.test_silence import BOTH, QUALITY, Batch, play
 from tests.unit.quality.test_suite import GOOD

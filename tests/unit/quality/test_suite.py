@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from include.page_theme import THEME
-from include.pipeline_config import Quality
+from include.config.page_theme import THEME
+from include.config.pipeline import Quality
 from spark_jobs.quality import suite
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.judging import judge_elsewhere
 from spark_jobs.quality.numbers import NotJudged
-from tests.timeline import ROOT
+from tests.helpers.timeline import ROOT
 
 OPTIONAL = {
     "identity_difference_left": 0.0,
@@ -158,7 +158,7 @@ def test_it_is_quiet_and_looks_for_no_spark(tmp_path):
     """Its loggers would fill the task's log, its context leave files behind, and it would connect to the job's Spark."""
     code = (
         "import json, os, sys\n"
-        "from include.pipeline_config import Quality\n"
+        "from include.config.pipeline import Quality\n"
         "from spark_jobs.quality import suite\n"
         "suite.judge(json.loads(sys.argv[1]), Quality())\n"
         "assert 'SPARK_REMOTE' not in os.environ\n"

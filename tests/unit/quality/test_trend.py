@@ -10,10 +10,10 @@ import pytest
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported, Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.storage.ledger import PAIRED, PUBLISHED, TO_BATCH
-from tests import batch_history
-from tests.batch_history import history
-from tests.pages import pages_in
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, TO_BATCH
+from tests.helpers import batch_history
+from tests.helpers.batch_history import history
+from tests.helpers.pages import pages_in
 
 
 def never():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.quality.trend_files import write_trend
-from tests.browser import NEEDED, Page, chromium
-from tests.pages import pages_in
-from tests.screenshots import write_history
-from tests.silent_history import HOSTILE, silent_history
+from tests.helpers.browser import NEEDED, Page, chromium
+from tests.helpers.pages import pages_in
+from tests.helpers.screenshots import write_history
+from tests.helpers.silent_history import HOSTILE, silent_history
 
 pytestmark = [
     pytest.mark.long,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 
-from spark_jobs.pairing.reasons import Reason
 from spark_jobs.quality import details, trend_page
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
-from spark_jobs.storage.ledger import PAIRED
-from tests.batch_history import history, offenders
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import PAIRED
+from tests.helpers.batch_history import history, offenders
 
 
 def test_the_library_is_the_published_one():

@@ -1,0 +1,1 @@
+"""The settings of pipelines, the place of their tables, secrets: what DAGs and jobs both read."""

@@ -1,0 +1,273 @@
+"""Where a warehouse lies and how it is reached: a folder, s3://, az:// (or abfss://) or gs://, all through one client.
+
+The place is `PAIRING_WAREHOUSE`. The options of a store (credentials, region, endpoint) are `PAIRING_STORE`, a JSON object that Airflow
+fills from the connection `warehouse_default`; the standard variables of the clouds (`AWS_…`, `AZURE_…`, `GOOGLE_…`) come first where it says
+nothing. With neither, the client asks the machine: instance roles and web identities work by saying nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from include.config.project import LOCAL
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+WAREHOUSE_VARIABLE, OPTIONS_VARIABLE = "PAIRING_WAREHOUSE", "PAIRING_STORE"
+_DEFAULT = LOCAL / "warehouse"
+# Spark's names of the same stores, and ours.
+_SCHEMES = {"s3": "s3", "s3a": "s3", "az": "az", "abfs": "abfss", "abfss": "abfss", "gs": "gs"}
+# The variables of the environment that say who and where, by the beginnings of their names. A worker on another machine has none of them,
+# so they travel with the work. Paths of token files do not: each machine has its own.
+_OF_CLOUD = re.compile(
+    r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|DEFAULT_REGION|ENDPOINT_URL|ENDPOINT_URL_S3|ALLOW_HTTP)"
+    r"|AZURE_STORAGE_(ACCOUNT_NAME|ACCOUNT_KEY|SAS_KEY|SAS_TOKEN|ENDPOINT|USE_EMULATOR|ALLOW_HTTP)|AZURE_(CLIENT_ID|CLIENT_SECRET|TENANT_ID)"
+    r"|GOOGLE_SERVICE_ACCOUNT(_KEY|_PATH)?"
+)
+# Options of the HTTP client, and of its retries, which obstore takes apart from those of the store.
+_CLIENT = frozenset(
+    "allow_http allow_invalid_certificates connect_timeout http1_only http2_only pool_idle_timeout pool_max_idle_per_host proxy_url "
+    "proxy_ca_certificate proxy_excludes read_timeout root_certificate timeout user_agent".split()
+)
+_RETRIES = frozenset(("max_retries", "retry_timeout"))
+# A store that asks for fewer requests may do so for half a minute. By itself the client is at its tenth and last try after four seconds.
+_PATIENCE = {"max_retries": "100", "retry_timeout": "60s"}
+_PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
+_NO_FOLDER_HAS = "%\\[]^|"
+_SECONDS = {"s": 1, "m": 60}
+
+
+class StoreRefused(Exception):
+    """A place or an option that cannot be used; one line with the remedy and without any secret."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder (`uri`: its absolute path) or a place in an object store (`uri`: scheme://bucket/…, no slash at its end).
+
+    `options`: lower-case keys as delta-rs takes them; empty for a folder. They may hold secrets, so they are not shown.
+    """
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def made(self) -> Store:
+        """This place, with its folder, if it is one."""
+        if (folder := self.folder) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def at(self, *names: str) -> Store:
+        """The place below this one."""
+        return Store("/".join((self.uri, *names)), self.options)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None in an object store."""
+        return local_folder(self.uri)
+
+    @property
+    def delta_options(self) -> dict[str, str] | None:
+        """For delta-rs; None for a folder."""
+        return None if self.folder is not None else _PATIENCE | dict(self.options)
+
+    @property
+    def client(self) -> ObjectStore:
+        """The object-store client (obstore) whose paths begin here. Raises FileNotFoundError for a folder that is not there, StoreRefused."""
+        return _client(self.uri, tuple(sorted((self.delta_options or {}).items())))
+
+
+def warehouse_root() -> str:
+    """The warehouse of this environment: $PAIRING_WAREHOUSE, else .local/warehouse of the project."""
+    return os.environ.get(WAREHOUSE_VARIABLE) or str(_DEFAULT)
+
+
+def warehouse_store(root: str | None = None, options: Mapping[str, str] | None = None) -> Store:
+    """The place of a warehouse (default: this environment's), with the options given and those of this environment. Raises StoreRefused."""
+    uri = checked_root(warehouse_root() if root is None else root)
+    return Store(uri) if local_folder(uri) else Store(uri, store_options() | dict(options or {}))
+
+
+def checked_root(given: str) -> str:
+    """A folder as an absolute path, or a URI with the scheme that all parts of the project use.
+
+    Raises StoreRefused.
+
+    >>> checked_root("s3a://lake/events/"), checked_root("/tmp/warehouse/")
+    ('s3://lake/events', '/tmp/warehouse')
+    """
+    root = given.rstrip("/")
+    if root and root.isprintable() and (folder := local_folder(root)) is not None:
+        if set(str(folder.absolute())) & set(_NO_FOLDER_HAS):
+            raise StoreRefused(
+                f"warehouse {given!r} is refused: name a folder without any of {' '.join(_NO_FOLDER_HAS)} in its path"
+            )
+        return str(folder.absolute())
+    # An empty one would be whatever folder a job happens to run in.
+    if not root or not root.isprintable():
+        # Of a URI any part may be a password.
+        shown = repr(given) if local_folder(root) is not None else f"{root.partition(':')[0]}://…"
+        raise StoreRefused(f"warehouse {shown} is refused: name a folder or URI, without control characters")
+    try:
+        parts = urlsplit(root)
+    except ValueError:
+        # It may repeat what it cannot read.
+        raise StoreRefused(f"warehouse {root.partition(':')[0]}://… is refused: it is no URI") from None
+    scheme = _SCHEMES.get(parts.scheme.lower())
+    if scheme is None:
+        raise StoreRefused(
+            f"warehouse {parts.scheme}://… is refused: use a folder, s3://, az://, abfss:// or gs:// ({WAREHOUSE_VARIABLE})"
+        )
+    account = scheme == "abfss" and re.fullmatch(r"[\w.-]+@[\w.-]+", parts.netloc, re.ASCII)
+    if not account and not re.fullmatch(r"[\w.-]+", parts.netloc, re.ASCII):
+        # What stands there may be a password, so it is not repeated.
+        kind = "container@account.dfs.core.windows.net" if scheme == "abfss" else "bucket"
+        raise StoreRefused(
+            f"warehouse {scheme}://… is refused: write it {scheme}://{kind}/path, without user, password or port; give credentials by "
+            f"the connection warehouse_default ({OPTIONS_VARIABLE} outside Airflow), and the endpoint as its endpoint_url"
+        )
+    if parts.query or parts.fragment or re.search(r"//|[%\\#?*\[\]{}^|\"<>~`]", parts.path):
+        raise StoreRefused(
+            f"warehouse {scheme}://… is refused: write its path with letters, digits and - _ . = / only, without ? or #; options go into "
+            f"the connection warehouse_default ({OPTIONS_VARIABLE} outside Airflow)"
+        )
+    return f"{scheme}://{parts.netloc}{parts.path}"
+
+
+def local_folder(root: str) -> Path | None:
+    """The folder of a local warehouse, None for a URI of another file system.
+
+    >>> str(local_folder("/a/b")), str(local_folder("file:///a/b")), local_folder("s3://a/b"), str(local_folder("/a:/b"))
+    ('/a/b', '/a/b', None, '/a:/b')
+    """
+    if root.startswith("file:"):
+        return Path(unquote(urlsplit(root).path))
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", root) else Path(root)
+
+
+def store_options() -> dict[str, str]:
+    """The options of this environment, keys in lower case; $PAIRING_STORE wins over the clouds' own variables. Raises StoreRefused."""
+    text = os.environ.get(OPTIONS_VARIABLE) or "{}"
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        # The text may hold a secret, so it is not repeated.
+        raise StoreRefused(f"{OPTIONS_VARIABLE} cannot be read as JSON: {error}") from None
+    if not isinstance(given, dict) or not all(isinstance(value, str | int | bool) for value in given.values()):
+        raise StoreRefused(f'{OPTIONS_VARIABLE} must be a JSON object of texts, like {{"aws_region": "eu-central-1"}}')
+    found = {name: value for name, value in os.environ.items() if value and _OF_CLOUD.fullmatch(name)}
+    return normal_options(found) | normal_options(given)
+
+
+def hide_cloud_variables(environment: MutableMapping[str, str]) -> None:
+    """Moves what the clouds' own variables say into $PAIRING_STORE, which says the same to us.
+
+    Spark copies AWS_… from the environment of a JVM that it starts into its Hadoop configuration (fs.s3a.…).
+
+    >>> environment = {"AWS_REGION": "eu", "AWS_SECRET_ACCESS_KEY": "s", "PAIRING_STORE": '{"aws_region": "us"}'}
+    >>> hide_cloud_variables(environment)
+    >>> environment
+    {'PAIRING_STORE': '{"aws_region": "us", "aws_secret_access_key": "s"}'}
+    """
+    found = {name: environment.pop(name) for name in [*environment] if _OF_CLOUD.fullmatch(name)}
+    found = {name: value for name, value in found.items() if value}
+    if not found:
+        return
+    try:
+        given = json.loads(environment.get(OPTIONS_VARIABLE) or "{}")
+    except ValueError:
+        # Whoever asks for the options is told.
+        return
+    if isinstance(given, dict):
+        environment[OPTIONS_VARIABLE] = json.dumps(normal_options(found) | normal_options(given))
+
+
+def normal_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Options with their names in lower case, those of the HTTP client without a cloud's prefix, and their values as texts.
+
+    >>> normal_options({"AWS_REGION": "eu", "AWS_ALLOW_HTTP": True})
+    {'aws_region': 'eu', 'allow_http': 'true'}
+    """
+    found = {}
+    for name, value in given.items():
+        key = name.lower()
+        bare = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        found[bare if bare in _CLIENT | _RETRIES else key] = text
+    return found
+
+
+def pages_store(pipeline: str, root: str | None = None, options: Mapping[str, str] | None = None) -> Store:
+    """Where the quality pages of a pipeline are: beside its tables. Raises StoreRefused."""
+    return warehouse_store(root, options).at(pipeline, "quality")
+
+
+def read_text(store: Store, name: str) -> str | None:
+    """The text at a name below the place; None if there is none."""
+    import obstore
+
+    try:
+        return bytes(obstore.get(store.client, name).bytes()).decode("utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def exists(store: Store, name: str) -> bool:
+    """Whether there is anything at a name below the place."""
+    import obstore
+
+    try:
+        obstore.head(store.client, name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def write_text(store: Store, name: str, text: str) -> None:
+    """Writes a text that others may be reading: they see the old one or the new one, never half of one."""
+    import obstore
+
+    obstore.put(store.made().client, name, text.encode("utf-8"))
+
+
+@cache
+def _client(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
+    from obstore.exceptions import BaseError
+    from obstore.store import LocalStore, from_url
+
+    if (folder := local_folder(uri)) is not None:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder} is not there")
+        return LocalStore(folder)
+    client = {name: value for name, value in options if name in _CLIENT}
+    others = {name: value for name, value in options if name not in _CLIENT | _RETRIES}
+    try:
+        retries = _retries(dict(options))
+        return from_url(uri, config=others, client_options=client, retry_config=retries or None)  # type: ignore[call-overload]
+    except (BaseError, ValueError, LookupError) as error:
+        # The client names the option; its value may be a secret.
+        wrong = next((name for name, _ in options if f"'{name}'" in str(error)), None)
+        what = f"has an option {wrong} that it does not know" if wrong else "has options that do not go together"
+        raise StoreRefused(
+            f"the store of {uri} cannot be used: it {what}: see warehouse_default, or {OPTIONS_VARIABLE} outside Airflow"
+        ) from None
+
+
+def _retries(options: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "max_retries" in options:
+        found["max_retries"] = int(options["max_retries"])
+    if "retry_timeout" in options:
+        text = options["retry_timeout"]
+        found["retry_timeout"] = timedelta(seconds=int(text[:-1]) * _SECONDS[text[-1]])
+    return found

@@ -1,0 +1,74 @@
+"""Times and durations as people read and write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from include.config.pipeline import MS_PER_UNIT
+
+_LAST_MS = 253_402_300_799_999
+
+
+def moment(ms: int) -> str:
+    """UTC and epoch ms; beyond the year 9999, and before 1970, only the latter.
+
+    >>> moment(1767225600000), moment(2**62)
+    ('2026-01-01T00:00:00.000Z (1767225600000)', '4611686018427387904')
+    """
+    return f"{utc(ms)} ({ms})" if 0 <= ms <= _LAST_MS else str(ms)
+
+
+def utc(ms: int) -> str:
+    """UTC alone, for a time whose epoch ms stand nearby.
+
+    >>> utc(1767225600001)
+    '2026-01-01T00:00:00.001Z'
+    """
+    if not 0 <= ms <= _LAST_MS:
+        return str(ms)
+    seconds = datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{seconds}.{ms % 1_000:03}Z"
+
+
+def duration(ms: int) -> str:
+    """All units that it has.
+
+    >>> duration(90_001), duration(0), duration(3_600_000)
+    ('1m30s1ms', '0ms', '1h')
+    """
+    parts, rest = [], ms
+    for unit, length in reversed(MS_PER_UNIT.items()):
+        if rest >= length:
+            parts.append(f"{rest // length}{unit}")
+            rest %= length
+    return "".join(parts) or "0ms"
+
+
+def away(ms: int) -> str:
+    """Where something lies in time, seen from something else.
+
+    >>> away(50), away(-50), away(0)
+    ('50ms later', '50ms earlier', 'at the same time')
+    """
+    return f"{duration(abs(ms))} {'later' if ms > 0 else 'earlier'}" if ms else "at the same time"
+
+
+def setting(ms: int) -> str:
+    """As a pipeline's file has it: a whole number and one unit, the largest that leaves nothing over.
+
+    >>> setting(90_000), setting(90_001), setting(0)
+    ('90s', '90001ms', '0s')
+    """
+    if not ms:
+        return "0s"
+    unit, length = next((unit, length) for unit, length in reversed(MS_PER_UNIT.items()) if ms % length == 0)
+    return f"{ms // length}{unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "batch"), count(2, "batch"), count(0, "event")
+    ('1 batch', '2 batches', '0 events')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"

@@ -1,0 +1,208 @@
+"""One Airflow on this machine, on loopback only: `python -m include.local.airflow start|stop|status`.
+
+It is made of what `airflow standalone` starts, but each part by itself: standalone would open two log servers to the whole
+network and leave its children behind when it is killed. The tests start others beside it, in folders of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from include.config.project import REMOTE_VARIABLE
+from include.local import broker as local_broker
+from include.local import spark as local_spark
+from include.local import store as local_store
+from include.local.airflow_client import AirflowClient
+from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment
+from include.local.process import (
+    LocalServer,
+    check_port,
+    command_line,
+    last_lines,
+    log_path,
+    port_setting,
+    running_program,
+    start_program,
+)
+
+FOLDER = demo_folder("airflow")
+DEFAULT_PORT = 8080
+READY_WITHIN_S = 180.0
+# Logs of tasks are read from the disk, so the two log servers, which would listen on every interface, are left out.
+PARTS: dict[str, tuple[str, ...]] = {
+    "api-server": (),
+    "scheduler": ("--skip-serve-logs",),
+    "dag-processor": (),
+    "triggerer": ("--skip-serve-logs",),
+}
+
+
+class LocalAirflow(LocalServer):
+    """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connections lead to the broker at `kafka`.
+
+    `warehouse`: folder or URI, default that of the environment. `spark`: the Spark server that jobs work on, `sc://host:port`;
+    None: each job starts a Spark of its own. `database`: where Airflow keeps its own data, for SQLAlchemy; None: a file in the folder. `store`:
+    the connection warehouse_default. As a context manager it runs inside the block.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        kafka: str,
+        warehouse: str | None = None,
+        dags: Path = ROOT / "dags",
+        spark: str | None = None,
+        database: str | None = None,
+        store: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(folder, port)
+        self.kafka = kafka
+        self.warehouse = warehouse or project_environment()["PAIRING_WAREHOUSE"]
+        self.dags = dags
+        self.spark = spark
+        self.database = database
+        self.store = store
+
+    @property
+    def url(self) -> str:
+        """Where UI and REST API are."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def where(self) -> str:
+        """Address, user and password."""
+        return f"on {self.url} (user admin, password {self.password()})"
+
+    def settings(self) -> dict[str, str]:
+        """What this Airflow's programs find in their environment besides the project's."""
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka}}
+        spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        return {
+            "PAIRING_WAREHOUSE": self.warehouse,
+            **({REMOTE_VARIABLE: self.spark} if self.spark else {}),
+            **({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database} if self.database else {}),
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            **({"AIRFLOW_CONN_WAREHOUSE_DEFAULT": json.dumps(self.store)} if self.store else {}),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            # The default asks the name service, which may take seconds on a machine that is off the net.
+            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
+            # Of Kafka's settings, by parts of their names; those with password, secret or token in it Airflow knows by itself.
+            "AIRFLOW__CORE__SENSITIVE_VAR_CONN_NAMES": "pem,jaas,oauthbearer.config,credential,assertion",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__BASE_URL": self.url,
+            # Between two tasks of a run nobody should wait for a sleeping scheduler.
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+        }
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "passwords.json"
+
+    def check(self) -> None:
+        """Raises SetupError if `start` could not: the port is taken, or a part runs with other settings."""
+        if running_program(self.folder, "api-server") is None:
+            check_port(self.port, "AIRFLOW_PORT")
+        for part in PARTS:
+            process = running_program(self.folder, part)
+            environment = process.environ() if process else self.settings()
+            for name, value in self.settings().items():
+                if environment.get(name) != value:
+                    raise SetupError(f"Airflow runs already, with another {name}: make stop, then start it again")
+
+    def start(self) -> bool:
+        """Returns when every part is healthy: True if any had to be started. Raises SetupError."""
+        self.check()
+        missing = [part for part in PARTS if running_program(self.folder, part) is None]
+        launched = datetime.now(UTC) if missing else None
+        if missing:
+            self._migrate_database()
+            environment = project_environment() | self.settings()
+            for part in missing:
+                log_path(self.folder, part).write_text("")
+                start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], environment)
+        self._wait_until_healthy(launched)
+        return bool(missing)
+
+    def is_running(self) -> bool:
+        """Whether every part lives."""
+        return all(running_program(self.folder, part) for part in PARTS)
+
+    def password(self) -> str:
+        """That of the user admin, made by Airflow at its first start."""
+        return str(json.loads(self._password_file.read_text())["admin"])
+
+    def client(self) -> AirflowClient:
+        """A client of the REST API, logged in as admin."""
+        return AirflowClient(self.url, "admin", self.password())
+
+    def _migrate_database(self) -> None:
+        """Makes or upgrades the metadata database, once for each version of Airflow."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stamp, wanted = self.folder / "database.version", version("apache-airflow")
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return
+        if not stamp.is_file():
+            # What a first start left unfinished cannot be gone on with.
+            (self.folder / "airflow.db").unlink(missing_ok=True)
+        with log_path(self.folder, "database").open("wb") as log:
+            environment = project_environment() | self.settings()
+            command = [str(VENV / "bin" / "airflow"), "db", "migrate"]
+            status = subprocess.call(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if status:
+            raise SetupError(f"Airflow's database could not be made ({self._cause('database')})")
+        stamp.write_text(wanted)
+
+    def _wait_until_healthy(self, since: datetime | None) -> None:
+        deadline = time.monotonic() + READY_WITHIN_S
+        client = AirflowClient(self.url, "", "")
+        while time.monotonic() < deadline:
+            for part in PARTS:
+                if running_program(self.folder, part) is None:
+                    raise SetupError(f"Airflow's {part} ended while it started ({self._cause(part)})")
+            if self._password_file.is_file() and client.is_healthy(since):
+                return
+            time.sleep(0.3)
+        raise SetupError(
+            f"Airflow is not healthy after {READY_WITHIN_S:.0f} s: see its logs in {self.folder}, then make stop"
+        )
+
+    def _cause(self, name: str) -> str:
+        lines = last_lines(self.folder, name, 1, containing=("Error", "ERROR", "error"))
+        return f"{' '.join(lines)[:300]}; see {log_path(self.folder, name)}"
+
+
+def _default(port: int) -> LocalAirflow:
+    kafka, spark = (
+        port_setting(os.environ.get(variable), default, variable)
+        for variable, default in (("KAFKA_PORT", local_broker.DEFAULT_PORT), ("SPARK_PORT", local_spark.DEFAULT_PORT))
+    )
+    store = local_store.local_store(port_setting(os.environ.get("STORE_PORT"), local_store.DEFAULT_PORT, "STORE_PORT"))
+    return LocalAirflow(
+        FOLDER,
+        port,
+        f"127.0.0.1:{kafka}",
+        warehouse=store.warehouse if store else None,
+        spark=f"sc://127.0.0.1:{spark}",
+        store=store.connection if store else None,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command_line("Airflow", "AIRFLOW_PORT", DEFAULT_PORT, _default))

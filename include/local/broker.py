@@ -1,0 +1,183 @@
+"""One real Kafka broker (KRaft) on this machine, on loopback only: `python -m include.local.broker start|stop|status`.
+
+Its jars come by include/local/ivy.xml. It keeps its topics in its folder, so it may be killed and started again, also on another
+port. The tests start others beside it, each with a folder and a port of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from include.local.machine import JARS, SetupError, demo_folder, java, project_environment
+from include.local.process import (
+    LocalServer,
+    check_port,
+    command_line,
+    free_port,
+    running_program,
+    start_program,
+    stop_programs,
+)
+
+FOLDER = demo_folder("broker")
+DEFAULT_PORT = 9092
+
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = error
+"""
+
+
+class LocalBroker(LocalServer):
+    """A broker with its data in `folder`, listening on 127.0.0.1:`port`. As a context manager it runs inside the block."""
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    def is_running(self) -> bool:
+        """Whether the broker of this folder lives, on whatever port."""
+        return running_program(self.folder, "kafka") is not None
+
+    def where(self) -> str:
+        """The address it has, which may be another one than was asked for."""
+        return f"on 127.0.0.1:{self.running_port() or self.port}"
+
+    def check(self) -> None:
+        """Raises SetupError if `start` could not: the port is taken, or the broker runs on another one."""
+        if not self.is_running():
+            check_port(self.port, "KAFKA_PORT")
+        elif self.running_port() != self.port:
+            raise SetupError(
+                f"the broker runs on port {self.running_port()}, not {self.port}: make stop, then start it again"
+            )
+
+    def start(self) -> bool:
+        """Returns when the broker answers: True if it was started, False if it ran already. Raises SetupError."""
+        self.check()
+        running = self.is_running()
+        if not running:
+            self._configure()
+            self._launch()
+        self._wait_until_it_answers()
+        return not running
+
+    def kill(self) -> None:
+        """Ends the broker as a power cut would (for tests)."""
+        stop_programs(self.folder, patience_s=0)
+
+    def running_port(self) -> int | None:
+        """The port in the broker's settings, None before the first start."""
+        settings = self.folder / "server.properties"
+        found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", settings.read_text()) if settings.is_file() else None
+        return int(found[1]) if found else None
+
+    def _configure(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        controller = f"127.0.0.1:{free_port()}"
+        settings = {
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.folder / "data",
+            # A misspelt topic is an error, not a new topic.
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": 0,
+            # After a crash the broker may come back only when its old session has run out.
+            "broker.heartbeat.interval.ms": 500,
+            "broker.session.timeout.ms": 2000,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 4,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+        }
+        (self.folder / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (self.folder / "log4j2.properties").write_text(LOGGING)
+
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
+        return [java(), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", str(JARS / "broker" / "*"), program, *arguments]
+
+    def _launch(self) -> None:
+        settings = str(self.folder / "server.properties")
+        if not (self.folder / "data" / "meta.properties").is_file():
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            options = ["--ignore-formatted", f"--cluster-id={cluster}", f"--config={settings}"]
+            tool = self._command("kafka.tools.StorageTool", "format", *options)
+            done = subprocess.run(tool, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+            if done.returncode:
+                # Of an exception, its first line says what is wrong.
+                cause = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[0]
+                raise SetupError(f"the broker cannot prepare its folder ({cause}): delete {self.folder}, or make clean")
+        start_program(self.folder, "kafka", self._command("kafka.Kafka", settings), project_environment())
+
+    def _wait_until_it_answers(self) -> None:
+        telling = ("ERROR", "FATAL", "Exception")
+        self.wait_until(
+            lambda: _answers(self.bootstrap), "the broker", "kafka", telling, f"does not answer on {self.bootstrap}"
+        )
+
+
+def _answers(bootstrap: str) -> bool:
+    host, port = bootstrap.split(":")
+    with socket.socket() as probe:
+        # A Kafka client that finds nobody waits before it tries again; this does not.
+        if probe.connect_ex((host, int(port))):
+            return False
+    try:
+        return bool(admin_client(bootstrap).list_topics(timeout=2).brokers)
+    except KafkaException:
+        return False
+
+
+def admin_client(bootstrap: str) -> AdminClient:
+    """An admin client that keeps its connection errors to itself: callers report them in their own words."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str, str] | None = None) -> None:
+    """Creates the topics (name to number of partitions) that do not exist yet; raises SetupError if one differs."""
+    admin = admin_client(bootstrap)
+    existing = admin.list_topics(timeout=20).topics
+    for name, partitions in topics.items():
+        found = len(existing[name].partitions) if name in existing else partitions
+        if found != partitions:
+            raise SetupError(f"topic {name} has {found} partitions, not {partitions}: delete it, or make clean")
+    missing = [
+        NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        for name, partitions in topics.items()
+        if name not in existing
+    ]
+    for created in admin.create_topics(missing).values() if missing else ():
+        try:
+            created.result(timeout=20)
+        except KafkaException as error:
+            # Somebody else was quicker: what was wanted is there.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+if __name__ == "__main__":
+    sys.exit(command_line("Kafka", "KAFKA_PORT", DEFAULT_PORT, lambda port: LocalBroker(FOLDER, port)))

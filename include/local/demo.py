@@ -1,0 +1,209 @@
+"""`make demo`: broker, Spark, Airflow, sample calls, a run of the DAG through Airflow's scheduler, and the proof of what came out.
+
+Everything stays up. Each demo sends new calls; the truth of all of them lies in .local/demo and is checked together, for
+what one demo left open the next one publishes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from include.config.pipeline import Pipeline, PipelineError
+from include.config.pipeline_file import load_pipeline
+from include.config.store import OPTIONS_VARIABLE
+from include.local import airflow as local_airflow
+from include.local import broker as local_broker
+from include.local import spark as local_spark
+from include.local import store as local_store
+from include.local.airflow import LocalAirflow
+from include.local.airflow_client import AirflowClient, AirflowError
+from include.local.broker import LocalBroker, create_topics
+from include.local.machine import ROOT, SetupError, demo_folder, say
+from include.local.process import LocalServer, port_setting
+from include.local.spark import LocalSpark
+from include.local.store import LocalStore
+from include.sample import outcome as sample_outcome
+from include.sample import truth as sample_truth
+from include.sample.calls import SampleError, generate, send
+from include.sample.truth import Verdict
+
+PIPELINE = ROOT / "include" / "pipelines" / "calls.yaml"
+TRUTH = demo_folder("demo")
+CALLS = 2_000
+PARTITIONS = 4
+# So long a scheduled run gets to appear after unpausing before one is triggered by hand.
+SCHEDULED_WITHIN_S = 3.0
+RUN_WITHIN_S = 600.0
+
+
+class DemoFailed(Exception):
+    """The demo ran, and something in it went wrong; the text says what, in a few lines."""
+
+
+def demo() -> None:
+    """All of it; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
+    pipeline = load_pipeline(PIPELINE)
+    broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
+    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT))
+    store = start_store()
+    airflow = LocalAirflow(
+        local_airflow.FOLDER,
+        port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT),
+        broker.bootstrap,
+        warehouse=store.warehouse if store else None,
+        spark=spark.url,
+        store=store.connection if store else None,
+    )
+    start_servers(broker, spark, airflow)
+    # Kept for ever: the check reads the output from its beginning, however old the first demo is.
+    topics = dict.fromkeys((pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), PARTITIONS)
+    create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
+    say(f"topics {', '.join(topics)} with {PARTITIONS} partitions each")
+    client, kafka = airflow.client(), {"bootstrap.servers": broker.bootstrap}
+    client.wait_for_dag(pipeline.name, 60)
+    pause_when_idle(client, pipeline.name)
+    try:
+        send_calls(pipeline, kafka, airflow.warehouse)
+        run_dag(client, pipeline.name)
+        pause_when_idle(client, pipeline.name)
+        verdict = check(pipeline, kafka, airflow.warehouse)
+    finally:
+        client.pause(pipeline.name, False)
+    summarise(verdict, airflow, pipeline)
+
+
+def start_store() -> LocalStore | None:
+    """The object store that STORE names, up, and known to this process; None where the warehouse is a folder."""
+    store = local_store.local_store(port("STORE_PORT", local_store.DEFAULT_PORT))
+    if store is not None:
+        started = store.start()
+        say(f"the {store.name} store {'is up' if started else 'was up'} {store.where()}")
+        os.environ[OPTIONS_VARIABLE] = json.dumps(store.options)
+    return store
+
+
+def port(variable: str, default: int) -> int:
+    return port_setting(os.environ.get(variable), default, variable)
+
+
+def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow) -> None:
+    """Starts all at the same time, unless one of them could not start."""
+    servers: dict[str, LocalBroker | LocalSpark | LocalAirflow] = {"Kafka": broker, "Spark": spark, "Airflow": airflow}
+    for server in servers.values():
+        server.check()
+    say("Kafka, Spark and Airflow ...")
+
+    def start(name: str, server: LocalServer) -> None:
+        started = server.start()
+        say(f"{name} {'is up' if started else 'was up'} {server.where()}")
+        if started and server is spark:
+            spark.warm_up()
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        for started in [pool.submit(start, *named) for named in servers.items()]:
+            started.result()
+
+
+def pause_when_idle(client: AirflowClient, dag_id: str) -> None:
+    """Pauses the schedule with no run under way: what is read from the tables afterwards stays as it is.
+
+    A run of a paused DAG would never go on, so it is let finish first.
+    """
+    while True:
+        client.pause(dag_id, True)
+        active = client.active_runs(dag_id)
+        if not active:
+            return
+        say(f"waiting for {', '.join(active)}")
+        client.pause(dag_id, False)
+        for run in active:
+            client.wait_for_run(dag_id, run, RUN_WITHIN_S)
+
+
+def send_calls(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> None:
+    """Sends new calls and writes their truth beside that of the demos before."""
+    number = len(truth_files()) + 1
+    now_ms = time.time_ns() // 1_000_000
+    sample = generate(pipeline, CALLS, number, now_ms, sample_outcome.last_clock(warehouse, pipeline))
+    sample.write_truth(TRUTH / f"truth-{number:04}.jsonl")
+    sent = send(sample.records, kafka)
+    say(f"sent {sent:,} sample events of {CALLS:,} calls, with orphans, duplicates, broken and future ones among them")
+
+
+def truth_files() -> list[Path]:
+    return sorted(TRUTH.glob("truth-*.jsonl"))
+
+
+def run_dag(client: AirflowClient, dag_id: str) -> None:
+    """Unpauses the DAG and waits for a run that began after that, the schedule's own or else one triggered by hand."""
+    before = {run["dag_run_id"] for run in client.runs(dag_id)}
+    started = time.monotonic()
+    client.pause(dag_id, False)
+    new: set[str] = set()
+    while not new and time.monotonic() - started < SCHEDULED_WITHIN_S:
+        time.sleep(0.2)
+        new = {run["dag_run_id"] for run in client.runs(dag_id)} - before
+    run = new.pop() if new else client.trigger(dag_id)
+    started = time.monotonic()
+    say(f"DAG {dag_id}, run {run}")
+
+    def show(task: str, state: str) -> None:
+        if state not in ("scheduled", "queued"):
+            say(f"  {task}: {state}")
+        if state in ("failed", "up_for_retry"):
+            print("\n".join(f"            {line}" for line in errors(client.task_log(dag_id, run, task))), flush=True)
+
+    if client.wait_for_run(dag_id, run, RUN_WITHIN_S, show) != "success":
+        raise DemoFailed(f"the run failed, see the task's error above and {client.url}/dags/{dag_id}/runs/{run}")
+    say(f"the run took {time.monotonic() - started:.0f} s")
+
+
+def errors(log: list[str]) -> list[str]:
+    """The last lines of a task's log that name an error, or just the last ones."""
+    telling = [line for line in log if re.search(r"error|exception", line, re.IGNORECASE)]
+    return [line.strip()[:400] for line in (telling or log)[-2:]]
+
+
+def check(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> Verdict:
+    """What an independent consumer finds, against the truth of all demos."""
+    clock = sample_truth.ledger_clock(warehouse, pipeline)
+    return sample_truth.check(truth_files(), pipeline, kafka, warehouse, clock)
+
+
+def summarise(verdict: Verdict, airflow: LocalAirflow, pipeline: Pipeline) -> None:
+    """Prints what came out and where to look; raises DemoFailed if it is not what had to come out."""
+    say("done; read back from the output topic by an independent consumer, over all demos so far:")
+    print()
+    print("\n".join(f"  {line}" for line in verdict.lines()))
+    print(f"\n  Airflow         {airflow.url}/dags/{pipeline.name}   user admin, password {airflow.password()}")
+    print(f"  quality report  {airflow.url}/quality/{pipeline.name}/")
+    print("  stop            make stop\n", flush=True)
+    if verdict.differences:
+        raise DemoFailed(
+            "NOT EQUAL TO THE TRUTH, see the lines above. Was a demo interrupted, or other traffic sent to these topics"
+            f" whose truth file is not in {TRUTH}? Then start afresh: make clean, make demo"
+        )
+
+
+def main() -> int:
+    """Entry of the command: 0 when everything came out as it had to, else 1."""
+    try:
+        demo()
+    except (DemoFailed, SetupError, AirflowError, SampleError, PipelineError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; what was started still runs: make stop", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

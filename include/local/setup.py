@@ -1,0 +1,207 @@
+"""Sets the project up on this machine: `.venv/` from the lock, jars by Ivy, Spark's settings. `make setup` runs it.
+
+Standard library only, for it runs before anything is installed. Everything it makes lies in `.venv/` and `.local/`. Each
+step leaves a stamp as its very last act, so a set-up that was killed halfway is done again, and one that is done is not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+from xml.etree import ElementTree
+
+from include.local.machine import JARS, LOCAL, ROOT, SPARK_CONF, VENV, SetupError, check_disk, check_python, java, say
+
+LOCK = ROOT / "requirements.lock"
+LOG = LOCAL / "log" / "setup.log"
+IVY_FILES = ROOT / "include" / "local" / "ivy.xml", ROOT / "include" / "local" / "ivysettings.xml"
+DISK_GB_TO_INSTALL, DISK_GB_TO_RUN = 4.0, 0.5
+
+
+def fingerprint(*sources: Path) -> str:
+    """Changes with the content of the files and with the project's folder, which scripts in .venv name."""
+    parts = [str(ROOT), *(path.read_text(encoding="utf-8") for path in sources)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def is_done(folder: Path, wanted: str) -> bool:
+    stamp = folder / "setup.stamp"
+    return stamp.is_file() and stamp.read_text() == wanted
+
+
+def mark_done(folder: Path, wanted: str) -> None:
+    """Leaves the stamp in one step: it is there whole or not at all."""
+    half = folder / "setup.stamp.half"
+    half.write_text(wanted)
+    half.replace(folder / "setup.stamp")
+
+
+def run(what: str, command: Sequence[str | Path], lock: IO[str]) -> None:
+    """Runs a step with its output in the log. It inherits the lock: should we be killed, the next set-up waits for it."""
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"\n== {what}: {' '.join(map(str, command))}\n")
+        log.flush()
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock.fileno(),), check=False
+        )
+    if done.returncode:
+        check_disk(0.2)
+        cause = next((line for line in reversed(LOG.read_text(errors="replace").splitlines()) if is_cause(line)), "")
+        raise SetupError(f"{what}: failed ({cause.strip()[:200]}): see {LOG}, check the network, then make setup again")
+
+
+def is_cause(line: str) -> bool:
+    return bool(re.search(r"error|cause|fail|not found|no space", line, re.IGNORECASE))
+
+
+def install_packages(lock: IO[str]) -> None:
+    """Makes .venv anew: pip installs uv as locked, uv installs the rest as locked, builds included."""
+    say("Python packages into .venv (1.7 GB; half a minute, more on a slow line) ...")
+    if VENV.is_symlink():
+        raise SetupError(f"{VENV} is a link, and what it leads to would be emptied: delete the link, then make setup again")
+    run("virtual environment", [sys.executable, "-m", "venv", "--clear", VENV], lock)
+    locked_uv = re.search(r"^uv==.*?(?=^\S)", LOCK.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    if locked_uv is None:
+        raise SetupError(f"{LOCK} does not pin uv: restore the file, or write it anew with make lock")
+    uv_lock = LOCAL / "uv.lock"
+    uv_lock.write_text(locked_uv[0])
+    python = str(VENV / "bin" / "python")
+    run("uv", [python, "-m", "pip", "install", "--require-hashes", "-r", uv_lock], lock)
+    options = ["--python", python, "--system-certs", "--compile-bytecode"]
+    locked = ["--require-hashes", "--build-constraints", str(LOCK), str(LOCK)]
+    # The lock is complete, so nothing is resolved: for its dependencies PySpark would be fetched and built once more, every time.
+    run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)
+
+
+def fetch_jars(program: str, lock: IO[str]) -> None:
+    """Fetches both sets of jars beside the old ones and puts them in their place when they are complete."""
+    say("jars of the Kafka broker, and of Delta for the tests, into .local/jars (55 MB; 20 s, more on a slow line) ...")
+    ivy = next(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
+    new = JARS.with_name("jars.new")
+    shutil.rmtree(new, ignore_errors=True)
+    wanted, settings = IVY_FILES
+    files: list[str | Path] = ["-settings", settings, "-ivy", wanted]
+    places: list[str | Path] = ["-cache", LOCAL / "ivy-cache", "-retrieve", f"{new}/[conf]/[artifact]-[revision].[ext]"]
+    run("jars", [program, "-jar", ivy, *files, *places], lock)
+    named = Counter(jar.attrib["conf"].partition("->")[0] for jar in ElementTree.parse(wanted).iter("dependency"))
+    for conf, count in named.items():
+        found = len(list((new / conf).glob("*.jar")))
+        if found != count:
+            raise SetupError(
+                f"include/local/ivy.xml gave {found} jars for {conf}, not {count}: see {LOG}, then make clean and set up again"
+            )
+    shutil.rmtree(JARS, ignore_errors=True)
+    new.rename(JARS)
+
+
+# Else each thread keeps a buffer outside the heap as large as the largest batch of rows that it ever handed over to Python.
+SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
+
+
+def spark_defaults() -> str:
+    """Spark's settings for small batches on one machine, all on loopback. A cluster brings its own."""
+    settings = {
+        # Without it the workers take the first python on the PATH, which has no pyarrow.
+        "spark.pyspark.python": VENV / "bin" / "python",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # A server that stays up fills the 48 MB that C1 has by default, and then everything new is interpreted.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m {SMALL_BUFFERS}",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": 2,
+    }
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
+
+
+QUIET_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.hadoop.name = org.apache.hadoop.util.NativeCodeLoader
+logger.hadoop.level = error
+logger.plans.name = org.apache.spark.util.SparkStringUtils
+logger.plans.level = error
+"""
+
+
+def write_spark_conf() -> None:
+    SPARK_CONF.mkdir(parents=True, exist_ok=True)
+    for name, text in (("spark-defaults.conf", spark_defaults()), ("log4j2.properties", QUIET_LOGGING)):
+        path = SPARK_CONF / name
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+
+
+def refuse_under_running_servers() -> None:
+    for pid_file in (*LOCAL.glob("broker/*.pid"), *LOCAL.glob("airflow/*.pid")):
+        try:
+            os.kill(int(pid_file.read_text()), 0)
+        except (ValueError, OSError):
+            continue
+        raise SetupError("the broker or Airflow runs on what must be replaced now: make stop, then make setup again")
+
+
+def wait_for_turn(lock: IO[str]) -> None:
+    """Takes the lock; the kernel frees it when the last process of the other set-up has ended, however that ended."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another set-up is at work here, waiting for it ...")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def set_up() -> None:
+    """Brings .venv, jars and Spark settings to what the lock and ivy.xml say; raises SetupError."""
+    check_python()
+    program = java()
+    packages = fingerprint(LOCK)
+    jars = fingerprint(*IVY_FILES)
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with (LOCAL / "setup.lock").open("w") as lock:
+        wait_for_turn(lock)
+        # A virtual environment outlives the Python that it was made from.
+        has_python = (VENV / "bin" / "python").exists()
+        todo = [not (has_python and is_done(VENV, packages)), not is_done(JARS, jars)]
+        check_disk(DISK_GB_TO_INSTALL if any(todo) else DISK_GB_TO_RUN)
+        if any(todo):
+            refuse_under_running_servers()
+            LOG.write_text("")
+        if todo[0]:
+            install_packages(lock)
+            mark_done(VENV, packages)
+        if todo[1]:
+            fetch_jars(program, lock)
+            mark_done(JARS, jars)
+        write_spark_conf()
+    if any(todo):
+        say("set up")
+
+
+def main() -> int:
+    try:
+        set_up()
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: make setup goes on where it stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""One Spark server (Spark Connect) on this machine, on loopback only: `python -m include.local.spark start|stop|status`.
+
+Jobs that find its address in PAIRING_SPARK_REMOTE work on it instead of starting a JVM of their own, which has to learn
+everything anew each time. It keeps nothing: it may be ended at any moment, and a job that was under way is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+
+from include.config.project import REMOTE_VARIABLE
+from include.config.store import hide_cloud_variables
+from include.local.machine import ROOT, VENV, demo_folder, project_environment
+from include.local.process import (
+    LocalServer,
+    check_port,
+    command_line,
+    log_path,
+    running_program,
+    start_program,
+)
+
+FOLDER = demo_folder("spark-server")
+DEFAULT_PORT = 15002
+SETTINGS = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    # The jobs of a pipeline share a session; one that the server has closed can never be used again.
+    "spark.connect.session.manager.defaultSessionTimeout": "3650d",
+}
+WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
+_CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
+
+
+class LocalSpark(LocalServer):
+    """A Spark Connect server with local[2], its log in `folder`, listening on 127.0.0.1:`port`."""
+
+    @property
+    def url(self) -> str:
+        """What PAIRING_SPARK_REMOTE has to be."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def where(self) -> str:
+        """Its address."""
+        return f"on {self.url}"
+
+    def is_running(self) -> bool:
+        """Whether the server of this folder lives, on whatever port."""
+        return running_program(self.folder, "server") is not None
+
+    def check(self) -> None:
+        """Raises SetupError if `start` could not: the port is taken by somebody else."""
+        if not self._runs_with({_PORT: str(self.port)}):
+            check_port(self.port, "SPARK_PORT")
+
+    def start(self) -> bool:
+        """Returns when the server listens. One that runs with other code or on another port is replaced. Raises SetupError."""
+        told = self._told()
+        if self._runs_with(told):
+            return False
+        # Its Python workers would go on with the code they have loaded.
+        self.stop()
+        self.check()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log_path(self.folder, "server").write_text("")
+        options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
+        command = [
+            str(VENV / "bin" / "spark-submit"),
+            "--master=local[2]",
+            *options,
+            f"--conf=spark.connect.grpc.binding.port={self.port}",
+            "--class=org.apache.spark.sql.connect.service.SparkConnectServer",
+            "spark-internal",
+        ]
+        environment = project_environment()
+        hide_cloud_variables(environment)
+        start_program(self.folder, "server", command, environment | told)
+        self._wait_until_it_listens()
+        return True
+
+    def warm_up(self) -> None:
+        """Has the server do once what the jobs do, on made-up rows. That it fails is no harm: the first jobs are slower."""
+        environment = project_environment() | {REMOTE_VARIABLE: self.url}
+        with log_path(self.folder, "warm-up").open("w") as log:
+            command = [str(VENV / "bin" / "python"), str(WARM_UP)]
+            subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+
+    def _told(self) -> dict[str, str]:
+        """What tells one running server from another that would not do."""
+        code = hashlib.sha256()
+        for path in sorted([*(ROOT / "spark_jobs").rglob("*.py"), *(ROOT / "include").glob("*.py")]):
+            code.update(path.read_bytes())
+        return {_CODE: code.hexdigest(), _PORT: str(self.port)}
+
+    def _runs_with(self, told: dict[str, str]) -> bool:
+        process = running_program(self.folder, "server")
+        return process is not None and told.items() <= process.environ().items()
+
+    def _wait_until_it_listens(self) -> None:
+        telling = ("ERROR", "Error", "Exception")
+        self.wait_until(self._listens, "the Spark server", "server", telling, f"does not listen on {self.url}")
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+if __name__ == "__main__":
+    sys.exit(command_line("Spark", "SPARK_PORT", DEFAULT_PORT, lambda port: LocalSpark(FOLDER, port)))

@@ -1,0 +1,25 @@
+"""`make stop`: ends every server of every demo on this machine; their data stay."""
+
+from __future__ import annotations
+
+import sys
+
+from include.local.machine import LOCAL, STORES
+from include.local.process import stop_programs
+
+# In the order in which they need each other.
+_SERVERS = {"airflow": "Airflow", "spark-server": "Spark", "broker": "the broker", "store": "the store"}
+
+
+def main() -> int:
+    """Entry of the command."""
+    for kind in STORES:
+        for folder, name in _SERVERS.items():
+            place = LOCAL / kind / folder
+            if place.is_dir():
+                print(f"{name}{f' ({kind})' if kind else ''} {'stopped' if stop_programs(place) else 'did not run'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

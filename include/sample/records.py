@@ -1,0 +1,151 @@
+"""From a session of sample calls to the records that report it and the truth line that says what becomes of them.
+
+Truth lines are JSON and know nothing of pairing code (why they can: sample_shapes):
+
+    {"closes_after": ms, "events": n, "compounds": [{"kind": …, "value": {…as published…}}]}
+        the n events of one session; while the batch clock is <= closes_after all are open, then its compounds are published
+    {"rejected": reason, "topic": …, "value": base64 of the record's value, or null}
+        a record that ends in rejected_events in the batch that lands it
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import IO, NamedTuple
+
+from include.config.pipeline import Pipeline
+from include.sample.bodies import Users, body, payload
+from include.sample.shapes import Call, Session, compounds
+
+KINDS = {(True, True): "pair", (True, False): "left_only", (False, True): "right_only"}
+# Kafka keys that do not match the body: they may not be trusted, and must not hurt.
+WRONG_KEYS = (b"somebody-else", b"", b"\xff\x00not text")
+
+
+class Record(NamedTuple):
+    """One record to send; `timestamp` is the Kafka record timestamp, epoch ms."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+@dataclass
+class Sample:
+    """`records` in the order of sending; `truth` lines as above, without line ends."""
+
+    records: list[Record] = field(default_factory=list)
+    truth: list[str] = field(default_factory=list)
+
+    def write_truth(self, path: str | Path) -> None:
+        """One line an expectation; the file appears complete or not at all."""
+        with complete_file(path) as lines:
+            lines.writelines(f"{line}\n" for line in self.truth)
+
+
+@contextmanager
+def complete_file(path: str | Path) -> Iterator[IO[str]]:
+    """A text file to write that takes its name, and the place of an older one, when all is in it."""
+    partial = Path(f"{path}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with partial.open("w", encoding="utf-8") as lines:
+            yield lines
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class RecordWriter:
+    """Collects `records`, each with the moment by which to sort for sending, and the `truth` lines beside them.
+
+    `now_ms`: the record timestamp where the body has one. `spread`: an event is sent up to this long after its time.
+    """
+
+    def __init__(self, pipeline: Pipeline, rng: Random, now_ms: int, spread: int) -> None:
+        self.pipeline, self.rng, self.now_ms, self.spread = pipeline, rng, now_ms, spread
+        self.records: list[tuple[float, Record]] = []
+        self.truth: list[str] = []
+        self.topics = pipeline.left.topic, pipeline.right.topic
+
+    def send(self, record: Record, at: int) -> None:
+        """Sends a record that is about the moment `at`, out of order by up to the spread."""
+        self.records.append((at + self.rng.random() * self.spread, record))
+
+    def session(self, users: Users, session: Session, duplicate: bool) -> None:
+        """The events of one session, one of them twice if told so, and what is to come of them."""
+        events: dict[tuple[int, int], tuple[Record, str | None]] = {}
+        for call in session:
+            for side, ts in enumerate(call):
+                if ts is not None:
+                    events[side, ts] = event = self.event(users, side, ts)
+                    self.send(event[0], ts)
+        made = [self._compound(users, events, call) for call in compounds(session, self.pipeline.matching)]
+        end = max([ts for _, ts in events])
+        kept = len(events) + (self._duplicate(users, session, events, made) if duplicate else 0)
+        closes_after = end + self.pipeline.gap_ms + self.pipeline.grace_ms
+        self.truth.append(f'{{"closes_after":{closes_after},"events":{kept},"compounds":[{",".join(made)}]}}')
+
+    def event(self, users: Users, side: int, ts: int) -> tuple[Record, str | None]:
+        """An event, one in six spelt in one of the less usual ways that are as right, and its payload."""
+        rng = self.rng
+        key: bytes | None = users.kafka_key
+        text: str | None = str(ts)
+        stamp, extra = self.now_ms, False
+        if rng.random() < 1 / 6:
+            draw = rng.random()
+            if draw < 0.25:
+                text, stamp = (None if draw < 0.1 else "null"), ts
+            elif draw < 0.4:
+                text = f'"{ts}"'
+            draw = rng.random()
+            if draw < 0.4:
+                key = None if draw < 0.25 else rng.choice(WRONG_KEYS)
+            extra = rng.random() < 0.4
+        payload_text = payload(rng, side)
+        value = body(self.pipeline, side, users, text, payload_text, extra)
+        return Record(self.topics[side], key, value, stamp), payload_text
+
+    def reject(self, reason: str, record: Record) -> None:
+        """Notes that a record ends in rejected_events; sending it is the caller's."""
+        value = "null" if record.value is None else f'"{base64.b64encode(record.value).decode()}"'
+        self.truth.append(f'{{"rejected":"{reason}","topic":"{record.topic}","value":{value}}}')
+
+    def _compound(self, users: Users, events: dict[tuple[int, int], tuple[Record, str | None]], call: Call) -> str:
+        """The truth's text of one compound; an absent payload and an absent side both read null."""
+        left_ts, right_ts = call
+        left = None if left_ts is None else events[0, left_ts][1] or "null"
+        right = None if right_ts is None else events[1, right_ts][1] or "null"
+        ts = right_ts if left_ts is None else left_ts if right_ts is None else min(left_ts, right_ts)
+        return (
+            f'{{"kind":"{KINDS[left is not None, right is not None]}","value":{{{users.text[0]},"ts":{ts},'
+            f'"{self.pipeline.left.payload}":{left or "null"},"{self.pipeline.right.payload}":{right or "null"}}}}}'
+        )
+
+    def _duplicate(
+        self, users: Users, session: Session, events: dict[tuple[int, int], tuple[Record, str | None]], made: list[str]
+    ) -> int:
+        """Sends one event again; how many events more the session has by that (0 where duplicates are dropped).
+
+        Where duplicates are kept, the copy is one event too many of its side, so one of the two becomes an orphan. That is
+        plain unless the session lacks events of a side: then none is sent.
+        """
+        side, ts = self.rng.choice(list(events))
+        record, _ = events[side, ts]
+        if self.pipeline.drop_duplicates:
+            self.send(record, ts)
+            self.reject("duplicate", record)
+            return 0
+        if len(session) > 1 and any(None in call for call in session):
+            return 0
+        self.send(record, ts)
+        if self.pipeline.matching != "collapse":
+            made.append(self._compound(users, events, (ts, None) if side == 0 else (None, ts)))
+        return 1

@@ -1,0 +1,207 @@
+"""Sample traffic: calls and trouble placed in time, so that all that comes of them is known when they are drawn.
+
+Every call, chain or pair of look-alikes has users of its own, used by no other run either, so sessions never mix. The truth
+holds if one batch lands everything, and also if batches cut the records in the order in which they are sent: no event then
+lags its partition by more than the grace. Only after a last clock (`late_before`) must one batch land all, because sessions
+that began before it are not late as a whole, but their first part alone would be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from operator import itemgetter
+from random import Random
+from typing import NamedTuple
+
+from include.config.pipeline import MS_PER_UNIT, Pipeline
+from include.sample.bodies import GIVEN_NAMES, Users, body, broken_variants, payload, users_named
+from include.sample.records import Record, RecordWriter, Sample
+from include.sample.shapes import RARE_SHAPES, Shape, Timing, latest, left_only, moved, pair, right_only
+
+# Traffic reaches this far back: brokers delete by record timestamp after days, so nothing older than hours is ever sent.
+HISTORY_MS = MS_PER_UNIT["h"]
+# A batch planned this much later still finds the nearest future events too far ahead.
+FUTURE_MARGIN_MS = 10 * MS_PER_UNIT["m"]
+FRESH_SHARE = 0.05
+CALLS_PER_PIECE = 50_000
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of what, as shares of the calls. `orphans`: of each side; `late`: only where there is a last clock."""
+
+    orphans: float = 0.04
+    duplicates: float = 0.02
+    broken: float = 0.02
+    future: float = 0.003
+    late: float = 0.01
+    look_alikes: float = 0.005
+
+
+class Window(NamedTuple):
+    """Sessions end from `first_end` to `last_end` (both inclusive); at `now_ms` they are sent."""
+
+    first_end: int
+    last_end: int
+    now_ms: int
+
+
+class Traffic:
+    """Draws calls, one window after another. The same arguments and the same calls of `draw` give the same bytes.
+
+    `late_before`: clock of the last batch (None: there is none yet, nothing can be late). `room`: the longest time from a
+    shape's first event to its last. `near_future`: whether a batch is to land all this soon.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        seed: int,
+        now_ms: int,
+        late_before: int | None = None,
+        shares: Shares = Shares(),
+        room: int | None = None,
+        near_future: bool = True,
+    ) -> None:
+        self.pipeline, self.shares, self.late_before = pipeline, shares, late_before
+        self.rng = Random(f"{seed} {now_ms}")
+        self.run = f".{seed}.{now_ms}."
+        self.timing = Timing.of(pipeline, room)
+        wait = pipeline.gap_ms + pipeline.grace_ms
+        # a session that ends here is the oldest one that is not late
+        self.floor = 0 if late_before is None else late_before - wait
+        self.weights = {left_only: shares.orphans, right_only: shares.orphans, **RARE_SHAPES}
+        self.weights[pair] = max(0.0, 1.0 - sum(self.weights.values()))
+        self.broken = cycle(broken_variants())
+        self.futures = cycle([None, 2**63 - 1, now_ms + 3_650 * MS_PER_UNIT["d"]][0 if near_future else 1 :])
+        self.named = self.drawn = 0
+        self.users = self._users()
+
+    def draw(self, calls: int, window: Window) -> RecordWriter:
+        """`calls` calls (as many compounds, unless some collapse or duplicates are kept) and their share of trouble."""
+        out = RecordWriter(self.pipeline, self.rng, window.now_ms, spread=self.pipeline.grace_ms // 2)
+        shapes = self.rng.choices(list(self.weights), list(self.weights.values()), k=calls)
+        left = calls
+        while left > 0:
+            if left > 1 and self.rng.random() < self.shares.look_alikes:
+                left -= self._look_alikes(out, window)
+            else:
+                left -= self._call(out, window, shapes.pop(), left)
+        for share, trouble in (
+            (self.shares.broken, self._broken),
+            (self.shares.future, self._future),
+            (0.0 if self.late_before is None else self.shares.late, self._late),
+        ):
+            for _ in range(int((self.drawn + calls) * share) - int(self.drawn * share)):
+                trouble(out, window)
+        self.drawn += calls
+        return out
+
+    def _users(self, *names: str) -> Users:
+        return users_named(self.pipeline.key, names or tuple(self._name() for _ in self.pipeline.key))
+
+    def _name(self) -> str:
+        self.named += 1
+        return f"{GIVEN_NAMES[int(self.rng.random() * len(GIVEN_NAMES))]}{self.run}{self.named}"
+
+    def _between(self, first: int, last: int) -> int:
+        return first + int(self.rng.random() * (last - first + 1))
+
+    def _call(self, out: RecordWriter, window: Window, draw: Callable[[Random, Timing], Shape | None], most: int) -> int:
+        """One shape with users of its own, a plain pair where it does not fit; how many calls it is made of."""
+        end = self._between(window.first_end, window.last_end)
+        shape = draw(self.rng, self.timing)
+        if shape is None or sum(map(len, shape)) > most or (len(shape) > 1 and not self._fits(shape, end)):
+            shape = pair(self.rng, self.timing)
+        self.users = self._users()
+        for session in moved(shape, end - latest(shape[-1])):
+            out.session(self.users, session, duplicate=self.rng.random() < self.shares.duplicates)
+        return sum(map(len, shape))
+
+    def _fits(self, shape: Shape, end: int) -> bool:
+        """No session of the shape, the last of which ends at `end`, is late."""
+        return end - latest(shape[-1]) + latest(shape[0]) >= self.floor
+
+    def _look_alikes(self, out: RecordWriter, window: Window) -> int:
+        """Two calls at one time whose users are easily mistaken: a-b and b-a, or "x-1" with "y" and "x" with "1-y"."""
+        one, *rest = (self._name() for _ in self.pipeline.key)
+        end = self._between(window.first_end, window.last_end)
+        twins = [(one, *rest), (*rest, one)]
+        if rest and self.rng.random() < 0.5:
+            twins = [(f"{one}-1", *rest), (one, f"1-{rest[0]}", *rest[1:])]
+        for names in twins if rest else twins[:1]:
+            shape = pair(self.rng, self.timing)
+            out.session(self._users(*names), moved(shape, end - latest(shape[0]))[0], duplicate=False)
+        return 2 if rest else 1
+
+    def _broken(self, out: RecordWriter, window: Window) -> None:
+        """The next kind of unreadable event, of users whose call it must not harm."""
+        reason, spell = next(self.broken)
+        side, ts = self.rng.randrange(2), self._between(window.first_end, window.last_end)
+        value = spell(self.pipeline, side, self.users, ts)
+        record = Record(self.pipeline.sides[side].topic, self.users.kafka_key, value, window.now_ms)
+        out.send(record, ts)
+        out.reject(reason, record)
+
+    def _future(self, out: RecordWriter, window: Window) -> None:
+        """An event stamped too far ahead, minutes or ages, of users whose call it must not harm."""
+        ahead = next(self.futures)
+        ts = window.now_ms + self.pipeline.max_future_ms + FUTURE_MARGIN_MS if ahead is None else ahead
+        side = self.rng.randrange(2)
+        value = body(self.pipeline, side, self.users, str(ts), payload(self.rng, side), extra=False)
+        record = Record(self.pipeline.sides[side].topic, self.users.kafka_key, value, window.now_ms)
+        out.send(record, self._between(window.first_end, window.last_end))
+        out.reject("future", record)
+
+    def _late(self, out: RecordWriter, window: Window) -> None:
+        """A whole session, both sides or one, that ended well before the oldest one still in time."""
+        shape = self.rng.choice((pair, pair, left_only, right_only))(self.rng, self.timing)
+        overdue = self.pipeline.gap_ms + self._between(MS_PER_UNIT["s"], HISTORY_MS // 6)
+        users = self._users()
+        for call in moved(shape, self.floor - overdue - latest(shape[0]))[0]:
+            for side, ts in enumerate(call):
+                if ts is not None:
+                    record, _ = out.event(users, side, ts)
+                    out.send(record, self._between(window.first_end, window.last_end))
+                    out.reject("late", record)
+
+
+def pieces(traffic: Traffic, calls: int, now_ms: int) -> Iterator[Sample]:
+    """`calls` calls of the last hour in the order of sending, piece by piece, so that any number fits into memory."""
+    waiting: list[tuple[float, Record]] = []
+    for share, window in _windows(traffic, calls, now_ms):
+        out = traffic.draw(share, window)
+        waiting = sorted(waiting + out.records, key=itemgetter(0))
+        # what later windows draw is about moments after this
+        ready = bisect_right(waiting, window.last_end - traffic.timing.room, key=itemgetter(0))
+        yield Sample([record for _, record in waiting[:ready]], out.truth)
+        waiting = waiting[ready:]
+    yield Sample([record for _, record in waiting], [])
+
+
+def _windows(traffic: Traffic, calls: int, now_ms: int) -> Iterator[tuple[int, Window]]:
+    """How many calls end when: most early enough for a batch planned at `now_ms` to close them, few too late for it."""
+    wait = traffic.pipeline.gap_ms + traffic.pipeline.grace_ms
+    closed = max(traffic.floor, now_ms - wait - MS_PER_UNIT["s"])
+    first = max(traffic.floor, min(now_ms, closed) - HISTORY_MS)
+    fresh = int(calls * FRESH_SHARE)
+    count = 1 + (calls - fresh) // CALLS_PER_PIECE
+    edges = [first + (closed - first) * part // count for part in range(count + 1)]
+    for part in range(count):
+        share = (calls - fresh) * (part + 1) // count - (calls - fresh) * part // count
+        yield share, Window(edges[part], edges[part + 1], now_ms)
+    yield fresh, Window(max(closed, now_ms - wait // 4), max(closed, now_ms), now_ms)
+
+
+def generate(
+    pipeline: Pipeline, calls: int, seed: int, now_ms: int, late_before: int | None = None, shares: Shares = Shares()
+) -> Sample:
+    """Records and truth of `calls` calls, to be sent at once at `now_ms`; the same arguments give the same bytes."""
+    sample = Sample()
+    for piece in pieces(Traffic(pipeline, seed, now_ms, late_before, shares), calls, now_ms):
+        sample.records += piece.records
+        sample.truth += piece.truth
+    return sample

@@ -1,0 +1,83 @@
+"""The events that decide what an interval's compounds are: those of its keys, as far as their chains reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import reduce
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as F
+
+from include.config.pipeline import Pipeline
+from include.config.time_text import moment
+from spark_jobs.corrections.replay_window import REACH, Window, window_of
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.stages.pairing_input import accepted_events
+from spark_jobs.tables.ledger import REMOVED_UNTIL, LedgerRow
+from spark_jobs.tables.warehouse import Warehouse
+
+
+@contextmanager
+def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFrame]:
+    """All accepted events (`event_schema`) of the keys that have one in the interval, kept on disk while the block runs:
+
+    - from the begin of the chain (events no further apart than the gap) that reaches into the interval, however long ago
+      that was, because where max_session cuts depends on it;
+    - to where no session with an event of a compound of the interval can go on any more.
+    """
+    pipeline, window, reach = planned.pipeline, window_of(planned), planned.counts[REACH]
+
+    def landed_before(span: Window) -> DataFrame:
+        return accepted_events(
+            warehouse, pipeline, lambda column: (column("batch_id") < planned.batch_id) & span.has(column("ts"))
+        )
+
+    keys = landed_before(window).select(*pipeline.key).distinct()
+    until = window.end + 2 * reach
+    span = reach + pipeline.gap_ms + 1
+    first = window.start - span
+    with ExitStack() as held:
+
+        def kept(low: int, high: int, of_keys: DataFrame) -> DataFrame:
+            events = (
+                landed_before(Window(low, high))
+                .join(of_keys, list(pipeline.key), "left_semi")
+                .persist(StorageLevel.DISK_ONLY)
+            )
+            held.callback(events.unpersist)
+            return events
+
+        pieces = [kept(first, until, keys)]
+        further = _cut_off(pieces[0], pipeline, window, first)
+        while further:
+            wanted = F.broadcast(warehouse.spark.createDataFrame(further, keys.schema))
+            span *= 2
+            pieces.append(kept(first - span, first, wanted))
+            first -= span
+            all_of_them = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
+            further = _cut_off(all_of_them, pipeline, window, first)
+        events = reduce(DataFrame.unionAll, pieces)
+        removed = planned.counts.get(REMOVED_UNTIL)
+        if removed is not None and _cut_off(events, pipeline, window, removed + 1):
+            raise NeedsOperator(
+                f"the interval {window} cannot be replayed: sessions reach into it from before {moment(removed + 1)}, where raw rows were removed "
+                "for their age; begin later"
+            )
+        yield events
+
+
+def _cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: int) -> list[Row]:
+    """The keys whose chain into the interval may have begun before `first`, where the reading of their events began."""
+    # No field of a message can have such names.
+    previous, entered, began = "ts before", "first ts of the interval", "begin of the chain"
+    of_key = Over.partitionBy(*pipeline.key)
+    walked = events.withColumn(previous, F.lag("ts").over(of_key.orderBy("ts"))).withColumn(
+        entered, F.min(F.when(F.col("ts") >= window.start, F.col("ts"))).over(of_key)
+    )
+    begins = F.col(previous).isNull() | (F.col("ts") - F.col(previous) > pipeline.gap_ms)
+    chains = walked.where(begins & (F.col("ts") <= F.col(entered))).groupBy(*pipeline.key).agg(F.max("ts").alias(began))
+    # The event before, if there is one, is at first - 1 or earlier.
+    return chains.where(F.col(began) - (first - 1) <= pipeline.gap_ms).select(*pipeline.key).collect()

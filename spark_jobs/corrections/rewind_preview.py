@@ -1,0 +1,174 @@
+"""What a rewind would do: batches given up, rows that go, corrections, offsets to read again, and whether they are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.corrections.rewind_target import Target, starting_ranges
+from spark_jobs.corrections.rewind_work import appended_tables, check_open_events
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.kafka.ranges import lost_range
+from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.outbox import changed_since
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, raw_table
+
+
+class Preview(NamedTuple):
+    """Numbers of rows, by table or kind. `published`: compounds to be corrected that consumers have; `waiting`: that are
+    paired, but not published yet; `unsent`: rows of a batch that was never paired. `again`: range (from_offset to end_offset) -> its
+    parts that the broker no longer has. `lost`: those of these parts of which the raw tables have rows.
+    """
+
+    target: Target
+    rows: dict[str, int]
+    open_now: int
+    published: int
+    waiting: int
+    unsent: int
+    again: dict[OffsetRange, list[str]]
+    lost: list[str]
+
+
+def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
+    """Only reads. Raises NeedsOperator if open_events cannot be brought back."""
+    check_open_events(warehouse, target.to_batch, target.open_version, target.open_after)
+    if target.removed:
+        _check_still_landed(warehouse, target)
+    if target.compounds_removed:
+        _check_still_said(warehouse, target)
+    landed, rows = _landed(warehouse, target), _rows(warehouse, target)
+    again, lost = dict[OffsetRange, list[str]](), list[str]()
+    for at in starting_ranges(target):
+        if at.from_offset == at.end_offset:
+            continue
+        gone = parts_that_are_gone(at, topics)
+        again[at] = [lost_range(at.topic, at.partition, *part) for part in gone]
+        lost += [told for told, part in zip(again[at], gone, strict=True) if _is_landed(at, part, landed)]
+    return Preview(
+        target,
+        {table: rows.get(table, 0) for table in appended_tables(warehouse)},
+        rows.get(OPEN, 0),
+        rows.get("published", 0),
+        rows.get("waiting", 0),
+        rows.get("unsent", 0),
+        again,
+        lost,
+    )
+
+
+def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
+    """An event that is open again may be rejected, with its bytes, which only the raw tables have."""
+    waiting = warehouse.read(OPEN, ["batch_id"], version=target.open_version)
+    if gone := waiting.where(F.col("batch_id") <= target.removed).count():
+        raise NeedsOperator(
+            f"{gone} events that batch {target.to_batch} left open are no longer in the raw tables, whose rows were removed for their age up "
+            f"to batch {target.removed}: go back to a later batch"
+        )
+
+
+def _check_still_said(warehouse: Warehouse, target: Target) -> None:
+    """What a compound said before can only be said again if its row is there: else a correction would take it back."""
+    columns = ["pair_id", "revision", "batch_id"]
+    rows = warehouse.read(COMPOUNDS, columns, where=lambda column: column("batch_id") <= target.last_paired)
+    later = F.when(F.col("batch_id") > target.to_batch, F.col("revision"))
+    each = rows.groupBy("pair_id").agg(F.min(later).alias("later"), F.min("revision").alias("oldest"))
+    # Revisions are counted from 0, and without a gap.
+    gone = each.where((F.col("later") > 0) & (F.col("oldest") == F.col("later"))).count()
+    if gone:
+        raise NeedsOperator(
+            f"{gone} compounds that batches after {target.to_batch} corrected were said otherwise by batches up to {target.compounds_removed}, "
+            "whose rows were removed for their age: go back to a later batch"
+        )
+
+
+def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
+    changed = changed_since(warehouse, target.to_batch, target.last_paired)
+    seen = F.when(F.col("now.batch_id") <= target.published, "published").otherwise("waiting")
+
+    def after(table: str, batch_id: int, what: str) -> DataFrame:
+        rows = warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > batch_id)
+        return rows.select(F.lit(what).alias("what"))
+
+    tables = [after(table, target.to_batch, table) for table in appended_tables(warehouse)]
+    tables += [
+        after(OPEN, -1, OPEN),
+        changed.select(seen.alias("what")),
+        after(COMPOUNDS, target.last_paired, "unsent"),
+    ]
+    counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
+    return {row["what"]: row["rows"] for row in counted}
+
+
+def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and last offset that the raw tables have of the batches given up, both inclusive, by partition."""
+    columns = ["topic", "partition", "offset"]
+    sides = (
+        warehouse.read(raw_table(side), columns, where=lambda column: column("batch_id") > target.to_batch)
+        for side in warehouse.pipeline.sides
+    )
+    spans = reduce(DataFrame.unionAll, sides).groupBy("topic", "partition")
+    found = spans.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
+    return {(row["topic"], row["partition"]): (row["first"], row["last"]) for row in found}
+
+
+def parts_that_are_gone(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
+    """The parts of the range that the broker no longer has, at its begin and at its end: first offset, and the one behind the last."""
+    place = (at.topic, at.partition)
+    first = min(max(topics.earliest.get(place, at.end_offset), at.from_offset), at.end_offset)
+    end = max(topics.same_until(place), first) if place in topics.end else at.end_offset
+    return [part for part in ((at.from_offset, first), (end, at.end_offset)) if part[0] < part[1]]
+
+
+def _is_landed(at: OffsetRange, part: tuple[int, int], landed: dict[tuple[str, int], tuple[int, int]]) -> bool:
+    if (at.topic, at.partition) not in landed:
+        return False
+    first, last = landed[at.topic, at.partition]
+    return first < part[1] and last >= part[0]
+
+
+def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
+    """Raises NeedsOperator if rows would go that can never be read again, unless the operator gives them up."""
+    if not set(preview.lost) <= set(accepted):
+        lost = " ".join(preview.lost)
+        raise NeedsOperator(
+            f"the broker no longer has {lost}, and the raw tables would give it up with their rows: go back to a later batch, "
+            f"or run rewind with --accept-lost-range '{lost}' to lose these records"
+        )
+
+
+def told(preview: Preview) -> str:
+    """The preview for people."""
+    target = preview.target
+    first, last = target.to_batch + 1, target.newest
+    void = f"batch {first}" if first == last else f"batches {first} to {last}"
+    lines = [f"back to batch {target.to_batch}, {void} given up" + _unpaired(target)]
+    lines += [_line(f"rows of {table} that go", rows) for table, rows in preview.rows.items()]
+    if preview.unsent:
+        lines.append(_line(f"rows of {COMPOUNDS} that go, never sent", preview.unsent))
+    lines += [
+        _line(f"rows of {OPEN}, now", preview.open_now),
+        _line(f"rows of {OPEN}, then", target.open_after),
+        _line("compounds to be corrected that are published", preview.published),
+        _line("compounds to be corrected that are not published yet", preview.waiting),
+    ]
+    if preview.waiting:
+        lines.append("(they go out first, as some of them may be out already; the corrections follow)")
+    lines.append("read again:" if preview.again else "nothing is read again")
+    for at, gone in preview.again.items():
+        state = f"the broker no longer has {' '.join(gone)}" if gone else "all on the broker"
+        lines.append(f"    {lost_range(at.topic, at.partition, at.from_offset, at.end_offset)}  {state}")
+    return "\n".join(lines)
+
+
+def _unpaired(target: Target) -> str:
+    return f" ({target.newest} was never paired)" if target.newest > target.last_paired else ""
+
+
+def _line(what: str, number: int) -> str:
+    return f"{what:<54}{number:>12,}"

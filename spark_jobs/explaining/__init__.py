@@ -1,1 +1,0 @@
-"""One pair's story from the tables of a pipeline: what is read, what is told."""

@@ -1,0 +1,1 @@
+"""Exceptions that operators read, and the points at which tests stop a job."""

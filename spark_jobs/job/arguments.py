@@ -1,0 +1,48 @@
+"""What all commands share: one clear line on bad arguments, and the pipeline argument."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from include.config.pipeline import Pipeline, PipelineError
+from include.config.pipeline_file import load_pipeline
+from include.config.secret_values import without_secrets
+
+OUTCOME_VARIABLE = "PAIRING_OUTCOME"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, without the usage in front of it. Exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse on bad arguments."""
+        fail(f"{message} (see {self.prog} --help)")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with status 2 and one line on standard error."""
+    line = without_secrets(" ".join(message.split()))
+    tell_outcome({"ok": False, "error": line, "retry": False})
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(2)
+
+
+def tell_outcome(outcome: dict[str, object]) -> None:
+    """Leaves word of a job, and of how it ended, in the file that PAIRING_OUTCOME names, if it names one, beside what is there."""
+    if path := os.environ.get(OUTCOME_VARIABLE):
+        file = Path(path)
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps(before | outcome), encoding="utf-8")
+
+
+def pipeline_argument(path: str) -> Pipeline:
+    """`type=` of --pipeline: the loaded pipeline, or a one-line error."""
+    try:
+        return load_pipeline(Path(path))
+    except PipelineError as error:
+        fail(str(error))

@@ -1,0 +1,143 @@
+"""Client settings, as the Airflow connection gave them, for each kind of client."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from functools import cache
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from include.config.secret_values import without_values
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.kafka.exactly_once_settings import check_promise
+
+VARIABLE = "PAIRING_KAFKA"
+ANSWER_WITHIN_S = 20.0
+
+Settings = dict[str, Any]
+
+# Of one kind of client only: the other kind would complain about them in the log.
+_CONSUMER_ONLY = (
+    "group.id",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "enable.partition.eof",
+    "session.timeout.ms",
+    "isolation.level",
+    "fetch.min.bytes",
+    "fetch.max.bytes",
+    "fetch.wait.max.ms",
+    "max.partition.fetch.bytes",
+    "fetch.message.max.bytes",
+)
+_PRODUCER_ONLY = (
+    "acks",
+    "request.required.acks",
+    "linger.ms",
+    "queue.buffering.max.ms",
+    "compression.type",
+    "compression.codec",
+    "compression.level",
+    "batch.size",
+    "batch.num.messages",
+    "enable.idempotence",
+    "partitioner",
+    "transactional.id",
+    "transaction.timeout.ms",
+    "delivery.timeout.ms",
+    "message.timeout.ms",
+    "request.timeout.ms",
+    "retries",
+    "message.send.max.retries",
+    "retry.backoff.ms",
+    "delivery.report.only.error",
+)
+
+
+class BrokerProblem(JobProblem):
+    """The broker cannot be reached or refuses; the text holds its address."""
+
+
+def kafka_settings() -> Settings:
+    """The settings in the environment variable PAIRING_KAFKA; raises NeedsOperator if it cannot be used."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        raise NeedsOperator(
+            f'{VARIABLE} is not set: give client settings as JSON, like {{"bootstrap.servers": "127.0.0.1:9092"}}'
+        )
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        # The text may hold a password, so it is not repeated.
+        raise NeedsOperator(f"{VARIABLE} is not JSON: {error}") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("bootstrap.servers"), str):
+        raise NeedsOperator(f"{VARIABLE} has no bootstrap.servers; the connection kafka_default needs it in its extra")
+    _check(text)
+    return settings
+
+
+@cache
+def _check(text: str) -> None:
+    """Once a process, and not once a question to the broker."""
+    settings = json.loads(text)
+    check_promise(settings)
+    try:
+        # Nobody is asked yet; this is librdkafka's own opinion of names and values.
+        Producer(producer_settings(settings, "check"))
+        Consumer(consumer_settings(settings, "check"))
+    except KafkaException as error:
+        told = without_values(settings, error.args[0].str())
+        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {told}") from None
+
+
+def address(settings: Settings) -> str:
+    """Where the brokers are, for messages."""
+    return str(settings["bootstrap.servers"])
+
+
+def consumer_settings(settings: Settings, group: str) -> Settings:
+    """For a consumer or admin client that commits nothing by itself and sees committed records only."""
+    mine = {name: value for name, value in settings.items() if name not in _PRODUCER_ONLY}
+    return mine | {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "logger": _quiet_logger(),
+    }
+
+
+def admin_settings(settings: Settings) -> Settings:
+    """For an admin client."""
+    only = (*_CONSUMER_ONLY, *_PRODUCER_ONLY)
+    return {name: value for name, value in settings.items() if name not in only} | {"logger": _quiet_logger()}
+
+
+def producer_settings(settings: Settings, transactional_id: str) -> Settings:
+    """For a transactional producer that places keys as Java's default partitioner does."""
+    mine = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
+    required = {
+        "transactional.id": transactional_id,
+        "enable.idempotence": True,
+        "acks": "all",
+        "partitioner": "murmur2_random",
+        "logger": _quiet_logger(),
+    }
+    # Large backlogs are one transaction a batch; a quarter of an hour is the most a broker grants by default.
+    return {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000} | mine | required
+
+
+def delivery_patience(settings: Settings) -> float:
+    """Seconds after which a delivery that makes no progress is given up: a little more than the client's own timeout, if one is set."""
+    given = settings.get("delivery.timeout.ms", settings.get("message.timeout.ms"))
+    return ANSWER_WITHIN_S if given is None else float(given) / 1000 + 1
+
+
+def _quiet_logger() -> logging.Logger:
+    """librdkafka repeats every failed connection on standard error; the job says it once, in its own message."""
+    logger = logging.getLogger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

@@ -1,0 +1,137 @@
+"""Rows that go are written into Parquet files first, and read back, if `maintenance.archive` says where.
+
+`<archive>/<pipeline>/<table>/batches-<first>-<last>.parquet`: the ledger's row of the removal says which batches these are, so whoever
+repeats it writes the same rows into the same file. A file has its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from include.config.store import warehouse_store
+from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.parquet_files import CODEC
+from spark_jobs.tables.warehouse import Warehouse
+
+
+class Archive(NamedTuple):
+    """The folder of one pipeline's files."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, warehouse: Warehouse) -> Self | None:
+        """None if rows are not archived. Raises NeedsOperator if they cannot be."""
+        given, name = warehouse.pipeline.maintenance.archive, warehouse.pipeline.name
+        if given is None:
+            return None
+        folder, tables = Path(given), warehouse_store(warehouse.root).folder
+        if not folder.is_dir():
+            raise NeedsOperator(
+                f"the archive {folder} is no folder: mount it or make it, or set maintenance.archive to another one; nothing was deleted"
+            )
+        if tables is not None and folder.resolve().is_relative_to((tables / name).resolve()):
+            raise NeedsOperator(
+                f"the archive {folder} lies among the tables of pipeline {name}, which are vacuumed: set maintenance.archive to a folder "
+                "elsewhere; nothing was deleted"
+            )
+        archive = cls(folder / name)
+        with _in_one_line(archive.folder):
+            archive.folder.mkdir(exist_ok=True)
+            probe = archive.folder / ".probe"
+            probe.write_bytes(bytes(4096))
+            probe.unlink()
+        return archive
+
+    def put(self, warehouse: Warehouse, table: str, first: int, last: int) -> None:
+        """Writes the rows of the batches first..last, both inclusive, reads them back, and gives the file its name.
+
+        Raises JobProblem where they cannot be written, BrokenInvariant if others come back.
+        """
+        with warehouse.at_work_on(table):
+            found = warehouse.pieces(table, first, last)
+        folder = self.folder / table
+        file = folder / f"batches-{first:010d}-{last:010d}.parquet"
+        draft = file.with_suffix(".draft")
+        fault_point("before_archived")
+        with _in_one_line(folder):
+            folder.mkdir(exist_ok=True)
+        with warehouse.at_work_on(table):
+            written = _write(draft, *found)
+        with _in_one_line(folder):
+            read = _read(draft)
+        if read != written:
+            raise BrokenInvariant(
+                f"{draft} has {read.total()} of the {written.total()} rows that were written into it: the archive's disk cannot be "
+                "trusted; nothing was deleted"
+            )
+        with _in_one_line(folder):
+            draft.replace(file)
+            _sync(folder)
+        fault_point("after_archived")
+
+
+def _write(file: Path, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Counter[int]:
+    """The number of rows of each batch. What goes wrong with `rows` is the table's, and passes."""
+    counts: Counter[int] = Counter()
+    with _in_one_line(file.parent):
+        writer = pq.ParquetWriter(file, schema, compression=CODEC)
+    try:
+        for piece in rows:
+            with _in_one_line(file.parent):
+                writer.write_batch(piece)
+            counts.update(_by_batch(piece))
+        with _in_one_line(file.parent):
+            writer.close()
+            _sync(file)
+    except BaseException:
+        # A disk that is full can use what the draft took.
+        with suppress(OSError):
+            writer.close()
+        file.unlink(missing_ok=True)
+        raise
+    return counts
+
+
+def _read(file: Path) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    with pq.ParquetFile(file) as parquet:
+        # All columns: what cannot be read is not there.
+        for piece in parquet.iter_batches():
+            counts.update(_by_batch(piece))
+    return counts
+
+
+def _by_batch(rows: pa.RecordBatch) -> dict[int, int]:
+    return {each["values"]: each["counts"] for each in rows.column("batch_id").value_counts().to_pylist()}
+
+
+def _sync(path: Path) -> None:
+    """What a power cut must not undo: the rows are deleted from their table next."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def _in_one_line(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise JobProblem(
+            f"the archive {folder} cannot be written ({reason}): free space there and let the user of the jobs write, or set "
+            "maintenance.archive to another folder; nothing was deleted"
+        ) from None

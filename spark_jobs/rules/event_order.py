@@ -1,0 +1,93 @@
+"""The order of rule 3: (ts, topic, partition, offset) within each key, with the keys told apart by numbers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.rules.rules import Flags, Ints, Rules
+
+
+class OrderedEvents(NamedTuple):
+    """Events in the order of rule 3, one entry each. `row`: where the event stands in the table it came in.
+
+    `key`: equal for equal keys; the numbers say nothing about which key comes first.
+    """
+
+    row: Ints
+    key: Ints
+    ts: Ints
+    side: Ints
+    is_open: Flags
+
+    def where(self, wanted: Flags) -> OrderedEvents:
+        """Only these, still in order."""
+        if wanted.all():
+            return self
+        return OrderedEvents(self.row[wanted], self.key[wanted], self.ts[wanted], self.side[wanted], self.is_open[wanted])
+
+
+def order_events(events: pa.Table, rules: Rules) -> OrderedEvents:
+    """Sorts a table of `event_schema` that has at least one row."""
+    key, ts, side = key_numbers(events, rules.key), _column(events, "ts"), _column(events, "side")
+    order, tied = _by_key_and_ts(key, ts)
+    if len(tied):
+        # Only events of one key and one millisecond have to be told apart by where they came from.
+        among = order[tied]
+        topic = side[among] if rules.left_topic_first else 1 - side[among]
+        place = (_column(events, "offset")[among], _column(events, "partition")[among], topic, ts[among], key[among])
+        order[tied] = among[np.lexsort(place)]
+    return OrderedEvents(order, key[order], ts[order], side[order], _column(events, "is_open")[order])
+
+
+def _column(events: pa.Table, name: str) -> npt.NDArray:
+    return events.column(name).to_numpy()
+
+
+def _by_key_and_ts(key: Ints, ts: Ints) -> tuple[Ints, Ints]:
+    """Positions in the order of (key, ts), and which places of that order hold events equal in both."""
+    first = int(ts.min())
+    bits = (int(ts.max()) - first).bit_length()
+    if int(key.max()).bit_length() + bits < 63:
+        # Both in one number: a single sort, several times faster than one of two columns.
+        both = (key << bits) | (ts - first)
+        order = np.argsort(both)
+        same = np.diff(both[order]) == 0
+    else:
+        order = np.lexsort((ts, key))
+        same = (np.diff(key[order]) == 0) & (np.diff(ts[order]) == 0)
+    return order, np.flatnonzero(np.append(same, False) | np.append(False, same))
+
+
+def key_numbers(events: pa.Table, key: tuple[str, ...]) -> Ints:
+    """A number from 0 for each row: equal where all key fields are equal.
+
+    >>> table = pa.table({"from": ["x", "x-1", "x-1", "x"], "to": ["1-y", "y", "y", "1-y"]})
+    >>> key_numbers(table, ("from", "to")).tolist()
+    [0, 1, 1, 0]
+    """
+    fields = [_runs(events.column(name)) for name in key]
+    # Rows come sorted by key, as a rule: only the first row of each run of equal keys has to be looked up.
+    starts = np.unique(np.concatenate([start for start, _ in fields]))
+    number = np.zeros(len(starts), dtype=np.int64)
+    for start, text in fields:
+        code = text.dictionary_encode().indices.to_numpy()
+        number = number * (int(code.max()) + 1) + code[np.searchsorted(start, starts, side="right") - 1]
+        number = np.unique(number, return_inverse=True)[1]
+    return np.repeat(number, np.diff(np.append(starts, events.num_rows)))
+
+
+def _runs(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """Where runs of equal texts start, and their texts; chunk by chunk, because joined chunks may not exceed 2 GB."""
+    starts, texts, offset = [], [], 0
+    for chunk in column.chunks:
+        if len(chunk):
+            runs = pc.run_end_encode(chunk, run_end_type=pa.int64())
+            starts.append(np.append(0, runs.run_ends.to_numpy()[:-1]) + offset)
+            texts.append(runs.values)
+            offset += len(chunk)
+    return np.concatenate(starts), pa.concat_arrays(texts)

@@ -1,0 +1,161 @@
+"""All rules together: accepted events in, exactly one outcome for each of them out.
+
+An outcome row has room for a left and a right event. Every event stands in exactly one row, on its own side, which is what
+makes the conservation law countable: nothing can be dropped without a side being missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.rules.duplicates import find_duplicates
+from spark_jobs.rules.event_order import OrderedEvents, order_events
+from spark_jobs.rules.gather_texts import gather_texts
+from spark_jobs.rules.matching import Partners, match_collapse, match_one_to_one
+from spark_jobs.rules.portions import portions
+from spark_jobs.rules.rules import LEFT, Flags, Ints, Rules
+from spark_jobs.rules.sessions import cut_sessions
+
+
+class Outcome(StrEnum):
+    """What became of an event; the first three are compounds."""
+
+    PAIR = "pair"
+    LEFT_ONLY = "left_only"
+    RIGHT_ONLY = "right_only"
+    OPEN = "open"
+    DUPLICATE = "duplicate"
+    LATE = "late"
+    COLLAPSED = "collapsed"
+
+
+COMPOUNDS = (Outcome.PAIR, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)
+_CODE = {outcome: code for code, outcome in enumerate(Outcome)}
+_BYTES_AT_ONCE = 64_000_000
+
+
+def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
+    """`outcome`, the key fields, then per side: ts (epoch ms), partition, offset, payload (JSON text or null), landing batch."""
+    fields: list[tuple[str, pa.DataType]] = [("outcome", pa.string()), *((name, pa.string()) for name in key)]
+    for side in ("left", "right"):
+        fields += [
+            (f"{side}_ts", pa.int64()),
+            (f"{side}_partition", pa.int32()),
+            (f"{side}_offset", pa.int64()),
+            (f"{side}_payload", pa.string()),
+            (f"{side}_batch_id", pa.int64()),
+        ]
+    return pa.schema(fields)
+
+
+class _Rows(NamedTuple):
+    """Rows of the answer: outcome code, and the table rows of the left and right events, -1 where there is none."""
+
+    outcome: Ints
+    left: Ints
+    right: Ints
+
+
+def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
+    """Events of complete keys (`event_schema`, any order) -> outcomes (`outcome_schema`).
+
+    The rows depend only on the set of events and the rules, not on their order or on the other keys present.
+    """
+    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.key))
+
+
+def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
+    """The same in batches of some 64 MB each at most, made one after the other: payloads may be large."""
+    if not events.num_rows:
+        return
+    events = _joined(events)
+    decided = _decide(events, rules)
+    for begin, stop in _pieces(events, decided, rules.key):
+        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.key)
+
+
+def _joined(events: pa.Table) -> pa.Table:
+    """Each column in one piece, as far as that is cheap: large texts stay in the chunks they came in."""
+    if events.nbytes <= 4 * _BYTES_AT_ONCE:
+        return events.combine_chunks()
+    columns = [column if pa.types.is_string(column.type) else column.combine_chunks() for column in events.columns]
+    return pa.table(columns, schema=events.schema)
+
+
+def _decide(events: pa.Table, rules: Rules) -> _Rows:
+    ordered = order_events(events, rules)
+    found = []
+    if rules.drop_duplicates:
+        repeated = find_duplicates(ordered.key, ordered.ts, ordered.side, events.column("payload"), ordered.row)
+        found.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
+        ordered = ordered.where(~repeated)
+    sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
+    late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
+    found += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
+    ripe, session = ordered.where(closed), sessions.number[closed]
+    if rules.matching == "collapse":
+        partners, collapsed = match_collapse(session, ripe.side)
+        found.append(_single(ripe.where(collapsed), Outcome.COLLAPSED))
+    else:
+        partners = match_one_to_one(session, ripe.ts, ripe.side, rules.tolerance_ms)
+        collapsed = np.zeros(len(session), dtype=bool)
+    found.append(_compounds(ripe, partners, collapsed))
+    return _Rows(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+
+def _single(events: OrderedEvents, outcome: Outcome) -> _Rows:
+    is_left = events.side == LEFT
+    code = np.full(len(events.row), _CODE[outcome])
+    return _Rows(code, np.where(is_left, events.row, -1), np.where(is_left, -1, events.row))
+
+
+def _compounds(events: OrderedEvents, partners: Partners, collapsed: Flags) -> _Rows:
+    """Pairs and orphans in the order of the events; a pair stands where its left event stands."""
+    is_left = events.side == LEFT
+    partner = np.full(len(events.row), -1)
+    partner[partners.left] = events.row[partners.right]
+    stands = ~collapsed
+    stands[partners.right] = False
+    left, right = np.where(is_left, events.row, -1)[stands], np.where(is_left, partner, events.row)[stands]
+    kind = np.where(left < 0, _CODE[Outcome.RIGHT_ONLY], _CODE[Outcome.PAIR])
+    kind[right < 0] = _CODE[Outcome.LEFT_ONLY]
+    return _Rows(kind, left, right)
+
+
+def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """From where to where the rows of each batch go: about `_BYTES_AT_ONCE`, or one row that is larger."""
+    if events.nbytes <= _BYTES_AT_ONCE:
+        yield 0, len(rows.outcome)
+        return
+    payload = _text_bytes(events, ("payload",))
+    # What is not text takes less than 100 bytes a row.
+    size = 100 + _text_bytes(events, key)[np.maximum(rows.left, rows.right)]
+    for row in (rows.left, rows.right):
+        size += np.where(row >= 0, payload[row], 0)
+    yield from portions(size, _BYTES_AT_ONCE)
+
+
+def _text_bytes(events: pa.Table, names: tuple[str, ...]) -> Ints:
+    size = np.zeros(events.num_rows, dtype=np.int64)
+    for name in names:
+        size += np.concatenate([pc.binary_length(chunk).fill_null(0).to_numpy() for chunk in events.column(name).chunks])
+    return size
+
+
+def _assemble(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> pa.RecordBatch:
+    names = pa.array([str(outcome) for outcome in Outcome])
+    either = np.maximum(rows.left, rows.right)
+    columns = [names.take(pa.array(rows.outcome)), *(gather_texts(events.column(name), either) for name in key)]
+    for row in (rows.left, rows.right):
+        index = pa.array(row, mask=row < 0)
+        ts, partition, offset, batch_id = (
+            events.column(name).chunk(0).take(index) for name in ("ts", "partition", "offset", "batch_id")
+        )
+        columns += [ts, partition, offset, gather_texts(events.column("payload"), row), batch_id]
+    return pa.RecordBatch.from_arrays(columns, schema=outcome_schema(key))

@@ -1,0 +1,1 @@
+"""Sessions, and what runs in the workers."""

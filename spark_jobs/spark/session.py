@@ -1,0 +1,152 @@
+"""The Spark session of a job. What differs between machines (master, jars, memory) comes from the submit, not from here.
+
+With PAIRING_SPARK_REMOTE=sc://host:port the job does its work on a Spark Connect server that runs already, and spares itself
+the start of a JVM that has to learn everything anew: a small batch takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from include.config.project import REMOTE_VARIABLE
+from include.config.store import hide_cloud_variables
+from spark_jobs.faults.problems import JobProblem
+
+_DEFAULT_PORT = 15002
+
+# Of rows that are handed over to Python, at a time.
+BYTES_TO_PYTHON = 16_000_000
+# Compiling a plan takes longer than running it on a few thousand rows: from this many rows on it pays.
+_MANY_ROWS = 200_000
+_COMPILED: dict[str, str | bool] = {
+    "spark.sql.codegen.wholeStage": True,
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": True,
+}
+_INTERPRETED: dict[str, str | bool] = {
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": False,
+}
+
+
+class NoSparkServer(JobProblem):
+    """Nothing answers at PAIRING_SPARK_REMOTE."""
+
+
+def spark_session(job: str, pipeline: str) -> SparkSession:
+    """A session of a writer; times are UTC whatever the machine's zone is.
+
+    Called by the pipeline's only writer, who gives it back with `end_session`. Raises NoSparkServer.
+    """
+    server = os.environ.get(REMOTE_VARIABLE)
+    return _attach(server, pipeline) if server else _start(job, pipeline)
+
+
+def reading_session(job: str, pipeline: str) -> SparkSession:
+    """A session for somebody who only reads, beside the pipeline's writer; ended by its `stop`. Raises NoSparkServer."""
+    server = os.environ.get(REMOTE_VARIABLE)
+    if not server:
+        return _start(job, pipeline)
+    _check_it_answers(server)
+    return _prepared(_session_on(server, uuid.uuid4()))
+
+
+def end_session(spark: SparkSession) -> None:
+    """Ends the session of a writer that is done; one on a server stays, for the pipeline's next job."""
+    if os.environ.get(REMOTE_VARIABLE):
+        spark.client.close()
+    else:
+        spark.stop()
+
+
+def _start(job: str, pipeline: str) -> SparkSession:
+    hide_cloud_variables(os.environ)
+    return _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+
+
+def _attach(server: str, pipeline: str) -> SparkSession:
+    _check_it_answers(server)
+    # The jobs of a pipeline share one session: its Python workers stay warm, and what a killed job left running is found.
+    spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
+    try:
+        # A job that was killed leaves its work running on the server, without the lock that this job holds now.
+        spark.interruptAll()
+    except PySparkException as error:
+        spark.client.close()
+        if "SESSION_CLOSED" not in str(error):
+            raise
+        # The server has closed it, after a long silence say; its id can never be used again.
+        spark = _session_on(server, uuid.uuid4())
+    return _prepared(spark)
+
+
+def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    # spark-submit names its own master there, and PySpark does not want both.
+    os.environ.pop("MASTER", None)
+    separator = ";" if urlsplit(server).path else "/;"
+    spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").create()
+    # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=2_000)])
+    return spark
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # What is cached is read three times and gone: compressing it costs more than the disk it saves.
+    spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+    # Of large rows; ordinary ones do not come to so much. What is on its way to Python takes several times that, outside the heap.
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BYTES_TO_PYTHON))
+    expect_rows(spark, 0)
+    return spark
+
+
+def _check_it_answers(server: str) -> None:
+    parts = urlsplit(server)
+    try:
+        if parts.scheme != "sc" or not parts.hostname:
+            raise ValueError("it is not of the form sc://host:port")
+        socket.create_connection((parts.hostname, parts.port or _DEFAULT_PORT), timeout=10).close()
+    except (OSError, ValueError) as error:
+        # Spark's client would try for minutes.
+        # What comes behind the address may be a token.
+        raise NoSparkServer(
+            f"no Spark server answers at {REMOTE_VARIABLE}={server.partition(';')[0].rstrip('/')} ({error}): start it, or unset the variable"
+        ) from None
+
+
+@contextmanager
+def temporarily_set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The settings hold while the block runs: on a server that stays up the session is the next job's, too."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def expect_rows(spark: SparkSession, rows: int) -> None:
+    """Has Spark compile its plans if there are many rows to come, interpret them if few. The answers are the same."""
+    for name, value in (_COMPILED if is_many(rows) else _INTERPRETED).items():
+        spark.conf.set(name, value)
+
+
+def is_many(rows: int) -> bool:
+    """Whether so many rows are worth a look that takes 0.1 s in order to spare something with each of them."""
+    return rows >= _MANY_ROWS

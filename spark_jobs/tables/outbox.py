@@ -1,0 +1,91 @@
+"""Corrections of compounds that consumers may have: retractions by the rewind, next revisions by the batches after it.
+
+compound_events is the outbox, so it is never put back: what stands in it has been sent, or will be. Its rows up to a batch, of
+each pair_id the one with the largest revision, are what a consumer has after that batch.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.corrections.rewind_target import CORRECTED_FROM, CORRECTED_TO
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse
+
+UPSERT, RETRACT = "upsert", "retract"
+
+
+def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> DataFrame:
+    """One row for each pair_id that the batches after `to_batch` wrote, up to `last_paired` (inclusive), and that a consumer must
+    be corrected about. `now`: its last row; `then`: its last row up to `to_batch`, null if there is none or it was retracted.
+    """
+    rows = warehouse.read(COMPOUNDS, where=lambda column: column("batch_id") <= last_paired)
+    touched = rows.where(F.col("batch_id") > to_batch).select("pair_id").distinct()
+    whole = F.struct(*rows.columns)
+    before = F.when(F.col("batch_id") <= to_batch, F.col("revision"))
+    both = (
+        rows.join(touched, "pair_id", "left_semi")
+        .groupBy("pair_id")
+        .agg(F.max_by(whole, "revision").alias("now"), F.max_by(whole, before).alias("earlier"))
+    )
+    # max_by gives any row where all revisions are null.
+    was = (F.col("earlier.batch_id") <= to_batch) & (F.col("earlier.op") == UPSERT)
+    sides = both.select("pair_id", "now", F.when(was, F.col("earlier")).alias("then"))
+    return sides.where((F.col("now.op") == UPSERT) | F.col("then").isNotNull())
+
+
+def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
+    """The rows of compound_events that take back what changed, each with the next revision: as in `then`, or retracted.
+
+    `changed`: has `now`, the last row of a pair_id (null: it never had one), and `then`, as it should be (null: not at all).
+    """
+    gone = F.col("then").isNull()
+    row = F.when(gone, F.col("now")).otherwise(F.col("then"))
+    given: dict[str, Column] = {
+        "revision": F.coalesce(F.col("now.revision") + 1, F.lit(0)),
+        "op": F.when(gone, F.lit(RETRACT)).otherwise(F.lit(UPSERT)),
+        "batch_id": F.lit(batch_id).cast("bigint"),
+    }
+    columns = changed.schema["now"].dataType.fieldNames()  # type: ignore[attr-defined]  # it is a struct
+    picked = changed.select(row.alias("row"), "now", "then")
+    return picked.select(*(given.get(name, F.col("row").getField(name)).alias(name) for name in columns))
+
+
+def carried(counts: dict[str, int]) -> dict[str, int]:
+    """What the next step of a batch takes over from its plan."""
+    return {name: counts[name] for name in (CORRECTED_FROM, CORRECTED_TO) if name in counts}
+
+
+def corrected(planned: LedgerRow) -> dict[str, int]:
+    """The counts of a batch that landed and paired nothing, and only corrected: all zero, but for what its plan knows."""
+    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
+    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
+    backlog = sum(known.end_offset - known.until_offset for known in planned.offsets)
+    open_before = planned.counts["open_before"]
+    return counts | {"backlog": backlog, "open_before": open_before, "open_after": open_before, **carried(planned.counts)}
+
+
+def still_to_come(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> dict[str, int]:
+    """What the plan of the batch after `last` (a `paired` row) carries: where to look for revisions; nothing if no compound of
+    a void batch can come back any more, because all its events have been read again and are not open.
+    """
+    if last is None or CORRECTED_TO not in last.counts:
+        return {}
+    rewind = ledger.rows(last.counts[CORRECTED_TO], last.counts[CORRECTED_TO])[0]
+    ends = {(at.topic, at.partition): at.end_offset for at in rewind.offsets}
+    reached = {(at.topic, at.partition): at.until_offset for at in last.offsets}
+    if all(reached.get(place, 0) >= end for place, end in ends.items()):
+        waiting = warehouse.read(OPEN, ["topic", "partition", "offset"], version=last.versions[OPEN])
+        if not waiting.where(_before(ends)).limit(1).count():
+            return {}
+    return carried(last.counts)
+
+
+def _before(ends: dict[tuple[str, int], int]) -> Column:
+    """Whether an event stands before the end of its partition's range, exclusive."""
+    found = F.lit(False)
+    for (topic, partition), end in ends.items():
+        found = found | ((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end))
+    return found

@@ -1,0 +1,24 @@
+"""What reads the ledger, on rows that no table holds."""
+
+from __future__ import annotations
+
+from spark_jobs.tables.ledger import REMOVALS, STEPS, rewinds_among
+
+
+class FakeLedger:
+    """A ledger in a list."""
+
+    def __init__(self, *batches):
+        self.all = [row for rows in batches for row in rows]
+
+    def rows(self, first, last=None):
+        return [row for row in self.all if row.batch_id >= first and (last is None or row.batch_id <= last)]
+
+    def last_ids(self):
+        return dict.fromkeys(STEPS, 0) | {row.step: row.batch_id for row in self.all}
+
+    def rewinds(self):
+        return rewinds_among(self.all)
+
+    def removals(self):
+        return {row.step: row for row in sorted(self.all, key=lambda row: row.batch_id) if row.step in REMOVALS}

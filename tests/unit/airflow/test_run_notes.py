@@ -1,0 +1,87 @@
+"""What stands beside a run, and what leads from its tasks to other pages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from include.airflow.operator import UI_VARIABLE, SparkPage
+from include.airflow.run_notes import in_words
+
+LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
+PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (
+            {"land_events": LANDED, "pair_events": PAIRED, "publish_compounds": {"batch_id": 7, "sent": 1_322}},
+            "batch 7: 1,024 records landed; 310 pair, 12 left_only, 2 duplicate, 1 late, 20 events wait; 1,322 published",
+        ),
+        (
+            {"land_events": {"batch_id": 8, "landed": 0}, "pair_events": {"pair": 0, "open_after": 20}, "publish_compounds": {}},
+            "batch 8: no new records; nothing closed, 20 events wait; nothing to publish",
+        ),
+        # Its publication failed, so it says nothing.
+        ({"land_events": LANDED | {"backlog": 9_000}}, "batch 7: 1,024 records landed, 9,000 more are waiting"),
+        (
+            {"land_events": {"batch_id": 7, "landed": 0, "backlog": 0, "held": 1_700, "held_since": 1_700_000_000_000}},
+            "batch 7: no new records, 1,700 offsets are held by a transaction that is open since 2023-11-14 22:13 UTC",
+        ),
+        (
+            {"land_events": LANDED | {"batch_id": 1, "lost": 5, "began_calls-0": 700, "began_calls-1": 1_002}},
+            "batch 1: 1,024 records landed, 5 given up as lost, calls-0 began at 700, calls-1 began at 1,002",
+        ),
+        (
+            {"land_events": {"batch_id": 1, "landed": 0} | {f"began_t-{number}": 5 for number in range(6)}},
+            "batch 1: no new records, t-0 began at 5, t-1 began at 5, t-2 began at 5, t-3 began at 5 and 2 more",
+        ),
+        # A replay that came between has finished the batch, and is published with it.
+        (
+            {"publish_compounds": {"batch_id": 8, "sent": 9}, "pair_events": {}, "land_events": LANDED},
+            "batch 7: 1,024 records landed; paired before; 9 published",
+        ),
+        (
+            {"replay_interval": {"batch_id": 9, "new": 1, "changed": 0, "retracted": 2, "unchanged": 40}, "publish_compounds": {"sent": 3}},
+            "batch 9: 1 new, 2 retracted, 40 unchanged; 3 published",
+        ),
+        ({"replay_interval": {"new": 0, "unchanged": 4}, "publish_compounds": {}}, "nothing to correct, 4 unchanged; nothing to publish"),
+        (
+            {"land_events": LANDED, "report_quality": {"batch_id": 7, "says": "analyticsTopic has been silent since 14:05"}},
+            "batch 7: 1,024 records landed; analyticsTopic has been silent since 14:05",
+        ),
+        (
+            {"maintain_tables": {"removed_raw": 1_200, "removed_rejected": 0, "removed_ledger": 40, "late_given_up": 2, "files_put_together": 9}},
+            "files put together: 9; raw rows removed: 1,200; ledger rows removed: 40; late events given up, never replayed: 2",
+        ),
+        ({"maintain_tables": {"removed_raw": 0, "files_put_together": 0}}, "nothing to do"),
+        ({"replay_late": {"started": ["a", "b"], "waiting": 1}}, "replays started: 2; waiting for open events: 1"),
+        ({"replay_late": {"started": [], "waiting": 0}, "report_quality": {"batch_id": 7}}, ""),
+    ],
+    ids=[
+        *("a batch", "nothing new", "a backlog", "held", "begun", "many begun", "finished by another", "a replay", "nothing differs"),
+        *("a silent side", "maintenance", "nothing maintained", "late events", "none late"),
+    ],
+)  # fmt: skip
+def test_what_a_run_has_done(counts, words):
+    assert in_words(counts) == words
+
+
+@pytest.mark.parametrize(
+    ("page", "application", "link"),
+    [
+        (None, "app-1", ""),
+        ("http://spark:4040", None, "http://spark:4040"),
+        ("http://history:18080/history/{app}/", "app-1", "http://history:18080/history/app-1/"),
+        # Whose job never got so far.
+        ("http://history:18080/history/{app}/", None, ""),
+    ],
+    ids=["there is none", "of a server that stays up", "of a history server", "no application"],
+)
+def test_the_button_to_spark(page, application, link, monkeypatch):
+    monkeypatch.delenv(UI_VARIABLE, raising=False)
+    if page is not None:
+        monkeypatch.setenv(UI_VARIABLE, page)
+    assert SparkPage().get_link(SimpleNamespace(spark_application=application), ti_key=None) == link

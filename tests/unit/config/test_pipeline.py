@@ -1,0 +1,277 @@
+"""Broken pipeline files: one line that names file, key and consequence."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from include.config.pipeline import Maintenance, Pipeline, PipelineError, parse_duration
+from include.config.pipeline_file import load_pipeline
+from tests.helpers.timeline import CALLS, ROOT
+
+SHIPPED = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())
+GONE = object()
+
+BROKEN = {
+    "unknown key": ({"tolerence": "1m"}, "tolerence: unknown key"),
+    "negative duration": ({"gap": "-1m"}, "gap: '-1m' is not a duration"),
+    "no unit": ({"gap": 60}, "gap: 60 is not a duration"),
+    "too long": ({"grace": "400d"}, "grace: '400d' is longer than a year"),
+    "grace missing": ({"grace": GONE}, "grace: missing; without it nothing says how long to wait for late events"),
+    "tolerance missing": ({"tolerance": GONE}, "tolerance: missing"),
+    "gap missing": ({"gap": GONE}, "gap: missing"),
+    "gap zero": ({"gap": "0s"}, "gap: must be at least 1 ms"),
+    "same topic twice": (
+        {"right": {"topic": "analyticsTopic", "payload": "metrics"}},
+        "right.topic: analyticsTopic is already the left topic",
+    ),
+    "output is an input": ({"output": {"topic": "metricsTopic"}}, "output.topic: metricsTopic is already the right topic"),
+    "same payload twice": ({"right": {"topic": "x", "payload": "analytics"}}, "analytics: used twice"),
+    "payload is a key": ({"right": {"topic": "x", "payload": "user1"}}, "user1: used twice"),
+    "timestamp is a key": ({"timestamp": "user1"}, "timestamp: user1 is a key"),
+    "reserved column": ({"key": ["offset"]}, "key: 'offset' is a column the tables need"),
+    "no key": ({"key": []}, "key: missing"),
+    "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),
+    "quote in a name": ({"key": ["a`b"]}, "key: 'a`b' cannot name a column"),
+    "topic with a slash": ({"output": {"topic": "../x"}}, "output.topic: '../x' is no Kafka topic name"),
+    "topic of Kafka's own": (
+        {"output": {"topic": "__consumer_offsets"}},
+        "output.topic: '__consumer_offsets' is a topic that Kafka",
+    ),
+    "group of the publisher": (
+        {"consumer_group": "p.publisher"},
+        "consumer_group: 'p.publisher' cannot show what was landed",
+    ),
+    "group of another publisher": (
+        {"consumer_group": "calls.publisher"},
+        "consumer_group: 'calls.publisher' cannot show what was landed",
+    ),
+    "an ambiguous key": ({"output": {"topic": "o", "key": "joined"}}, "output.key: 'joined' is none of escaped, json"),
+    "unknown in the output": ({"output": {"topic": "o", "keys": "json"}}, "output.keys: unknown key"),
+    "group with a space": ({"consumer_group": "a b"}, "consumer_group: 'a b' cannot show what was landed"),
+    "left missing": ({"left": GONE}, "left: missing"),
+    "unknown in a side": ({"left": {"topic": "x", "payload": "y", "offset": 1}}, "left.offset: unknown key"),
+    "matching": ({"matching": "best"}, "matching: 'best' is none of one_to_one, collapse"),
+    "flag": ({"drop_duplicates": "yes"}, "drop_duplicates: 'yes' is neither true nor false"),
+    "records": ({"max_records_per_batch": 0}, "max_records_per_batch: 0 is not a whole number"),
+    "schedule": ({"schedule": "often"}, "schedule: 'often' is no cron expression"),
+    "data nobody sees": ({"schedule": "on_data"}, "schedule: on_data needs consumer_group"),
+    "minute 99": ({"schedule": "99 * * * *"}, "schedule: '99 * * * *' is no cron expression"),
+    "a day that never comes": ({"schedule": "0 0 31 2 *"}, "schedule: '0 0 31 2 *' is no cron expression"),
+    "seconds": ({"schedule": "* * * * * 30"}, "schedule: '* * * * * 30' is no cron expression"),
+    "schedule by name": ({"schedule": "@daily"}, "schedule: '@daily' is no cron expression"),
+    "session shorter than gap": ({"max_session": "1s"}, "max_session: must not be shorter than gap"),
+    "ratio": ({"quality": {"max_orphan_ratio": 2}}, "quality.max_orphan_ratio: 2 is not a number from 0 to 1"),
+    "raw rows younger than what can be gone back to": (
+        {"maintenance": {"raw_retention": "2d", "time_travel": "3d"}},
+        "maintenance.raw_retention: must not be shorter than time_travel",
+    ),
+    "rejected events before their records": (
+        {"maintenance": {"raw_retention": "9d", "rejected_retention": "8d"}},
+        "maintenance.rejected_retention: must not be shorter than raw_retention; records that were rejected would look lost",
+    ),
+    "compounds before their records": (
+        {"maintenance": {"raw_retention": "9d", "compound_retention": "8d"}},
+        "maintenance.compound_retention: must not be shorter than raw_retention; a replay would publish again",
+    ),
+    "compounds, and records never": (
+        {"maintenance": {"compound_retention": "8d"}},
+        "maintenance.compound_retention: must not be shorter than raw_retention (null: for ever; set raw_retention, too)",
+    ),
+    "the ledger before rejected events": (
+        {"maintenance": dict.fromkeys(("raw_retention", "compound_retention", "ledger_retention"), "9d")},
+        "maintenance.ledger_retention: must not be shorter than rejected_retention (null: for ever",
+    ),
+    "the ledger before compounds": (
+        {
+            "maintenance": dict.fromkeys(("raw_retention", "rejected_retention", "ledger_retention"), "9d")
+            | {"compound_retention": "10d"}
+        },
+        "maintenance.ledger_retention: must not be shorter than compound_retention; compounds would be left",
+    ),
+    "an archive somewhere": (
+        {"maintenance": {"raw_retention": "9d", "archive": "old/rows"}},
+        "maintenance.archive: 'old/rows' is no absolute path of a folder",
+    ),
+    "an archive on a store": (
+        {"maintenance": {"raw_retention": "9d", "archive": "s3://old/rows"}},
+        "maintenance.archive: 's3://old/rows' is no absolute path",
+    ),
+    "an archive of nothing": ({"maintenance": {"archive": "/old"}}, "maintenance.archive: nothing would come into it"),
+    "time travel": ({"maintenance": {"time_travel": "23h"}}, "maintenance.time_travel: must be at least 1d"),
+    "no age": ({"maintenance": {"raw_retention": "a month"}}, "maintenance.raw_retention: 'a month' is not a duration"),
+    "maintenance often": ({"maintenance": {"schedule": "often"}}, "maintenance.schedule: 'often' is no cron expression"),
+    "maintenance of nothing": ({"maintenance": None}, "maintenance: must be a mapping"),
+    "unknown in maintenance": ({"maintenance": {"vacuum": "1d"}}, "maintenance.vacuum: unknown key"),
+    "ratio of a flag": (
+        {"quality": {"max_orphan_ratio": True}},
+        "quality.max_orphan_ratio: True is not a number from 0 to 1",
+    ),
+    "mads": ({"quality": {"orphan_ratio_mads": 0.5}}, "quality.orphan_ratio_mads: 0.5 is not a number from 1 to 1000"),
+    "not a number of mads": ({"quality": {"orphan_ratio_mads": float("nan")}}, "quality.orphan_ratio_mads: nan is not"),
+    "short history": (
+        {"quality": {"history_batches": 7}},
+        "quality.history_batches: 7 is not a whole number from 8 to 5000",
+    ),
+    "history of a flag": ({"quality": {"history_batches": True}}, "quality.history_batches: True is not a whole number"),
+    "drift": ({"quality": {"max_skew_drift": 30}}, "quality.max_skew_drift: 30 is not a duration"),
+    "few pages": ({"quality": {"keep_pages": 99}}, "quality.keep_pages: 99 is not a whole number from 100"),
+    "gate": ({"quality": {"gate": "never"}}, "quality.gate: 'never' is none of after_publish, before_publish"),
+    "no silence": ({"quality": {"silence": "59s"}}, "quality.silence: must be at least 1m (null: never warn)"),
+    "silence of a number": ({"quality": {"silence": 30}}, "quality.silence: 30 is not a duration"),
+    "small share": ({"quality": {"silent_share": 0.49}}, "quality.silent_share: 0.49 is not a number from 0.5 to 1"),
+    "large share": ({"quality": {"silent_share": 1.01}}, "quality.silent_share: 1.01 is not a number from 0.5 to 1"),
+    "share of a flag": ({"quality": {"silent_share": True}}, "quality.silent_share: True is not a number"),
+    "unknown threshold": ({"quality": {"orphans": 2}}, "quality.orphans: unknown key"),
+}
+
+
+def load(tmp_path, changes, name="p.yaml"):
+    settings = {key: value for key, value in (SHIPPED | changes).items() if value is not GONE}
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(settings))
+    return load_pipeline(path)
+
+
+@pytest.mark.parametrize(("changes", "says"), BROKEN.values(), ids=BROKEN)
+def test_broken(changes, says, tmp_path):
+    with pytest.raises(PipelineError) as refused:
+        load(tmp_path, changes)
+    assert str(refused.value).startswith(f"{tmp_path / 'p.yaml'}: {says}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "5", "\tx: 1"])
+def test_no_settings(text, tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match=r"p\.yaml: (holds no settings|cannot be read as YAML)"):
+        load_pipeline(path)
+
+
+@pytest.mark.parametrize("schedule", ["*/5 * * * *", "0 6-20/2 * * MON-FRI", "0 0 1,15 * *", None])
+def test_schedules(schedule, tmp_path):
+    assert load(tmp_path, {"schedule": schedule}).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("grace: 1h\ngrace: 2h\n", "grace"), ("left: {topic: x, payload: y, topic: z}\n", "topic")]
+)
+def test_a_key_that_is_there_twice(text, key, tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match=rf"p\.yaml: cannot be read as YAML: {key} is there twice .*line \d+"):
+        load_pipeline(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(PipelineError, match="no such file"):
+        load_pipeline(tmp_path / "p.yaml")
+
+
+def test_name_of_the_file_is_the_pipeline(tmp_path):
+    assert load(tmp_path, {}, "orders_eu.yaml").name == "orders_eu"
+    with pytest.raises(PipelineError, match="file name"):
+        load(tmp_path, {}, "Orders EU.yaml")
+    with pytest.raises(PipelineError, match="file name: orders_replay would be the name of another pipeline's replay DAG"):
+        load(tmp_path, {}, "orders_replay.yaml")
+
+
+HOSTILE = [
+    "", ".", "..", "../x", "/x", "a/b", "a b", " a", "a\n", "a\0", "'a'", '"a"', "`a`", "a;b", "$(touch x)", "${x}", "%2e", "a%b", "ä", "😀", "a#2", "a,b",
+    "*", "{{ x }}", "a" * 250, 5, None, True, ["a"], {"a": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+@pytest.mark.parametrize(
+    "where", ["left.topic", "right.topic", "output.topic", "left.payload", "right.payload", "key", "timestamp"]
+)
+def test_names_with_anything_but_letters_are_refused(where, name, tmp_path):
+    outer, _, inner = where.partition(".")
+    changes = {inner: name} if inner else name
+    with pytest.raises(PipelineError) as refused:
+        load(tmp_path, {outer: SHIPPED[outer] | changes if inner else [name] if where == "key" else name})
+    line = str(refused.value)
+    assert line.startswith(f"{tmp_path / 'p.yaml'}: {where}: ") and line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..yaml",
+        " .yaml",
+        "a b.yaml",
+        "a'.yaml",
+        "$(touch x).yaml",
+        "A.yaml",
+        "é.yaml",
+        "a.b.yaml",
+        "1.yaml",
+        "a" * 65 + ".yaml",
+    ],
+)
+def test_a_file_whose_name_is_none_for_a_pipeline_is_refused(name, tmp_path):
+    with pytest.raises(PipelineError, match="file name: a pipeline is named after its file"):
+        load(tmp_path, {}, name)
+
+
+def test_the_settings_of_maintenance(tmp_path):
+    assert load(tmp_path, {}).maintenance == Maintenance("30 3 * * *", None, 259_200_000)
+    given = {"schedule": None, "raw_retention": "30d", "time_travel": "2d"}
+    assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(None, 2_592_000_000, 172_800_000)
+    given |= {"rejected_retention": "30d", "compound_retention": "31d", "ledger_retention": "31d", "archive": "/old rows"}
+    days = 86_400_000
+    assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(
+        None, 30 * days, 2 * days, 30 * days, 31 * days, 31 * days, "/old rows"
+    )
+
+
+def test_a_plan_from_before_there_was_maintenance_has_the_defaults():
+    old = {name: value for name, value in json.loads(CALLS.to_json()).items() if name != "maintenance"}
+    assert Pipeline.from_json(json.dumps(old)) == CALLS
+
+
+@pytest.mark.parametrize("suffix", ["replay", "maintenance"])
+def test_a_file_named_like_another_dag_of_a_pipeline_is_refused(suffix, tmp_path):
+    with pytest.raises(PipelineError, match=f"calls_{suffix} would be the name of another pipeline's {suffix} DAG"):
+        load(tmp_path, {}, f"calls_{suffix}.yaml")
+
+
+def test_yaml_is_read_and_never_executed(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"left: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n")
+    with pytest.raises(PipelineError, match="cannot be read as YAML"):
+        load_pipeline(path)
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_plan_keeps_all_settings():
+    assert Pipeline.from_json(CALLS.to_json()) == CALLS
+    assert Pipeline.from_json(CALLS.to_json()).config_hash == CALLS.config_hash
+
+
+def test_a_key_spelled_otherwise_is_another_identity(tmp_path):
+    shipped, topic = load(tmp_path, {}), SHIPPED["output"]["topic"]
+    assert load(tmp_path, {"output": {"topic": topic, "key": "escaped"}}).identity == shipped.identity
+    assert load(tmp_path, {"output": {"topic": topic, "key": "json"}}).identity != shipped.identity
+
+
+def test_every_setting_changes_the_hash(tmp_path):
+    other = load(tmp_path, {"tolerance": "61s"}, "calls.yaml")
+    assert {name for name, value in asdict(other).items() if value != asdict(CALLS)[name]} == {"tolerance_ms"}
+    assert other.config_hash != CALLS.config_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("0s", 0), ("250ms", 250), ("90s", 90_000), ("2h", 7_200_000), ("365d", 31_536_000_000)]
+)
+def test_duration(text, ms):
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "1", "m", "1.5m", "1m ", "1 m", "1min", "٣m", None, 5, "+1m", "1e3s"])
+def test_no_duration(text):
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)

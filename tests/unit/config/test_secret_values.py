@@ -1,0 +1,87 @@
+"""Secrets are taken out of what is said, however they are spelled there, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.config.secret_values import secret_settings, without_secrets
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.job.run import told_in_one_line
+from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.quality.pages import write_unjudged
+from spark_jobs.spark.session import NoSparkServer, reading_session
+from tests.helpers.pages import pages_in
+
+PASSWORD = 'p"a\\ss wörd'
+KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\n-----END PRIVATE KEY-----\n"
+SETTINGS = {
+    "bootstrap.servers": "b:1",
+    "sasl.username": "somebody",
+    "sasl.password": PASSWORD,
+    "ssl.key.pem": KEY,
+    "ssl.key.password": "abc",
+}
+
+
+@pytest.fixture(autouse=True)
+def logged_in(monkeypatch):
+    monkeypatch.setenv(VARIABLE, json.dumps(SETTINGS))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+    monkeypatch.setenv("PAIRING_SPARK_REMOTE", "sc://127.0.0.1:1/;token=to-ken")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"refused {PASSWORD}!", "refused …!"),
+        (json.dumps({"sasl.password": PASSWORD}), '{"sasl.password": "…"}'),
+        (repr({"sasl.password": PASSWORD}), "{'sasl.password': '…'}"),
+        ("begin MIIEvQIBADANBgkqhkiG9w0B end", "begin … end"),
+        (" ".join(KEY.split()), "…"),
+        ("abc abcd abc", "… abcd …"),
+        ("wJalrXUtnFEMI and to-ken", "… and …"),
+        ("somebody at b:1", "somebody at b:1"),
+    ],
+)
+def test_hidden(text, left):
+    assert without_secrets(text) == left
+
+
+def test_nothing_to_hide_in_what_is_no_setting(monkeypatch):
+    assert secret_settings({"sasl.password": "", "ssl.key.password": None, "ssl.key.location": "/k.pem"}) == set()
+    for text in ("{", "[]", '"x"'):
+        monkeypatch.setenv(VARIABLE, text)
+        assert without_secrets("x {}") == "x {}"
+
+
+@pytest.mark.parametrize("kind", [JobProblem, ValueError])
+def test_whatever_a_job_ends_with(kind, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PAIRING_OUTCOME", str(tmp_path / "outcome"))
+    with pytest.raises(SystemExit), told_in_one_line():
+        raise kind(f"with {PASSWORD} in it")
+    told = capsys.readouterr().err + (tmp_path / "outcome").read_text()
+    assert "with … in it" in told and "wörd" not in told
+    write_unjudged(pages_in(tmp_path), "calls", 1, kind(f"with {PASSWORD} in it"))
+    pages = "".join(path.read_text() for path in tmp_path.glob("*.html"))
+    assert "with … in it" in pages and "wörd" not in pages
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_token():
+    with pytest.raises(
+        NoSparkServer, match=r"no Spark server answers at PAIRING_SPARK_REMOTE=sc://127\.0\.0\.1:1 "
+    ) as problem:
+        reading_session("test", "calls")
+    assert "to-ken" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    "setting", ["debug", "security.protocol", "sasl.mechanism", "compression.type", "linger.ms", "acks"]
+)
+def test_a_password_in_the_wrong_place_is_not_repeated(setting, monkeypatch):
+    given = {"bootstrap.servers": "b:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", setting: "my-secret"}
+    monkeypatch.setenv(VARIABLE, json.dumps(given))
+    with pytest.raises(NeedsOperator) as refused:
+        kafka_settings()
+    assert "is refused" in str(refused.value) and "my-secret" not in str(refused.value)

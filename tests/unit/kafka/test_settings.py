@@ -1,0 +1,44 @@
+"""Client settings."""
+
+import pytest
+
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.settings import (
+    VARIABLE,
+    consumer_settings,
+    delivery_patience,
+    kafka_settings,
+    producer_settings,
+)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
+def test_unusable(text, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if text is not None:
+        monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(NeedsOperator, match=r"bootstrap\.servers|not JSON"):
+        kafka_settings()
+
+
+def test_the_promise_cannot_be_set_away():
+    producer = producer_settings(
+        {"bootstrap.servers": "b:1", "acks": "1", "enable.idempotence": False, "partitioner": "random"}, "id"
+    )
+    assert (producer["acks"], producer["enable.idempotence"], producer["partitioner"]) == ("all", True, "murmur2_random")
+    consumer = consumer_settings(
+        {"bootstrap.servers": "b:1", "enable.auto.commit": True, "isolation.level": "read_uncommitted"}, "g"
+    )
+    assert (consumer["enable.auto.commit"], consumer["isolation.level"]) == (False, "read_committed")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [({}, 20), ({"delivery.timeout.ms": "60000"}, 61), ({"message.timeout.ms": 5000}, 6)]
+)
+def test_delivery_is_waited_for_as_long_as_the_client_tries(given, seconds):
+    assert delivery_patience(given) == seconds
+
+
+def test_other_settings_stay():
+    assert producer_settings({"bootstrap.servers": "b:1", "linger.ms": 5, "group.id": "g"}, "id")["linger.ms"] == 5
+    assert "group.id" not in producer_settings({"bootstrap.servers": "b:1", "group.id": "g"}, "id")

@@ -1,0 +1,73 @@
+"""The demo's order of things: nothing is read while a run may change it, and what differs is said."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.local import demo
+
+
+class ScriptedAirflow:
+    """Takes the place of the client: `active` are runs under way, `scheduled` appears when the schedule is started."""
+
+    def __init__(self, active: tuple[str, ...] = (), scheduled: str | None = None, state: str = "success") -> None:
+        self.active = list(active)
+        self.scheduled = scheduled
+        self.state = state
+        self.paused = False
+        self.past = ["old"]
+        self.waited: list[str] = []
+
+    def pause(self, dag_id: str, is_paused: bool) -> None:
+        self.paused = is_paused
+        if not is_paused and self.scheduled:
+            self.past.append(self.scheduled)
+
+    def active_runs(self, dag_id: str) -> list[str]:
+        return list(self.active)
+
+    def runs(self, dag_id: str) -> list[dict[str, str]]:
+        return [{"dag_run_id": run} for run in self.past]
+
+    def trigger(self, dag_id: str) -> str:
+        return "by hand"
+
+    def wait_for_run(self, dag_id: str, run: str, timeout_s: float, on_change: Any = None) -> str:
+        assert not self.paused, "a run of a paused DAG never ends"
+        self.waited.append(run)
+        self.active = [other for other in self.active if other != run]
+        return self.state
+
+
+def test_a_run_under_way_ends_before_the_schedule_is_held() -> None:
+    airflow = ScriptedAirflow(active=("running",))
+    demo.pause_when_idle(airflow, "calls")  # type: ignore[arg-type]
+    assert (airflow.waited, airflow.paused) == (["running"], True)
+
+
+@pytest.mark.parametrize(("scheduled", "taken"), [("scheduled now", "scheduled now"), (None, "by hand")])
+def test_the_run_taken_began_after_the_traffic(scheduled: str | None, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "SCHEDULED_WITHIN_S", 0.5)
+    airflow = ScriptedAirflow(scheduled=scheduled)
+    demo.run_dag(airflow, "calls")  # type: ignore[arg-type]
+    assert airflow.waited == [taken]
+
+
+def test_a_verdict_with_differences_fails_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = demo.Verdict(1, {"pair": 2}, {"late": 1}, 0, [])
+    airflow: Any = SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
+    pipeline = demo.load_pipeline(demo.PIPELINE)
+    demo.summarise(verdict, airflow, pipeline)
+    printed = capsys.readouterr().out
+    assert "2 pair" in printed
+    assert "1 late" in printed
+    assert "password sesame" in printed
+    assert "http://127.0.0.1:8080/quality/calls/" in printed
+    assert "make stop" in printed
+    verdict.differences.append("outputTopic lacks 1 × pair")
+    with pytest.raises(demo.DemoFailed, match="NOT EQUAL TO THE TRUTH"):
+        demo.summarise(verdict, airflow, pipeline)
+    assert "outputTopic lacks 1 × pair" in capsys.readouterr().out

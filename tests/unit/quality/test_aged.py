@@ -1,0 +1,76 @@
+"""Where reconcile draws the line when rows went for their age, and what it says of those behind it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from spark_jobs.quality.aged import find_aged
+from spark_jobs.quality.findings import Finding, Offenders
+from spark_jobs.reconcile import _without_collapsed
+from spark_jobs.tables.ledger import LIVE, PAIRED, PUBLISHED, LedgerRow
+from tests.helpers.ledger_in_a_list import FakeLedger
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+TOPIC = (1, 2)
+
+
+def row(batch_id, step, **counts):
+    return LedgerRow(batch_id, LIVE, step, (), 0, None, "{}", "", AT, counts)
+
+
+def ledger(*removals):
+    batches = [
+        [row(number, PAIRED, open_after=number), row(number, PUBLISHED, topic_id_high=1, topic_id_low=2, end_0=number * 10)]
+        for number in range(1, 6)
+    ]
+    return FakeLedger(*batches, list(removals))
+
+
+RAW = row(4, "removed_raw", removed_ever=40)
+REJECTED, COMPOUNDS = row(3, "removed_rejected", removed_ever=3), row(2, "removed_compounds", removed_ever=20)
+SUMMARY = row(2, "removed_ledger", removed_ever=10, landed=11)
+
+
+def test_nothing_went():
+    aged = find_aged(ledger(), TOPIC)
+    assert (aged.raw, aged.compounds, aged.unchecked, aged.begins, aged.waiting, aged.ends) == (0, 0, 0, 1, 0, {})
+    assert aged.told() is None and aged.landed_before == 0
+
+
+def test_raw_rows_alone_leave_every_outcome_to_be_compared():
+    aged = find_aged(ledger(RAW), TOPIC)
+    assert (aged.raw, aged.unchecked, aged.told()) == (4, 0, None)
+
+
+def test_the_line_is_the_last_batch_whose_outcomes_went():
+    aged = find_aged(ledger(RAW, COMPOUNDS, REJECTED, SUMMARY), TOPIC)
+    # 3 events waited when batch 3 ended; messages of compounds that went end where those of batch 2 do.
+    assert (aged.raw, aged.compounds, aged.unchecked, aged.begins, aged.waiting) == (4, 2, 3, 2, 3)
+    assert aged.ends == {0: 20} and aged.landed_before == 11
+    assert aged.told() == (
+        "batches 1 to 3 were removed for their age, with 40 raw rows (those up to batch 4), 3 rejected events and 20 compounds: not checked"
+    )
+
+
+def test_messages_on_another_topic_are_of_later_batches():
+    assert find_aged(ledger(RAW, COMPOUNDS), (1, 3)).ends == {}
+
+
+def counts(removed=0, seen=0, waited=0, waited_seen=0, collapsed=0):
+    return {
+        "records removed from the raw tables for their age": removed,
+        "… that have an outcome or are on the input topics": seen,
+        "events that waited when outcomes before went for their age": waited,
+        "… that have an outcome": waited_seen,
+        "collapsed": collapsed,
+    }
+
+
+def test_what_is_missing_must_be_what_collapsed():
+    collapsed = [Offenders(Finding.NO_OUTCOME, 2, ["a"])]
+    assert _without_collapsed(collapsed, counts(collapsed=2)) == []
+    assert _without_collapsed(collapsed, counts(removed=9, seen=8, waited=3, waited_seen=1, collapsed=5)) == []
+    assert _without_collapsed([], counts(waited=3, waited_seen=3)) == []
+    # An event that waited at the line and has no outcome behind it, though nothing collapsed.
+    (found,) = _without_collapsed([], counts(waited=3, waited_seen=2))
+    assert (found.finding, found.number) == (Finding.REMOVED_WITHOUT_OUTCOME, 1)

@@ -1,0 +1,147 @@
+"""The answers of the real Kafka Streams where they are right, and the right ones where they are not."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.rehearse_pairing import BatchFile, main
+from tests.helpers.timeline import CALLS, ROOT
+
+GOLDEN = sorted((ROOT / "tests" / "golden").glob("*/*.json"))
+SETTINGS = ("tolerance_ms", "gap_ms", "grace_ms", "max_future_ms", "max_session_ms")
+
+
+def write_batches(folder: Path, scenario: dict, cut: str) -> list[BatchFile]:
+    records = {f"{r['topic']}-{r['partition']}-{r['offset']}": json.dumps(r) for r in scenario["records"]}
+    batches = []
+    for number, batch in enumerate(scenario["cuts"][cut]["batches"]):
+        path = folder / f"{cut}-{number}.jsonl"
+        path.write_text("\n".join(records[source] for source in batch["offsets"]))
+        batches.append(BatchFile(path, batch["clock"]))
+    return batches
+
+
+def rows(lines) -> Counter:
+    decoded = (json.loads(line) for line in lines)
+    return Counter(json.dumps(row, sort_keys=True) for row in decoded if row["table"] != "batch_ledger")
+
+
+def expected_rows(scenario: dict, cut: str, mode: str) -> Counter:
+    return Counter(json.dumps(row, sort_keys=True) for row in scenario["cuts"][cut]["expected"][mode])
+
+
+def test_all_scenarios_are_here():
+    assert len(GOLDEN) == 39
+
+
+@pytest.mark.parametrize("mode", ["one_to_one", "collapse"])
+@pytest.mark.parametrize("cut", ["one_batch", "batch_per_event"])
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.stem for path in GOLDEN])
+def test_golden(path, cut, mode, tmp_path):
+    scenario = json.loads(path.read_text())
+    pipeline = replace(CALLS, matching=mode, **{name: scenario[name] for name in SETTINGS})
+    assert rows(main(pipeline, write_batches(tmp_path, scenario, cut))) == expected_rows(scenario, cut, mode)
+
+
+@pytest.mark.parametrize("path", [p for p in GOLDEN if p.parent.name == "agree"], ids=lambda path: path.stem)
+def test_agree_means_the_compounds_of_kafka_streams(path, tmp_path):
+    scenario = json.loads(path.read_text())
+    pipeline = replace(CALLS, **{name: scenario[name] for name in SETTINGS})
+    lines = [json.loads(line) for line in main(pipeline, write_batches(tmp_path, scenario, "one_batch"))]
+    ours = Counter(
+        json.dumps({k: v for k, v in row.items() if k in ("user1", "user2", "ts", "analytics", "metrics")}, sort_keys=True)
+        for row in lines
+        if row["table"] == "compound_events"
+    )
+    assert ours == Counter(json.dumps(row, sort_keys=True) for row in scenario["kafka_streams"])
+
+
+def test_the_command_prints_the_same(tmp_path):
+    scenario = json.loads((ROOT / "tests/golden/differ/08-late-beyond-grace.json").read_text())
+    batches = write_batches(tmp_path, scenario, "batch_per_event")
+    command = [sys.executable, "-m", "spark_jobs.rehearse_pairing", "--pipeline", "include/pipelines/calls.yaml"]
+    for batch in batches:
+        command += ["--batch", f"{batch.path}@{batch.clock}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert rows(done.stdout.splitlines()) == expected_rows(scenario, "batch_per_event", "one_to_one")
+    ledger = [json.loads(line) for line in done.stdout.splitlines() if '"batch_ledger"' in line]
+    assert [row["batch"] for row in ledger] == list(range(1, len(batches) + 1))
+    assert sum(row["landed"] for row in ledger) == len(scenario["records"])
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        ("nowhere.jsonl@5", "no such file"),
+        ("Makefile", "FILE@CLOCK"),
+        ("Makefile@soon", "FILE@CLOCK"),
+        ("Makefile@5", "Makefile:1: not a JSON object"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_2(batch, says):
+    command = [
+        sys.executable,
+        "-m",
+        "spark_jobs.rehearse_pairing",
+        "--pipeline",
+        "include/pipelines/calls.yaml",
+        "--batch",
+        batch,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_bytes_that_are_no_utf8_stop_nothing(tmp_path):
+    line = json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "key": "k", "payload": "@"}).encode()
+    good = {
+        "topic": "analyticsTopic",
+        "partition": 0,
+        "offset": 2,
+        "ts": 5,
+        "key": "k",
+        "payload": '{"user1":"a","user2":"b"}',
+    }
+    path = tmp_path / "raw.jsonl"
+    path.write_bytes(
+        line.replace(b"@", b"\xff")
+        + b"\n"
+        + line.replace(b"@", b"\\ud800").replace(b'"offset": 0', b'"offset": 1')
+        + b"\n"
+        + json.dumps(good).encode()
+    )
+    told = [json.loads(line) for line in main(CALLS, [BatchFile(path, 10_000_000)])]
+    assert [(row["table"], row.get("reason")) for row in told[:3]] == [
+        ("compound_events", None),
+        ("rejected_events", "malformed_json"),
+        ("rejected_events", "malformed_json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"partition": 2**40}, {"offset": 2**70}, {"offset": -1}, {"ts": 2**70}, {"topic": "other"}, {"payload": 5}]
+)
+def test_records_no_broker_could_hold_are_one_line_and_exit_2(change, tmp_path, capsys):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "payload": "{}"} | change))
+    with pytest.raises(SystemExit) as ended:
+        list(main(CALLS, [BatchFile(path, 5)]))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_payloads_are_printed_in_one_ascii_line(tmp_path):
+    payload = '{"user1":"a","user2":"b","analytics":\n{"x":"\u2028 é 😀"}}'
+    path = tmp_path / "wide.jsonl"
+    path.write_text(json.dumps({"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 5, "payload": payload}))
+    line = next(iter(main(CALLS, [BatchFile(path, 10_000_000)])))
+    assert line.isascii() and line.splitlines() == [line]
+    assert json.loads(line)["analytics"] == {"x": "\u2028 é 😀"}

@@ -1,0 +1,225 @@
+"""All rules together on random traffic: nothing is lost, and neither order nor neighbours nor cuts matter."""
+
+from collections import Counter
+from dataclasses import replace
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.rules import outcomes as kernel
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
+from spark_jobs.rules.event_order import order_events
+from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
+from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.stages.whole_keys import KEY_HASH, PACKED, complete_keys, decided_keys
+from tests.helpers.reference_pairing import slow_outcomes
+from tests.helpers.timeline import SMALL
+
+KEY = ("user1", "user2")
+
+
+def table(events):
+    """Events as (user, side, ts, payload, is_open); offsets count up."""
+    rows = [
+        dict(
+            user1=user, user2="v", side=side, partition=0, offset=offset, ts=ts, payload=payload, batch_id=1, is_open=is_open
+        )
+        for offset, (user, side, ts, payload, is_open) in enumerate(events)
+    ]
+    return pa.Table.from_pylist(rows, schema=event_schema(KEY))
+
+
+def rows(outcomes):
+    return Counter(tuple(row.items()) for row in outcomes.to_pylist())
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 1_500), st.sampled_from(["1", "2", None]), st.booleans()
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(events, st.integers(0, 3_000), st.integers(0, 3_000), st.sampled_from(["one_to_one", "collapse"]), st.booleans())
+def test_every_event_is_in_exactly_one_row(drawn, clock, earlier, matching, drop):
+    pipeline = replace(SMALL, matching=matching, drop_duplicates=drop)
+    given_events = table(drawn)
+    outcomes = decide_outcomes(given_events, batch_rules(pipeline, max(clock, earlier), earlier))
+    seen = Counter()
+    for row in outcomes.to_pylist():
+        for number, side in enumerate(("left", "right")):
+            if row[f"{side}_offset"] is not None:
+                seen[(number, row[f"{side}_offset"], row[f"{side}_ts"], row[f"{side}_payload"], row["user1"])] += 1
+    assert seen == Counter((r["side"], r["offset"], r["ts"], r["payload"], r["user1"]) for r in given_events.to_pylist())
+
+
+@settings(max_examples=200, deadline=None)
+@given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
+def test_order_and_neighbours_do_not_matter(drawn, clock, random):
+    rules, given_events = batch_rules(SMALL, clock, 0), table(drawn)
+    whole = rows(decide_outcomes(given_events, rules))
+    shuffled = list(range(len(drawn)))
+    random.shuffle(shuffled)
+    assert rows(decide_outcomes(given_events.take(pa.array(shuffled, pa.int64())), rules)) == whole
+    each = Counter()
+    for user in "abc":
+        mine = [i for i, event in enumerate(drawn) if event[0] == user]
+        each += rows(decide_outcomes(given_events.take(pa.array(mine, pa.int64())), rules))
+    assert each == whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
+def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, random):
+    rules, given_events = batch_rules(SMALL, clock, 0), table(drawn)
+    numbers = zip(*(given_events[name].to_pylist() for name in ("batch_id", "partition", "is_open", "side")), strict=True)
+    packed = [(batch_id << 33) + (partition << 2) + (is_open << 1) + side for batch_id, partition, is_open, side in numbers]
+    columns = [*KEY, "offset", "ts", "payload"]
+    one_hash = given_events.select(columns).append_column(PACKED, pa.array(packed, pa.int64()))
+    one_hash = one_hash.append_column(KEY_HASH, pa.array([7] * len(drawn), pa.int64()))
+    random.shuffle(order := list(range(len(drawn))))
+    batches = one_hash.take(pa.array(order, pa.int64())).to_batches(max_chunksize=3)
+    decided = [row for batch, known in decided_keys(batches, rules) for row in batch.to_pylist() if known is None]
+    whole = decide_outcomes(given_events, rules)
+    assert rows(pa.Table.from_pylist(decided, whole.schema)) == rows(whole)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 7), st.integers(1, 12), st.sampled_from([1, 300, 10**9])
+)
+def test_complete_keys_never_split_a_key(users, rows_a_batch, rows_at_once, bytes_at_once):
+    ordered = table([(user, 0, 0, None, False) for user in sorted(users)])
+    batches = ordered.to_batches(max_chunksize=rows_a_batch)
+    groups = list(complete_keys(batches, KEY, rows_at_once, bytes_at_once))
+    assert [row for group in groups for row in group.to_pylist()] == ordered.to_pylist()
+    held = [Counter(group.column("user1").to_pylist()) for group in groups]
+    assert all(not one & other for n, one in enumerate(held) for other in held[n + 1 :])
+    # No table waits for more than its last key to be complete once it is large enough.
+    if rows_at_once == 1 or bytes_at_once == 1:
+        assert all(group.total() <= rows_a_batch + max(group.values()) for group in held)
+
+
+def named(outcomes):
+    """Outcome rows as the reference tells them."""
+    told = Counter()
+    for row in outcomes.to_pylist():
+        sides = [
+            None
+            if row[f"{name}_offset"] is None
+            else (row["user1"], row["user2"], side, row[f"{name}_partition"], row[f"{name}_offset"])
+            for side, name in ((LEFT, "left"), (RIGHT, "right"))
+        ]
+        told[(row["outcome"], *sides)] += 1
+    return told
+
+
+clocks = st.none() | st.integers(0, 400)
+any_rules = st.builds(
+    Rules,
+    key=st.just(KEY),
+    tolerance_ms=st.integers(0, 40),
+    gap_ms=st.integers(1, 40),
+    grace_ms=st.integers(0, 60),
+    max_session_ms=st.integers(1, 60),
+    matching=st.sampled_from(["one_to_one", "one_to_one", "collapse"]),
+    drop_duplicates=st.booleans(),
+    left_topic_first=st.booleans(),
+    clock=clocks,
+    previous_clock=clocks,
+)
+
+
+@st.composite
+def dense_events(draw):
+    """Rows of `event_schema`, many of one timestamp, scattered over partitions; a place is used once."""
+    end = draw(st.sampled_from([5, 60, 300]))
+    event = st.tuples(
+        st.sampled_from(["a", "a-b"]),
+        st.sampled_from(["b-c", "c"]),
+        st.sampled_from([LEFT, RIGHT]),
+        st.integers(0, end),
+        st.sampled_from(["1", "2", None, "x" * 1_001, "y" * 1_001]),
+        st.booleans(),
+    )
+    drawn = draw(st.lists(event, max_size=draw(st.sampled_from([8, 60]))))
+    places = draw(st.permutations(range(len(drawn))))
+    return [
+        dict(zip(("user1", "user2", "side", "ts", "payload", "is_open"), values, strict=True))
+        | {"partition": place % 3, "offset": place // 3, "batch_id": 1}
+        for values, place in zip(drawn, places, strict=True)
+    ]
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(dense_events(), any_rules)
+def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
+    decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(KEY)), rules)
+    assert named(decided) == slow_outcomes(drawn, rules)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dense_events(), any_rules, st.integers(1, 5), st.integers(1, 3_000))
+def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a_chunk, bytes_at_once):
+    whole = pa.Table.from_pylist(drawn, schema=event_schema(KEY))
+    chunked = pa.concat_tables([whole.slice(at, rows_a_chunk) for at in range(0, len(drawn), rows_a_chunk)] or [whole])
+    with mock.patch.object(kernel, "_BYTES_AT_ONCE", bytes_at_once):
+        pieces = list(kernel.outcome_batches(chunked, rules))
+    assert pa.Table.from_batches(pieces, outcome_schema(KEY)).equals(decide_outcomes(whole, rules).combine_chunks())
+    # A row counts as its texts and 100 bytes, unless all events fit as they are. Many small chunks take more than the one that they become.
+    if chunked.combine_chunks().nbytes > bytes_at_once:
+        assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
+    else:
+        assert len(pieces) == bool(drawn)
+
+
+@settings(max_examples=300, deadline=None)
+@given(dense_events(), st.booleans())
+def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first):
+    of_one_key = [event | {"user1": "a", "user2": "b"} for event in drawn]
+    if not drawn:
+        return
+    events = pa.Table.from_pylist(of_one_key, schema=event_schema(KEY))
+    ordered = order_events(events, replace(batch_rules(SMALL, None, None), left_topic_first=left_topic_first))
+    topics = "am" if left_topic_first else "ma"
+    places = [(e["ts"], topics[e["side"]], e["partition"], e["offset"]) for e in of_one_key]
+    assert [places[row] for row in ordered.row] == sorted(places)
+
+
+@pytest.mark.parametrize("left_topic_first", [True, False])
+def test_timestamps_as_far_apart_as_can_be(left_topic_first):
+    times = [(0, 0), (1, 5), (0, 10), (1, 2**63 - 1_000_000), (0, 2**63 - 1_000_000), (1, 2**63 - 999_995)]
+    drawn = table([(user, side, ts + later, None, False) for later, user in enumerate("abc") for side, ts in times])
+    rules = replace(batch_rules(SMALL, 2**63 - 1, 0), left_topic_first=left_topic_first, drop_duplicates=False)
+    assert named(decide_outcomes(drawn, rules)) == slow_outcomes(drawn.to_pylist(), rules)
+
+
+def test_no_events_no_rows():
+    assert decide_outcomes(table([]), batch_rules(SMALL, 5, None)).schema == outcome_schema(KEY)
+
+
+@pytest.mark.parametrize("missing", ["pair", "left_only", "duplicate", "late", "open", "collapsed", "right_only"])
+def test_conservation_notices_a_missing_row(missing):
+    outcomes = dict.fromkeys(("pair", "left_only", "duplicate", "late", "open", "collapsed", "right_only"), 1)
+    check_conservation(3, 5, outcomes)
+    with pytest.raises(BrokenInvariant, match="8 events in"):
+        check_conservation(3, 5, outcomes | {missing: 0})
+
+
+def test_the_law_does_not_count_pairs_once():
+    with pytest.raises(BrokenInvariant):
+        check_conservation(0, 1, {"pair": 1})
+
+
+def test_an_open_event_is_never_late_even_if_a_shorter_grace_says_its_session_was_over():
+    opened, fresh = (
+        decide_outcomes(table([("a", 0, 0, "1", is_open)]), batch_rules(SMALL, 5_000, 5_000)) for is_open in (True, False)
+    )
+    assert opened.column("outcome").to_pylist() == ["left_only"]
+    assert fresh.column("outcome").to_pylist() == ["late"]

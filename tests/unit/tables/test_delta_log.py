@@ -1,0 +1,352 @@
+"""Tables read by what their logs say, and the log itself: nothing is taken for an older version, or for another table, in silence."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
+
+from include.config.store import Store
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.tables import delta_log
+from spark_jobs.tables.commit import commit_once
+from spark_jobs.tables.delta_log import (
+    all_files,
+    at_version,
+    create,
+    dataset,
+    files_between,
+    files_of,
+    largest,
+    newest,
+    place_for_files,
+    small_rows,
+    smallest,
+)
+from tests.helpers.table_in_a_folder import add_of, written
+
+SCHEMA = (
+    StructType()
+    .add("batch_id", LongType())
+    .add("step", StringType())
+    .add("counts", MapType(StringType(), LongType()))
+    .add("at", TimestampType())
+)
+PROPERTIES = {"delta.checkpointInterval": "10", "delta.dataSkippingStatsColumns": "batch_id"}
+
+
+def row(batch_id, step="planned"):
+    return {"batch_id": batch_id, "step": step, "counts": {"a": batch_id}, "at": None}
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(f"{tmp_path}/a table")
+    create(store, SCHEMA, PROPERTIES)
+    return store
+
+
+def append(store, rows, version):
+    schema = pa.schema(newest(store).schema().to_arrow())
+    file = written(store, pa.RecordBatch.from_pylist(rows, schema=schema))
+    commit_once(store, lambda _: [add_of(file)], "p.planned", version, f"planned of batch {version}")
+
+
+def rows(store):
+    return DeltaTable(store.uri).to_pyarrow_table().to_pylist()
+
+
+def found(store, first, last=None, columns=None):
+    number = pc.field("batch_id")
+    fits = number >= first if last is None else (number >= first) & (number <= last)
+    table = newest(store)
+    return small_rows(store, table, files_between(table, "batch_id", first, last), fits, columns).to_pylist()
+
+
+def batches_in(store, files):
+    return sorted(row["batch_id"] for file in files for row in pq.read_table(f"{store.uri}/{file.name}").to_pylist())
+
+
+def test_a_table_is_made_once(store):
+    append(store, [row(1)], 1)
+    made = newest(store).metadata()
+    create(store, SCHEMA, {})
+    assert newest(store).metadata().id == made.id
+    assert (made.configuration, rows(store)) == (PROPERTIES, [{**row(1), "counts": [("a", 1)]}])
+
+
+def test_what_others_append_is_seen_and_what_was_put_back_is_read_anew(store, tmp_path):
+    append(store, [row(1)], 1)
+    assert largest(newest(store), "batch_id") == 1
+    shutil.copytree(store.uri, tmp_path / "backup")
+    for batch_id in (2, 3):
+        append(store, [row(batch_id)], batch_id)
+        assert (newest(store).version(), largest(newest(store), "batch_id")) == (batch_id, batch_id)
+    shutil.rmtree(store.uri)
+    shutil.copytree(tmp_path / "backup", store.uri)
+    assert (newest(store).version(), largest(newest(store), "batch_id")) == (1, 1)
+    append(store, [row(7)], 7)
+    append(store, [row(8)], 8)
+    assert (newest(store).version(), largest(newest(store), "batch_id")) == (3, 8)
+    shutil.rmtree(store.uri)
+    with pytest.raises(TableNotFoundError):
+        newest(store)
+
+
+def test_an_earlier_version_is_itself_and_the_newest_stays_what_it_is(store):
+    for batch_id in (1, 2):
+        append(store, [row(batch_id)], batch_id)
+    assert [at_version(store, version).version() for version in (0, 1, 2)] == [0, 1, 2]
+    assert newest(store).version() == 2
+    assert at_version(store, 2) is newest(store)
+
+
+def test_the_largest_and_the_smallest_number_are_known_without_reading_a_row(store):
+    assert largest(newest(store), "batch_id") is smallest(newest(store), "batch_id") is None
+    # More commits than there are between two checkpoints.
+    for batch_id in range(3, 15):
+        append(store, [row(batch_id)], batch_id)
+    for file in Path(store.uri).glob("*.parquet"):
+        file.write_bytes(b"")
+    assert (smallest(newest(store), "batch_id"), largest(newest(store), "batch_id")) == (3, 14)
+
+
+def test_a_missing_table_and_a_broken_log_are_told(store, tmp_path):
+    with pytest.raises(TableNotFoundError):
+        newest(Store(f"{tmp_path}/other"))
+    for batch_id in (1, 2, 3):
+        append(store, [row(batch_id)], batch_id)
+    assert newest(store).version() == 3
+    log = tmp_path / "a table" / "_delta_log"
+    cut = log / "00000000000000000003.json"
+    cut.write_text(cut.read_text()[:200])
+    with pytest.raises(NeedsOperator, match=f"{cut} is cut off or overwritten: the table is damaged"):
+        newest(store)
+    cut.write_text('{"unknown": 1}\n{"add": 2}\n')
+    with pytest.raises(DeltaError):
+        newest(store)
+    cut.write_text("")
+    with pytest.raises(NeedsOperator, match=f"{cut} is empty: the table is damaged"):
+        newest(store)
+    (log / "00000000000000000001.json").unlink()
+    cut.write_text("{}")
+    with pytest.raises(NeedsOperator, match=r"00000000000000000001\.json is missing: the table is damaged"):
+        newest(store)
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """Makes this a process that has not looked at any table yet."""
+    return lambda: monkeypatch.setattr(delta_log, "_opened", {})
+
+
+@pytest.mark.parametrize("lost", [9, 10, 12])
+def test_a_commit_that_is_missing_behind_the_last_checkpoint_is_told(lost, store, forget):
+    for batch_id in range(1, 14):
+        append(store, [row(batch_id)], batch_id)
+    log = Path(store.uri, "_delta_log")
+    assert [file.name for file in log.glob("*.parquet")] == ["00000000000000000009.checkpoint.parquet"]
+    forget()
+    (log / f"{lost:020d}.json").unlink()
+    if lost == 9:
+        # What a checkpoint holds needs no commit.
+        assert (newest(store).version(), largest(newest(store), "batch_id")) == (13, 13)
+    else:
+        with pytest.raises(NeedsOperator, match=rf"{lost:020d}\.json is missing: the table is damaged"):
+            newest(store)
+
+
+@pytest.mark.parametrize("hint", ["", "{", "[]", '{"version": "10"}', '{"version": 7}', '{"version": 99}', None])
+def test_a_hint_of_a_checkpoint_that_is_not_there_is_not_trusted(hint, store, forget):
+    for batch_id in range(1, 13):
+        append(store, [row(batch_id)], batch_id)
+    last = Path(store.uri, "_delta_log", "_last_checkpoint")
+    last.unlink() if hint is None else last.write_text(hint)
+    Path(store.uri, "_delta_log", "00000000000000000012.json").write_text("")
+    forget()
+    with pytest.raises(NeedsOperator, match=r"00000000000000000012\.json is empty: the table is damaged"):
+        newest(store)
+
+
+def test_only_the_files_that_can_have_the_rows_are_opened(store):
+    for batch_id in range(1, 6):
+        append(store, [row(batch_id), row(batch_id, "landed")], batch_id)
+    assert sorted(each["batch_id"] for each in found(store, 2, 3)) == [2, 2, 3, 3]
+    assert found(store, 5, columns=["step"]) == [{"step": "planned"}, {"step": "landed"}]
+    assert found(store, 6) == found(store, 3, 2) == []
+    # The others might as well not be there.
+    for file in map(unquote, DeltaTable(store.uri).file_uris()):
+        if not any(each["batch_id"] > 3 for each in pq.read_table(file).to_pylist()):
+            Path(file).unlink()
+    assert sorted(each["batch_id"] for each in found(store, 4)) == [4, 4, 5, 5]
+    with pytest.raises(NeedsOperator, match="is missing"):
+        found(store, 1)
+
+
+def test_the_files_of_an_earlier_version_are_told(store):
+    for batch_id in (1, 2):
+        append(store, [row(batch_id)], batch_id)
+    kept = newest(store).to_pyarrow_table().slice(0, 1)
+    write_deltalake(store.uri, kept, mode="overwrite")
+
+    def batches(version):
+        return batches_in(store, all_files(at_version(store, version)))
+
+    assert [batches(version) for version in range(4)] == [[], [1], [1, 2], [kept["batch_id"][0].as_py()]]
+    (file,) = all_files(at_version(store, 1))
+    assert (file.rows, file.size) == (1, Path(store.uri, file.name).stat().st_size)
+    with pytest.raises(DeltaError):
+        at_version(store, 4)
+
+
+def test_of_some_batches_only_the_files_are_told_that_can_have_rows_of_them(store):
+    for batch_id in (1, 2, 4, 5, 9):
+        append(store, [row(batch_id)], batch_id)
+    append(store, [row(6), row(8)], 10)
+
+    def batches(*numbers):
+        return batches_in(store, files_of(newest(store), "batch_id", numbers))
+
+    assert (batches(1), batches(3), batches(), batches(2, 3, 4, 9)) == ([1], [], [], [2, 4, 9])
+    # By the least and the most of a file, 7 could be among its rows.
+    assert (batches(7), batches(8), batches(*range(3, 6))) == ([6, 8], [6, 8], [4, 5])
+
+
+def test_a_file_without_statistics_can_have_any_row(tmp_path):
+    store = Store(f"{tmp_path}/table")
+    create(store, SCHEMA, {"delta.dataSkippingNumIndexedCols": "0"})
+    write_deltalake(store.uri, pa.table({"batch_id": pa.nulls(1, pa.int64())}), mode="append", schema_mode="merge")
+    write_deltalake(store.uri, pa.table({"batch_id": pa.array([1])}), mode="append", schema_mode="merge")
+    assert len(files_of(newest(store), "batch_id", [1])) == 2
+    assert len(files_between(newest(store), "batch_id", 5, 9)) == 2
+
+
+def test_names_that_the_log_has_to_escape_are_told_as_the_store_has_them(store, forget):
+    append(store, [row(1)], 1)
+    (file,) = all_files(newest(store))
+    odd = "part %41 of 100%.parquet"
+    Path(store.uri, file.name).rename(Path(store.uri, odd))
+    log = Path(store.uri, "_delta_log", "00000000000000000001.json")
+    log.write_text(log.read_text().replace(file.name, "part%20%2541%20of%20100%25.parquet"))
+    forget()
+    assert [file.name for file in all_files(newest(store))] == [odd]
+    assert [each["batch_id"] for each in found(store, 1)] == [1]
+
+
+def test_a_table_without_rows_has_none(store):
+    assert found(store, 1) == []
+    schema = pa.schema(newest(store).schema().to_arrow())
+    assert dataset(store, schema, []).to_table().num_rows == 0
+
+
+def test_only_a_table_as_it_was_made_takes_files(store):
+    assert place_for_files(store, newest(store), SCHEMA) == (store, pa.schema(newest(store).schema().to_arrow()))
+    with pytest.raises(
+        NeedsOperator, match=r"a table has other columns than the pipeline's \(at\): another program has changed"
+    ):
+        place_for_files(store, newest(store), StructType(SCHEMA.fields[:-1]))
+    turned = StructType(SCHEMA.fields[::-1])
+    with pytest.raises(NeedsOperator, match=r"other columns than the pipeline's \(other types or order\)"):
+        place_for_files(store, newest(store), turned)
+    # A check on every row, which files do not pass through.
+    DeltaTable(store.uri).alter.add_constraint({"positive": "batch_id > 0"})
+    with pytest.raises(NeedsOperator, match="reader version 1 and writer version 3, not 1 and 2: another program"):
+        place_for_files(store, newest(store), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("properties", "partitions", "line"),
+    [
+        ({"delta.enableDeletionVectors": "true"}, None, "reader version 3 and writer version 7, not 1 and 2"),
+        ({}, ["batch_id"], r"partitions \(by batch_id\)"),
+    ],
+)
+def test_what_files_alone_cannot_keep_is_refused(properties, partitions, line, tmp_path):
+    store = Store(str(tmp_path / "a[b]"))
+    schema = pa.schema([("batch_id", pa.int64()), ("step", pa.string())])
+    DeltaTable.create(store.uri, schema, partition_by=partitions, configuration=properties)
+    with pytest.raises(NeedsOperator, match=rf"a\[b\] has {line}: another program has changed the table"):
+        place_for_files(store, newest(store), StructType(SCHEMA.fields[:2]))
+
+
+# For the time of a job
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The logs that were listed."""
+    found, listed = [], delta_log._log
+
+    def look(store, since):
+        found.append(store.uri)
+        return listed(store, since)
+
+    monkeypatch.setattr(delta_log, "_log", look)
+    return found
+
+
+def another_process(store, number):
+    rows = pa.Table.from_pylist([row(number)], schema=pa.schema(DeltaTable(store.uri).schema().to_arrow()))
+    write_deltalake(store.uri, rows, mode="append")
+
+
+def test_a_job_looks_at_a_table_once_until_it_changes_it(store, looks):
+    append(store, [row(1)], 1)
+    with delta_log.looking_once():
+        looks.clear()
+        assert [newest(store).version() for _ in range(3)] == [1, 1, 1]
+        another_process(store, 2)
+        assert (newest(store).version(), len(looks)) == (1, 1)
+        append(store, [row(3)], 3)
+        # What came before its own change is seen with it.
+        assert (newest(store).version(), newest(store).version()) == (3, 3)
+        another_process(store, 4)
+        assert newest(store).version() == 3
+    assert newest(store).version() == 4
+
+
+def test_a_commit_always_looks(store):
+    with delta_log.looking_once():
+        assert newest(store).version() == 0
+        another_process(store, 1)
+        seen = []
+        commit_once(store, lambda known: seen.append(known.version()) or [], "p.planned", 1, "")
+        # Skipped, it has looked all the same.
+        another_process(store, 2)
+        commit_once(store, lambda _: pytest.fail("it was not skipped"), "p.planned", 1, "")
+        assert (seen, newest(store).version()) == ([1], 3)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "timed out"), DeltaError("error sending request")], ids=repr)
+def test_a_job_sees_what_it_has_committed_though_nobody_told_it(error, store, monkeypatch):
+    commit = DeltaTable.create_write_transaction
+
+    def made_and_failed(*given, **named):
+        commit(*given, **named)
+        raise error
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", made_and_failed)
+    with delta_log.looking_once():
+        assert newest(store).version() == 0
+        append(store, [row(1)], 1)
+        assert (newest(store).version(), largest(newest(store), "batch_id")) == (1, 1)
+
+
+def test_the_time_of_a_job_ends_with_an_error_too(store):
+    def fail():
+        with delta_log.looking_once():
+            assert newest(store).version() == 0
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    another_process(store, 1)
+    assert newest(store).version() == 1

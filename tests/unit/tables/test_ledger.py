@@ -1,0 +1,47 @@
+"""How far each step is: asked of the newest batches first, further back only for a step that lags behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, REPORTED, STEPS, Ledger
+
+
+class Rows:
+    """A ledger in a list; `asked`: how many batches were asked for each time, None for all."""
+
+    def __init__(self, *batches):
+        self.rows = [{"batch_id": number, "step": step} for number, steps in enumerate(batches, 1) for step in steps]
+        self.asked = []
+
+    def newest_rows(self, table, before, columns=None):
+        self.asked.append(before)
+        newest = max((row["batch_id"] for row in self.rows), default=0)
+        return [row for row in self.rows if row["batch_id"] >= newest - before]
+
+    def small_rows(self, table, first, last=None, columns=None):
+        self.asked.append(None)
+        return self.rows
+
+
+ALL = list(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("batches", "ids", "asked"),
+    [
+        ([], (0, 0, 0, 0, 0), [1]),
+        ([[PLANNED]], (1, 0, 0, 0, 0), [1]),
+        ([ALL] * 9, (9, 9, 9, 9, 9), [1]),
+        ([ALL] * 9 + [[PLANNED, LANDED]], (10, 10, 9, 9, 9), [1]),
+        ([ALL] * 9 + [[PLANNED, LANDED, PAIRED]] * 5, (14, 14, 14, 9, 9), [1, 20]),
+        ([ALL] * 9 + [[PLANNED, LANDED, PAIRED, PUBLISHED]] * 50, (59, 59, 59, 59, 9), [1, 20, None]),
+        # Not every batch comes to it, so nobody looks for it.
+        ([[*ALL, REMOVED_RAW]] + [ALL] * 50, (51, 51, 51, 51, 51), [1]),
+    ],
+)
+def test_the_largest_id_of_each_step(batches, ids, asked):
+    rows = Rows(*batches)
+    found = Ledger(rows).last_ids()
+    assert [found[step] for step in (PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED)] == list(ids)
+    assert rows.asked == asked
