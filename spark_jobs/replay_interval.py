@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from spark_jobs.corrections.replay_window import Window, check_window, plan_of, time_argument
 from spark_jobs.corrections.replay_work import difference, write
+from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts, job_parser, run_job
-from spark_jobs.land_events import finish_batch
 from spark_jobs.tables.agreement import check_ledger
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse

@@ -16,12 +16,12 @@ from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.message_rows import message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.pair_events import pair_batch
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.report_input import Known
 from spark_jobs.spark.session import end_session, spark_session
 from spark_jobs.stages.landed_counts import landed_counts
+from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table

@@ -20,7 +20,7 @@ _FORBIDDEN = ("Read-only file system", "Permission denied", "Operation not permi
 # As Python tells it, with the place, also out of a worker.
 _IN_PYTHON = re.compile(r"\[Errno \d+\] [^\n]{0,2000}?: '([^'\n]+)'")
 # What a worker raised in one line arrives as the end of a stack trace.
-_IN_WORKER = re.compile(r"spark_jobs\.problems\.(JobProblem|NeedsOperator): ([^\n]+)")
+_IN_WORKER = re.compile(r"spark_jobs\.faults\.problems\.(JobProblem|NeedsOperator): ([^\n]+)")
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.*)$", re.MULTILINE)
 # An error of the object-store client; others that a job meets may say the same of Kafka.
 _STORE_ERROR = re.compile(

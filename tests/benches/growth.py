@@ -16,7 +16,7 @@ from typing import Any
 
 from include.local.broker import LocalBroker
 from include.local.process import free_port
-from spark_jobs import land_events, pair_events
+from spark_jobs.stages import land, pair
 from tests.benches.landing import Landing, delete_topics, on_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
 
@@ -32,9 +32,9 @@ def run(spark: Any, folder: Path, broker: LocalBroker, events: int) -> tuple[flo
     gc.collect()
     with PeakMemory() as peak:
         begin = time.perf_counter()
-        landed = land_events.land_batch(warehouse, ledger, planned)
+        landed = land.land_batch(warehouse, ledger, planned)
         between = time.perf_counter()
-        pair_events.pair_batch(warehouse, ledger, planned, landed)
+        pair.pair_batch(warehouse, ledger, planned, landed)
         end = time.perf_counter()
     delete_topics(broker, pipeline)
     shutil.rmtree(folder / "warehouse")

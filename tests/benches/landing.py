@@ -27,10 +27,9 @@ import pyarrow as pa
 from include.config.pipeline import Pipeline, Side
 from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
-from spark_jobs import land_events
 from spark_jobs.rules.parsing import BodyFields
 from spark_jobs.rules.parsing_in_bulk import ParsedColumns
-from spark_jobs.stages import landing
+from spark_jobs.stages import land, landing
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
@@ -91,10 +90,10 @@ class Landing:
         warehouse = Warehouse(self.spark, str(self.folder / f"{next(self.numbers)}"), self.pipeline)
         warehouse.create_missing()
         ledger = Ledger(warehouse)
-        return warehouse, ledger, land_events.plan_batch(warehouse, ledger, None, self.events, ())
+        return warehouse, ledger, land.plan_batch(warehouse, ledger, None, self.events, ())
 
     def land(self, *prepared: Any) -> None:
-        landed = land_events.land_batch(*prepared)
+        landed = land.land_batch(*prepared)
         if landed.counts["landed"] != self.events or landed.counts["accepted"] != self.events:
             raise RuntimeError(f"{self.events} events sent, but landed {landed.counts}")
 

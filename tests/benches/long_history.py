@@ -169,8 +169,8 @@ class LongHistory:
         warehouse = replace(self.warehouse, pipeline=replace(self.warehouse.pipeline, maintenance=care))
         # The ledger's times are those of the history, so all of open_events would be needed.
         with (
-            patch.object(maintain_tables, "_KEPT_MS", ms_since(_KEPT)),
-            patch.object(maintain_tables, "needed_since", lambda _: None),
+            patch.object(care, "_KEPT_MS", ms_since(_KEPT)),
+            patch.object(care, "needed_since", lambda _: None),
         ):
             maintain_tables.main(warehouse)
         for kept in self.tables.values():

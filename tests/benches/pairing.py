@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs import pair_events
 from spark_jobs.rules.rules import event_schema
 from spark_jobs.spark.session import expect_rows
 from spark_jobs.spark.workers import only_counted
+from spark_jobs.stages import pair
 from spark_jobs.stages.pairing_input import batch_events
 from spark_jobs.stages.whole_keys import EVENTS_A_TASK
 from spark_jobs.tables.commit import commit
@@ -101,7 +101,7 @@ class Pairing:
         return warehouse, planned, planned.next_step(LANDED, planned.started_at, clock=self.now, counts=counts)
 
     def pair(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
-        pair_events.pair_batch(warehouse, Ledger(warehouse), planned, landed)
+        pair.pair_batch(warehouse, Ledger(warehouse), planned, landed)
 
     def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         expect_rows(self.spark, self.events)

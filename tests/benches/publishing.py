@@ -20,10 +20,11 @@ from unittest import mock
 
 from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
-from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs import publish_compounds
 from spark_jobs.kafka import publisher
 from spark_jobs.kafka.messages import Message
 from spark_jobs.kafka.positions import Leg
+from spark_jobs.stages import land, pair, publish
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.at_least_once import send_at_least_once
 from tests.benches.landing import PARTITIONS, Landing, on_topics
@@ -54,7 +55,7 @@ class Publishing:
         publish_compounds.main(warehouse)
 
     def publish_at_least_once(self, warehouse: Warehouse) -> None:
-        with mock.patch.object(publish_compounds, "publish_slot", send_at_least_once):
+        with mock.patch.object(publish, "publish_slot", send_at_least_once):
             self.publish(warehouse)
 
 
@@ -88,7 +89,7 @@ def main() -> None:
     with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
         landing = Landing(spark, folder / "paired", on_topics(broker, given.events), given.events)
         warehouse, ledger, planned = landing.prepare()
-        paired = pair_events.pair_batch(warehouse, ledger, planned, land_events.land_batch(warehouse, ledger, planned))
+        paired = pair.pair_batch(warehouse, ledger, planned, land.land_batch(warehouse, ledger, planned))
         publishing = Publishing(warehouse, folder / "warehouse", broker.bootstrap)
         candidates = {OURS: publishing.publish, OTHER: publishing.publish_at_least_once}
         times = take_turns(candidates, given.rounds, publishing.prepare)

@@ -25,9 +25,10 @@ from deltalake import DeltaTable
 from include.config.pipeline import Pipeline
 from include.local.broker import LocalBroker
 from include.local.process import free_port
-from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs import publish_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.stages import land, pair
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse
 from tests.benches.landing import Landing, bench_topics, delete_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
@@ -74,9 +75,9 @@ def run(spark: Any, folder: Path, broker: LocalBroker, shape: Shape, size: int) 
     gc.collect()
     with PeakMemory() as peak:
         moments = [time.perf_counter()]
-        landed = land_events.land_batch(warehouse, ledger, planned)
+        landed = land.land_batch(warehouse, ledger, planned)
         moments.append(time.perf_counter())
-        paired = pair_events.pair_batch(warehouse, ledger, planned, landed)
+        paired = pair.pair_batch(warehouse, ledger, planned, landed)
         moments.append(time.perf_counter())
         publish_compounds.main(warehouse)
         moments.append(time.perf_counter())

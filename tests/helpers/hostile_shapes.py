@@ -29,8 +29,8 @@ from include.config.store import Store
 from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import LEFT, event_schema
-from spark_jobs.stages.decided_batch import writing_stage
 from spark_jobs.stages.outcome_rows import REASONS
+from spark_jobs.stages.pair import writing_stage
 from spark_jobs.stages.whole_keys import KEY_HASH, PACKED
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, schemas

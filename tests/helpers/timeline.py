@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.rehearse_pairing import BatchFile, main
+from spark_jobs.story.rehearsal import BatchFile
+from spark_jobs.story.rehearsal import rehearse as main
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = load_pipeline(ROOT / "include" / "pipelines" / "calls.yaml")

@@ -13,9 +13,9 @@ from include.local.broker import create_topics
 from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.kafka import cleanup_policy as cleanup
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.quality import recheck
+from spark_jobs.quality import recheck, reconciled
 from spark_jobs.quality.findings import Finding
-from spark_jobs.report_quality import BrokenBatch
+from spark_jobs.stages.report import BrokenBatch
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land
 from tests.helpers.reading import consume
@@ -135,7 +135,7 @@ def test_a_last_message_that_a_tombstone_may_have_taken_is_not_judgeable(publish
     assert "not judgeable, because the topic is compacted, and tombstones" in page_of(published, "batch-1")
     answer = reconcile.main(published)
     assert answer.offenders == [] and answer.counts["… not on it, and not judgeable"] == 1
-    said = reconcile.told(pipeline.name, pipeline.output_topic, answer).splitlines()[-1]
+    said = reconciled.told(pipeline.name, pipeline.output_topic, answer).splitlines()[-1]
     assert "1 compounds are not judgeable, because" in said and "delete.retention.ms of 1,000" in said
 
 

@@ -18,6 +18,8 @@ from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages import land as landing_stage
+from spark_jobs.stages import report
 from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pairing_input import batch_events
 from spark_jobs.stages.whole_keys import decide
@@ -276,14 +278,14 @@ def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path
 def test_a_record_landed_twice_is_refused(warehouse, pipeline, send, now, monkeypatch):
     for number in range(70):
         send("a", "u", now - LONG_AGO + number, 1)
-    append = land_events.append_raw
+    append = landing_stage.append_raw
 
     def twice(warehouse, planned, ranges, side):
         append(warehouse, planned, ranges, side)
         table = warehouse.read(raw_table(side))
         append_frame(warehouse, raw_table(side), table.where("offset = 66"))
 
-    monkeypatch.setattr(land_events, "append_raw", twice)
+    monkeypatch.setattr(landing_stage, "append_raw", twice)
     with pytest.raises(BrokenInvariant, match=r"planned offsets 0 to 70 \(exclusive\), landed 71 records with 70 different"):
         land(warehouse)
 
@@ -312,7 +314,7 @@ def test_compounds_of_a_doubled_row_fail_the_report_and_go_on_failing(warehouse,
     with pytest.raises(BrokenInvariant, match="1 compounds were paired, but 2 published"):
         publish_compounds.main(warehouse)
     for _ in range(2):
-        with pytest.raises(report_quality.BrokenBatch, match="pairing_difference_left is -1"):
+        with pytest.raises(report.BrokenBatch, match="pairing_difference_left is -1"):
             report_quality.main(warehouse)
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "index.html").read_text()
     assert "failed (critical)" in page
@@ -325,7 +327,7 @@ def test_a_swallowed_rejection_is_caught_by_name(warehouse, send, now):
     delete_rows(warehouse, "rejected_events")
     publish_compounds.main(warehouse)
     with pytest.raises(
-        report_quality.BrokenBatch,
+        report.BrokenBatch,
         match=r"every rejected event is in rejected_events \(right\): rejection_difference_right is 1",
     ):
         report_quality.main(warehouse)
@@ -337,7 +339,7 @@ def test_a_raw_row_lost_after_landing_is_caught_by_name(warehouse, send, now):
     pair_events.main(warehouse)
     delete_rows(warehouse, "raw_analytics")
     publish_compounds.main(warehouse)
-    with pytest.raises(report_quality.BrokenBatch, match="landing_difference_left is 1"):
+    with pytest.raises(report.BrokenBatch, match="landing_difference_left is 1"):
         report_quality.main(warehouse)
 
 

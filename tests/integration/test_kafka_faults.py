@@ -20,12 +20,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from include.local.broker import LocalBroker, create_topics
 from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.corrections import unfinished
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import fencing, offsets, positions, transaction
 from spark_jobs.kafka import retries as patience
 from spark_jobs.kafka.offsets import ask_broker, topic_id
 from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
+from spark_jobs.stages import land as landing_stage
+from spark_jobs.stages import publish
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
 from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
@@ -125,7 +128,7 @@ def run_all(warehouse, accepted=()):
 def plan_only(warehouse):
     """What a land job has done that died right after its plan."""
     ledger = Ledger(warehouse)
-    return land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), 1_000_000)
+    return landing_stage.plan_batch(warehouse, ledger, unfinished.finish_batch(warehouse, ledger), 1_000_000)
 
 
 def row_of(warehouse, step, batch_id):
@@ -185,13 +188,13 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
         raise TimeoutError("_TIMED_OUT")
 
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "append_raw", gone)
+        patch.setattr(landing_stage, "append_raw", gone)
         with pytest.raises(BrokerProblem, match="no answer from Kafka at 127"):
             land(warehouse)
     assert [row["step"] for row in table_rows(warehouse, "batch_ledger")] == [PLANNED]
 
     # Killed there, but back soon: the read waits for it.
-    real, comes_back, faults = land_events.append_raw, threading.Thread(target=broker.start), [broker.kill]
+    real, comes_back, faults = landing_stage.append_raw, threading.Thread(target=broker.start), [broker.kill]
 
     def append_without_broker(*arguments):
         while faults:
@@ -200,9 +203,9 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "append_raw", append_without_broker)
+        patch.setattr(landing_stage, "append_raw", append_without_broker)
         planned = Ledger(warehouse).last_batch()[PLANNED]
-        assert land_events.land_batch(warehouse, Ledger(warehouse), planned).counts["landed"] == 40
+        assert landing_stage.land_batch(warehouse, Ledger(warehouse), planned).counts["landed"] == 40
     comes_back.join()
     with monkeypatch.context() as patch:
         nobody_there(patch)
@@ -218,7 +221,7 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
         raise RuntimeError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish_compounds, "check_acknowledged", killed)
+        patch.setattr(publish, "check_acknowledged", killed)
         with pytest.raises(RuntimeError, match="died"):
             publish_compounds.main(warehouse)
     broker.start()
@@ -420,7 +423,7 @@ def test_records_lost_after_the_plan_are_refused_and_then_landed_without(warehou
     calls(0, 40)
     planned = plan_only(warehouse)
     # Of what the left side loses, nothing is lost: it was landed before the job died.
-    land_events.append_raw(warehouse, planned, planned.offsets, pipeline.left)
+    landing_stage.append_raw(warehouse, planned, planned.offsets, pipeline.left)
     until = {topic: ends(admin, topic) for topic in (left, right)}
     forget(admin, left, {0: 3, 1: until[left][1]})
     # Of the right side's first partition all that was planned goes, and more.
@@ -436,7 +439,7 @@ def test_records_lost_after_the_plan_are_refused_and_then_landed_without(warehou
     refused(lost[:1], *lost)
     # A job that died when the rest was in the tables leaves the loss unsaid, so it is asked for again.
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "count", lambda *_: 1 / 0)
+        patch.setattr(landing_stage, "count", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             land(warehouse, lost)
     refused((), *lost)
@@ -455,7 +458,7 @@ def test_records_lost_after_the_plan_are_refused_and_then_landed_without(warehou
 def test_records_lost_while_they_are_read_are_told_by_their_range(warehouse, admin, pipeline, calls, monkeypatch):
     topic = pipeline.left.topic
     calls(0, 10)
-    end, real = ends(admin, topic)[0], land_events.append_raw
+    end, real = ends(admin, topic)[0], landing_stage.append_raw
     assert end
 
     def too_late(warehouse, planned, ranges, side):
@@ -464,7 +467,7 @@ def test_records_lost_while_they_are_read_are_told_by_their_range(warehouse, adm
         real(warehouse, planned, ranges, side)
 
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "append_raw", too_late)
+        patch.setattr(landing_stage, "append_raw", too_late)
         with pytest.raises(NeedsOperator, match=rf"{LOST} {end} records that were never landed, {topic}-0:0-{end} \("):
             land(warehouse)
     land(warehouse, [f"{topic}-0:0-{end}"])

@@ -16,11 +16,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from include.local.broker import LocalBroker
 from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.corrections import rewinding, unfinished
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.log_ends import cut_since
 from spark_jobs.kafka.offsets import ask_broker, wait_for_markers
 from spark_jobs.kafka.records import Span, read_span
 from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.stages import land as landing_stage
 from spark_jobs.tables.ledger import LANDED, PLANNED, REWIND, Ledger, OffsetRange
 from tests.helpers.all_stages import land
 from tests.helpers.cut_logs import cut_log
@@ -73,7 +75,7 @@ def forget(admin, topic, partition, until):
 
 def plan_only(warehouse, most=1_000_000):
     ledger = Ledger(warehouse)
-    return land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), most)
+    return landing_stage.plan_batch(warehouse, ledger, unfinished.finish_batch(warehouse, ledger), most)
 
 
 def go_on(warehouse):
@@ -156,7 +158,7 @@ def test_a_log_that_was_cut_after_the_plan_is_refused_and_then_landed_without(wa
 def test_a_log_that_is_cut_while_it_is_read_is_told_by_its_range(warehouse, broker, pipeline, write, monkeypatch, writes_on):
     topic = pipeline.left.topic
     write(0, 10)
-    real = land_events.append_raw
+    real = landing_stage.append_raw
 
     def too_late(warehouse, planned, ranges, side):
         if side == pipeline.left:
@@ -166,7 +168,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_told_by_its_range(warehouse, brok
             pytest.fail("five records were taken for ten")
 
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "append_raw", too_late)
+        patch.setattr(landing_stage, "append_raw", too_late)
         # The other side may be read while its broker is away.
         with pytest.raises(NeedsOperator, match=rf"{topic}-0:5-10 \(the log was cut at its end\)"):
             land(warehouse)
@@ -194,7 +196,7 @@ def test_a_job_that_died_behind_an_accepted_end_asks_for_it_again(warehouse, bro
     plan_only(warehouse)
     cut_log(broker, topic, 0, 5)
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "count", lambda *_: 1 / 0)
+        patch.setattr(landing_stage, "count", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             land_events.main(warehouse, 1_000_000, [f"{topic}-0:5-10"])
     # By now there is more than was planned; five of it are not in the tables.
@@ -274,7 +276,7 @@ def test_what_was_compacted_away_at_the_end_of_a_plan_leaves_gaps(warehouse, bro
     while left() > 1:
         assert time.monotonic() < deadline, "nothing was compacted"
     planned = Ledger(warehouse).last_batch()[PLANNED]
-    counts = land_events.land_batch(warehouse, Ledger(warehouse), planned).counts
+    counts = landing_stage.land_batch(warehouse, Ledger(warehouse), planned).counts
     assert (counts["planned"], counts["landed"], counts["offset_gaps"], counts["lost"]) == (6, 1, 5, 0)
 
 
@@ -304,7 +306,7 @@ def test_a_log_that_was_cut_below_what_was_landed_is_refused_until_it_is_rewound
             land(warehouse)
     assert raw_users(warehouse) == before
     lost = f"{topic}-0:5-10"
-    assert f"{topic}-0:3-10  the broker no longer has {lost}" in rewind.dry_run(warehouse, 1)
+    assert f"{topic}-0:3-10  the broker no longer has {lost}" in rewinding.dry_run(warehouse, 1)
     with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, and the raw tables would give it up"):
         rewind.main(warehouse, 1)
     rewind.main(warehouse, 1, [lost])

@@ -14,6 +14,7 @@ from include.config.store import pages_store
 from include.local.machine import ROOT
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.corrections.replay_window import Window
+from spark_jobs.maintenance import care
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
 from tests.helpers.all_stages import run_all
@@ -70,7 +71,7 @@ def test_a_batch_on_azure_is_as_in_a_folder(azure, both):
 
 
 def test_every_job_does_on_s3_what_it_does_in_a_folder(s3, both, tmp_path, monkeypatch):
-    monkeypatch.setattr(maintain_tables, "_KEPT_MS", 0)
+    monkeypatch.setattr(care, "_KEPT_MS", 0)
     pair = both(s3)
     stored, root = pair.stored.pipeline, pair.stored.root
     for _ in range(2):

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.stages import land as landing_stage
 from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
@@ -54,7 +55,7 @@ def test_what_an_open_transaction_holds_back_from_landing_is_told(warehouse, pip
     # Two seconds old is nothing unusual.
     assert land(warehouse)["held"] == 3
     assert "warning" not in capfd.readouterr().err
-    monkeypatch.setattr(land_events, "_OPEN_FOR_LONG_MS", 0)
+    monkeypatch.setattr(landing_stage, "_OPEN_FOR_LONG_MS", 0)
     counts = land(warehouse)
     assert (counts["landed"], counts["backlog"], counts["held"]) == (0, 0, 3)
     assert before <= counts["held_since"] <= time.time_ns() // 1_000_000

@@ -24,6 +24,7 @@ from spark_jobs.kafka.offsets import output_topic
 from spark_jobs.kafka.positions import Leg
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages import publish
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.warehouse import COMPOUNDS, declared_schema
@@ -84,8 +85,8 @@ def plan(warehouse, accepted=None):
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     begun = [row for row in rows if row.step == PUBLISHING]
-    leg = publish_compounds.plan_leg(warehouse, settings, topic, todo, before, begun, publish_compounds.Accepted(accepted))
-    publish_compounds.begin(ledger, settings, leg, topic, [row for row in todo if row.batch_id <= leg.target], begun)
+    leg = publish.plan_leg(warehouse, settings, topic, todo, before, begun, publish.Accepted(accepted))
+    publish.begin(ledger, settings, leg, topic, [row for row in todo if row.batch_id <= leg.target], begun)
     return leg
 
 

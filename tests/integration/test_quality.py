@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import Producer
 
 from include.config.pipeline import BEFORE_PUBLISH, Quality
-from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs import pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.publisher import SlotReport
-from spark_jobs.report_quality import BrokenBatch
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.stages import decided_batch as batch
+from spark_jobs.stages import land as landing_stage
+from spark_jobs.stages import pair, publish
+from spark_jobs.stages.report import BrokenBatch
 from spark_jobs.tables.delta_log import dataset
 from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger
 from spark_jobs.tables.parquet_files import FileWriter
@@ -75,13 +76,13 @@ def _bootstrap():
 
 def _write_other_compounds(patch, change):
     """The workers count what they decided, and write something else."""
-    maker = batch.compound_maker
+    maker = pair.compound_maker
 
     def lying_maker(*given):
         made = maker(*given)
         return lambda *outcomes: change(made(*outcomes))
 
-    patch.setattr(batch, "compound_maker", lying_maker)
+    patch.setattr(pair, "compound_maker", lying_maker)
 
 
 def _of(rows, *users):
@@ -104,7 +105,7 @@ def double_one_and_lose_another(patch):
 
 
 def swallow_what_is_rejected(patch):
-    made = pair_events.write_rejected
+    made = pair.write_rejected
 
     def write(warehouse, *given):
         place = warehouse.place_for_files(REJECTED)
@@ -116,7 +117,7 @@ def swallow_what_is_rejected(patch):
             file = writer.finish()
         return [file] if file else []
 
-    patch.setattr(pair_events, "write_rejected", write)
+    patch.setattr(pair, "write_rejected", write)
 
 
 def publish_nothing(patch):
@@ -130,18 +131,18 @@ def publish_nothing(patch):
             for slot in range(PARTITIONS)
         ]
 
-    patch.setattr(publish_compounds, "_send", send)
+    patch.setattr(publish, "_send", send)
 
 
 def lose_records_and_call_them_gaps(patch):
-    append = land_events.append_raw
+    append = landing_stage.append_raw
 
     def lose(warehouse, planned, ranges, side):
         append(warehouse, planned, ranges, side)
         if side == warehouse.pipeline.left:
             delete_rows(warehouse, raw_table(side), '"offset" % 5 = 0')
 
-    patch.setattr(land_events, "append_raw", lose)
+    patch.setattr(landing_stage, "append_raw", lose)
 
 
 SABOTAGE = {

@@ -20,6 +20,7 @@ from include.local.machine import project_environment
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
+from spark_jobs.quality import reconciled
 from spark_jobs.quality.findings import Finding
 from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import yaml_of
@@ -130,12 +131,12 @@ def test_a_healthy_pipeline_in_the_middle_of_its_third_batch(original, broker):
         "in open_events": 2, "compounds to be published": 21, "on the output topic": 21, "messages of later batches": len(later),
     }  # fmt: skip
     assert 0 < len(later) < 10
-    report = reconcile.told("reconciled", "reconciled.output", answer)
+    report = reconciled.told("reconciled", "reconciled.output", answer)
     assert report.splitlines()[-1] == (
         "reconciled: all 44 records of 2 batches have exactly one outcome, and all 21 compounds that reconciled.output can still "
         "have are on it exactly once."
     )
-    reconcile.fail_if_any("reconciled", answer.offenders)
+    reconciled.fail_if_any("reconciled", answer.offenders)
 
 
 def test_a_raw_row_is_missing(copy):
@@ -319,6 +320,6 @@ def test_compounds_missing_doubled_changed_misplaced_and_unknown_on_the_topic(co
     with pytest.raises(
         NeedsOperator, match=r"1 compounds that are not on the output topic; 2 compounds that are on the output"
     ):
-        reconcile.fail_if_any(pipeline.name, answer.offenders)
-    report = reconcile.told(pipeline.name, pipeline.output_topic, answer)
+        reconciled.fail_if_any(pipeline.name, answer.offenders)
+    report = reconciled.told(pipeline.name, pipeline.output_topic, answer)
     assert missing in report and Counter(report.split())["exactly"] == 0

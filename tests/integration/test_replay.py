@@ -17,9 +17,8 @@ from spark_jobs import land_events, pair_events, publish_compounds, reconcile, r
 from spark_jobs.corrections import replay_events as replayed_events
 from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.rehearse_pairing import BatchFile
-from spark_jobs.rehearse_pairing import main as rehearse
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.story.rehearsal import BatchFile, rehearse
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from tests.helpers import stream_clock
 from tests.helpers.pages import pages_folder

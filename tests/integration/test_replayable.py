@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 
 from include.local.machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events
+from spark_jobs.corrections import unfinished
 from spark_jobs.spark import session
 from spark_jobs.spark import workers as stages
 from spark_jobs.spark.session import temporarily_set
-from spark_jobs.stages import whole_keys
+from spark_jobs.stages import land, pair, whole_keys
 from spark_jobs.tables.ledger import PLANNED, Ledger
 from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
 from tests.conftest import PARTITIONS, yaml_of
@@ -58,10 +59,10 @@ def planned(warehouse, pipeline, broker, monkeypatch):
     send(300, now - 300_000, 1_000_000)
     send(100, now + HOUR_MS - 200_000, 150_000)
     ledger = Ledger(warehouse)
-    ask = land_events.ask_inputs
+    ask = land.ask_inputs
     with monkeypatch.context() as patch:
-        patch.setattr(land_events, "ask_inputs", lambda *given: ask(*given)._replace(wall_time=now + HOUR_MS))
-        land_events.plan_batch(warehouse, ledger, land_events.finish_batch(warehouse, ledger), 1_000_000, ())
+        patch.setattr(land, "ask_inputs", lambda *given: ask(*given)._replace(wall_time=now + HOUR_MS))
+        land.plan_batch(warehouse, ledger, unfinished.finish_batch(warehouse, ledger), 1_000_000, ())
     return warehouse
 
 
@@ -80,18 +81,18 @@ def paired(copy: Warehouse, shuffled: int | None = None) -> dict[str, object]:
     """Lands and pairs the second batch as it was planned; all rows, and what the ledger says of it."""
     ledger = Ledger(copy)
     plan = ledger.last_batch()[PLANNED]
-    landed = land_events.land_batch(copy, ledger, plan)
+    landed = land.land_batch(copy, ledger, plan)
     if shuffled is not None:
         shuffle_tables(copy, shuffled)
         plan = replace(plan, versions={OPEN: copy.version(OPEN)})
-    done = pair_events.pair_batch(copy, ledger, plan, landed)
+    done = pair.pair_batch(copy, ledger, plan, landed)
     return {**rows_of(copy), "clock": done.clock, "counts": done.counts, "landed": landed.counts}
 
 
 def paired_on_one_core(copy: Warehouse, folder: Path) -> dict[str, list[str]]:
     """Lands the second batch here, pairs it in a Spark that has a single core; all rows."""
     ledger = Ledger(copy)
-    land_events.land_batch(copy, ledger, ledger.last_batch()[PLANNED])
+    land.land_batch(copy, ledger, ledger.last_batch()[PLANNED])
     job = ["spark_jobs/pair_events.py", "--pipeline", str(yaml_of(copy.pipeline, folder))]
     environment = project_environment() | {"PAIRING_WAREHOUSE": copy.root}
     submit = ["spark-submit", "--master", "local[1]", *job]

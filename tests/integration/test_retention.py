@@ -23,6 +23,7 @@ from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_int
 from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.maintenance import care
 from spark_jobs.quality.trend import FILE, Trend
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.story.rehearsed import UnknownKey
@@ -74,7 +75,7 @@ def a_day_after(monkeypatch):
 
     def move(warehouse, batch_id):
         plan = next(row for row in Ledger(warehouse).rows(batch_id, batch_id) if row.step == PLANNED)
-        monkeypatch.setattr(maintain_tables, "_now", lambda: plan.wall_time + DAY_MS + 1)
+        monkeypatch.setattr(care, "_now", lambda: plan.wall_time + DAY_MS + 1)
 
     return move
 
@@ -171,7 +172,7 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
         assert before[table] - archived_and_kept(archive, warehouse, table) == Counter(), table
         assert more.total() == (len(REMOVALS) if table == "batch_ledger" else 0), table
     # The files go with the next run.
-    monkeypatch.setattr(maintain_tables, "_KEPT_MS", 0)
+    monkeypatch.setattr(care, "_KEPT_MS", 0)
     # Not those of open_events: versions that are younger than the last batch would look older than it.
     for log in (file for table in TABLES for file in Path(warehouse.path(table)).glob("_delta_log/*")):
         os.utime(log, (log.stat().st_mtime - 9 * DAY_MS / 1000,) * 2)
@@ -263,8 +264,8 @@ def test_killed_at_every_step_and_nothing_differs(warehouse, send, a_day_after, 
         archive.mkdir()
         if kill:
             with killed_at(monkeypatch, kill):
-                maintain_tables.remove_old(mine, Ledger(mine), maintain_tables._now())
-        maintain_tables.remove_old(mine, Ledger(mine), maintain_tables._now())
+                care.remove_old(mine, Ledger(mine), care._now())
+        care.remove_old(mine, Ledger(mine), care._now())
         rows = {
             table: Counter(
                 str({name: value for name, value in row.items() if not name.endswith("ed_at") and name != "versions"})

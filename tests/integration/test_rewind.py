@@ -16,9 +16,11 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.corrections import rewinding
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import job_parser, run_job
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages import pair
 from spark_jobs.tables.commit import commit_frame, commit_rows
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
 from spark_jobs.tables.warehouse import METRICS, declared_schema
@@ -91,13 +93,13 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     send("a9000:g m9050:g a10000:tick m10000:tick")
     land_events.main(wrong, 1_000_000, ())
     with monkeypatch.context() as patched:
-        patched.setattr(pair_events, "check_conservation", broken)
+        patched.setattr(pair, "check_conservation", broken)
         with pytest.raises(BrokenInvariant):
             pair_events.main(wrong)
     assert consumed(warehouse, broker) != {} and reconcile.main(warehouse).offenders == []
 
     before = {table: warehouse.version(table) for table in (*TABLES, "batch_ledger")}
-    report = rewind.dry_run(warehouse, 2)
+    report = rewinding.dry_run(warehouse, 2)
     name = warehouse.pipeline.name
     assert [line.split() for line in report.splitlines()] == [
         line.split()
@@ -122,7 +124,7 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     for point in ("after_planned", "after_compound_events"):
         with killed_at(monkeypatch, point):
             rewind.main(warehouse, 2)
-    assert rewind.dry_run(warehouse, 2).startswith("rewind 6 to batch 2 was begun and not finished")
+    assert rewinding.dry_run(warehouse, 2).startswith("rewind 6 to batch 2 was begun and not finished")
     assert reconcile.main(warehouse).offenders == [], "in the middle of a rewind"
     send("a11000:h m11050:h a12000:tick m12000:tick")
     run(warehouse)
@@ -228,7 +230,7 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
     for removed in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
         removed.result(timeout=20)
     lost = f"{topic}-0:3-5"
-    report = rewind.dry_run(warehouse, 1)
+    report = rewinding.dry_run(warehouse, 1)
     assert f"{topic}-0:3-6  the broker no longer has {lost}" in report
     assert f"--yes refuses this without --accept-lost-range '{lost}'" in report
     with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, .*--accept-lost-range '{lost}' to lose"):

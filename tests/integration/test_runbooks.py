@@ -32,13 +32,16 @@ from include.local.broker import create_topics
 from include.local.machine import JARS, SPARK_CONF, VENV, java, project_environment
 from include.local.process import free_port, stop_programs
 from include.local.spark import LocalSpark
-from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
+from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality
+from spark_jobs.corrections import rewinding
 from spark_jobs.corrections.replay_window import Window
 from spark_jobs.job.run import told_in_one_line
 from spark_jobs.kafka import offsets
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.quality import reconciled
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.stages import report
 from spark_jobs.tables import store_probe as probe
 from spark_jobs.tables.diagnose import damaged, files_named, log_file
 from spark_jobs.tables.ledger import PAIRED, Ledger
@@ -376,7 +379,7 @@ def test_not_published(alarm, mend, warehouse, pipeline, project, broker, send):
     alarm(lambda: publish_compounds.main(gated))
     before = version(gated, "raw_metrics")
     delete_by_hand(gated, "raw_metrics")
-    with pytest.raises(report_quality.BrokenBatch):
+    with pytest.raises(report.BrokenBatch):
         report_quality.main(gated)
     alarm(lambda: publish_compounds.main(gated))
     DeltaTable(gated.path("raw_metrics")).restore(before)
@@ -393,7 +396,7 @@ def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     publish_compounds.main(warehouse)
     before = version(warehouse, "compound_events")
     delete_by_hand(warehouse, "compound_events")
-    alarm(lambda: reconcile.fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
+    alarm(lambda: reconciled.fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
     mend(TABLE="compound_events", VERSION=before)
     assert reconcile.main(warehouse).offenders == []
 
@@ -636,7 +639,7 @@ def test_rewind(alarm, mend, warehouse, broker, send):
     delete_by_hand(warehouse, "raw_metrics", "batch_id = 2")
     with pytest.raises(BrokenInvariant):
         pair_events.main(warehouse)
-    line = alarm(lambda: rewind.dry_run(warehouse, 2))
+    line = alarm(lambda: rewinding.dry_run(warehouse, 2))
     mend(BATCH=re.search(r"name batch (\d+)", line)[1])
     assert run_all(warehouse)["pair"] == 3
     assert reconcile.main(warehouse).offenders == []
@@ -752,7 +755,7 @@ def test_archive_not_writable(alarm, mend, warehouse, send, tmp_path, monkeypatc
     archive, day = tmp_path / "not there", 86_400_000
     care = Maintenance(None, raw_retention_ms=day, time_travel_ms=day, archive=str(archive))
     mine = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=care))
-    monkeypatch.setattr(maintain_tables, "_now", lambda: int(time.time() * 1000) + 2 * day)
+    monkeypatch.setattr(care, "_now", lambda: int(time.time() * 1000) + 2 * day)
     alarm(lambda: maintain_tables.main(mine))
     assert [len(table_rows(mine, f"raw_{side}")) for side in ("analytics", "metrics")] == [3, 3]
     mend(ARCHIVE=archive)

@@ -14,8 +14,8 @@ import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.job.run import told_in_one_line
-from spark_jobs.stages import landing
-from spark_jobs.stages.decided_batch import decided_batch
+from spark_jobs.stages import land, landing, pair, report
+from spark_jobs.stages.pair import decided_batch
 from spark_jobs.tables import delta_log, ledger
 from spark_jobs.tables.commit import commit, commit_rows
 from spark_jobs.tables.diagnose import files_named
@@ -191,15 +191,15 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
             return
         append_raw(target, planned, ranges, side)
 
-    append_raw = land_events.append_raw
-    monkeypatch.setattr(land_events, "append_raw", append_when_full)
+    append_raw = land.append_raw
+    monkeypatch.setattr(land, "append_raw", append_when_full)
 
     def deciding_when_full(*given):
         if full_before == "decided":
             disk.fill()
         return decided_batch(*given)
 
-    monkeypatch.setattr(pair_events, "decided_batch", deciding_when_full)
+    monkeypatch.setattr(pair, "decided_batch", deciding_when_full)
     for module in (report_quality, ledger):
         monkeypatch.setattr(module, "commit_rows", when_full(commit_rows))
     for job, writes in WRITES.items():
@@ -234,9 +234,9 @@ def test_the_disk_is_full_when_the_page_is_written(disk, warehouse, traffic, tol
         disk.fill()
         return write_pages(*arguments)
 
-    write_pages = report_quality.write_pages
+    write_pages = report.write_pages
     with monkeypatch.context() as patched:
-        patched.setattr(report_quality, "write_pages", write_pages_when_full)
+        patched.setattr(report, "write_pages", write_pages_when_full)
         assert "cannot be written (No space left on device)" in told(warehouse, REPORT)
     disk.mend()
     REPORT(warehouse)

@@ -11,8 +11,8 @@ from include.airflow.runbooks import runbook
 from include.config.store import Store, StoreRefused, checked_root
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.positions import read_position
-from spark_jobs.rehearse_pairing import _printable
 from spark_jobs.story.page import page
+from spark_jobs.story.rehearsal import _printable
 from spark_jobs.tables.diagnose import files_named, java_line
 from spark_jobs.tables.parquet_files import place_named
 from tests.helpers.timeline import ROOT

@@ -9,7 +9,7 @@ from tests.helpers.timeline import ROOT
 
 FORBIDDEN = {
     "spark_jobs": ("airflow", "plugins", "dags"),
-    "spark_jobs/pairing": ("airflow", "plugins", "dags", "include", "pyspark", "confluent_kafka", "delta"),
+    "spark_jobs/rules": ("airflow", "plugins", "dags", "pyspark", "confluent_kafka", "delta"),
     "include": ("spark_jobs", "plugins", "dags", "pyspark"),
     "dags": ("pyspark", "pandas", "great_expectations", "spark_jobs"),
     "plugins": ("pyspark", "pandas", "great_expectations", "spark_jobs", "dags"),
@@ -32,13 +32,6 @@ def test_imports_point_one_way(folder, banned):
     assert files
     found = {(path.name, name) for path in files for name in imported(path) if name.split(".")[0] in banned}
     assert not found
-
-
-def test_pairing_imports_nothing_of_ours_but_its_own():
-    for path in (ROOT / "spark_jobs/pairing").glob("*.py"):
-        assert all(name.startswith("spark_jobs.pairing") for name in imported(path) if name.startswith("spark_jobs")), (
-            path.name
-        )
 
 
 def test_jobs_run_on_spark_connect_too():

@@ -9,7 +9,7 @@ from tests.helpers.timeline import ROOT
 
 JOB = """
 import atexit, os, types
-from spark_jobs.job.run import run as job
+from spark_jobs.job import run as job
 # As threads of a C++ library do that are still running.
 atexit.register(os.abort)
 job.spark_session = lambda *_: types.SimpleNamespace(conf={{}})

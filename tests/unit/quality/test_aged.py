@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from spark_jobs.quality.aged import find_aged
 from spark_jobs.quality.findings import Finding, Offenders
-from spark_jobs.reconcile import _without_collapsed
+from spark_jobs.quality.reconciled import _without_collapsed
 from spark_jobs.tables.ledger import LIVE, PAIRED, PUBLISHED, LedgerRow
 from tests.helpers.ledger_in_a_list import FakeLedger
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.rehearse_pairing import BatchFile, main
+from spark_jobs.story.rehearsal import BatchFile
+from spark_jobs.story.rehearsal import rehearse as main
 from tests.helpers.timeline import CALLS, ROOT
 
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*/*.json"))

@@ -1,13 +1,14 @@
-"""A batch's events decided by the workers: each writes what it has decided into files of the tables; counts, names of files and the places
-of what was rejected come back.
-"""
+"""Pairing: every event of a batch, and every event still open, gets exactly one outcome; the workers write what they decided."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,16 +17,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.conservation import check_conservation
+from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import Rules
-from spark_jobs.spark.session import is_many
+from spark_jobs.spark.session import expect_rows, is_many
 from spark_jobs.spark.workers import Stage, give_back_memory, only_counted
 from spark_jobs.stages.outcome_rows import REFUSED, compound_maker, open_maker, refused_maker
+from spark_jobs.stages.pairing_input import batch_events
+from spark_jobs.stages.rejected_rows import write_rejected
 from spark_jobs.stages.whole_keys import by_key, decided_keys
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.agreement import table_versions
+from spark_jobs.tables.commit import EVERYTHING, commit, is_committed
+from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.tables.outbox import carried
 from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile
 from spark_jobs.tables.read_files import longest_texts
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, raw_table
+from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
+_WRITTEN = (OPEN, COMPOUNDS, REJECTED)
 # What a worker answers: once what it has written, in JSON, and a row for each event that it has rejected.
 _ANSWER = REFUSED.append(pa.field("written", pa.string()))
 
@@ -88,3 +100,41 @@ def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mappi
         yield pa.RecordBatch.from_pylist([{"written": json.dumps(answer)}], schema=_ANSWER)
 
     return run
+
+
+def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed: LedgerRow) -> LedgerRow:
+    """Pairs one landed batch and gives its `paired` row."""
+    started = datetime.now(UTC)
+    open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
+    expect_rows(warehouse.spark, open_before + accepted)
+    rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
+    decided = decided_batch(warehouse, planned, batch_events(warehouse, planned), rules, open_before + accepted)
+    found = decided.outcomes
+    check_conservation(open_before, accepted, found)
+    compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
+    rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
+    open_after = found.get(Outcome.OPEN, 0)
+    batch_id = planned.batch_id
+
+    def append_rejected() -> None:
+        done = is_committed(warehouse, REJECTED, REJECTED, batch_id)
+        commit(warehouse, REJECTED, [] if done else write_rejected(warehouse, planned, decided.refused), REJECTED, batch_id)
+
+    writes: list[Callable[[], None]] = []
+    if compounds:
+        writes.append(partial(commit, warehouse, COMPOUNDS, decided.files[COMPOUNDS], COMPOUNDS, batch_id))
+    if rejected:
+        writes.append(append_rejected)
+    if open_before or open_after:
+        writes.append(partial(commit, warehouse, OPEN, decided.files[OPEN], OPEN, batch_id, EVERYTHING))
+    # Their order does not matter: until `paired` is recorded, the next run writes what is missing.
+    with ThreadPoolExecutor(max_workers=len(_WRITTEN)) as beside:
+        # list() waits for all and raises what any of them raised.
+        list(beside.map(lambda write: write(), writes))
+    counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
+    counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
+    counts |= {"open_after": open_after, **carried(planned.counts)}
+    versions = landed.versions | table_versions(warehouse, _WRITTEN)
+    paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
+    ledger.append(paired)
+    return paired

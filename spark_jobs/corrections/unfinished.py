@@ -1,0 +1,42 @@
+"""A batch that was planned and not paired, whatever its kind: the next job finishes it first, as it was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from spark_jobs.corrections.replay_work import finish_replay
+from spark_jobs.corrections.rewind_work import finish_rewind
+from spark_jobs.stages.land import land_batch
+from spark_jobs.stages.pair import pair_batch
+from spark_jobs.tables.agreement import check_tables, newest_row
+from spark_jobs.tables.ledger import (
+    LANDED,
+    PAIRED,
+    PLANNED,
+    REPLAY,
+    REWIND,
+    Ledger,
+    LedgerRow,
+)
+from spark_jobs.tables.warehouse import Warehouse
+
+
+def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collection[str] = ()) -> LedgerRow | None:
+    """Does what the last batch still lacks; gives its `paired` row with the counts of its plan beside its own, None before the
+    first batch.
+    """
+    steps = ledger.last_batch()
+    check_tables(warehouse, newest_row(steps))
+    if not steps:
+        return None
+    planned, paired = steps[PLANNED], steps.get(PAIRED)
+    if paired is None and planned.kind == REWIND:
+        paired = finish_rewind(warehouse, ledger, planned)
+    elif paired is None and planned.kind == REPLAY:
+        paired = finish_replay(warehouse, ledger, planned)
+    elif paired is None:
+        landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
+        paired = pair_batch(warehouse, ledger, planned, landed)
+    # Only the plan says which topics it was made with.
+    return replace(paired, counts=planned.counts | paired.counts)
