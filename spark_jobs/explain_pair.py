@@ -13,8 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from spark_jobs.corrections.replay_window import time_argument
-from spark_jobs.job.arguments import fail
+from spark_jobs.job.arguments import fail, time_argument
 from spark_jobs.job.run import ending_at_once, job_parser, told_in_one_line, warehouse_folder
 from spark_jobs.story.page import page
 from spark_jobs.story.rehearsed import UnknownKey

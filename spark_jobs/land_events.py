@@ -32,7 +32,7 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     ledger = Ledger(warehouse)
     last = finish_batch(warehouse, ledger, accepted_losses)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
-    counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).counts}
+    counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
     # Of later batches nobody needs to be told.
     return counts | (
         {} if last else {f"{BEGAN}{topic}-{number}": at for (topic, number), at in begun(planned.offsets).items()}

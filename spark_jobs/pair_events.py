@@ -23,7 +23,7 @@ def main(warehouse: Warehouse) -> Counts:
         return {}
     check_tables(warehouse, newest_row(steps))
     paired = pair_batch(warehouse, ledger, steps[PLANNED], steps[LANDED])
-    return {"batch_id": paired.batch_id, **paired.counts}
+    return {"batch_id": paired.batch_id, **paired.paired.flat()}
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ batch that was planned earlier but not paired; a killed replay is finished by wh
 
 from __future__ import annotations
 
-from spark_jobs.corrections.replay_window import Window, check_window, plan_of, time_argument
+from spark_jobs.corrections.replay_window import check_window, plan_of
 from spark_jobs.corrections.replay_work import difference, write
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.arguments import time_argument
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.tables.agreement import check_ledger
 from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -38,7 +40,7 @@ def main(warehouse: Warehouse, window: Window) -> Counts:
             return found.counts
         check_ledger(warehouse, last)
         planned = ledger.plan(planned)
-        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).counts}
+        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).paired.flat()}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.records import LandedCounts, LivePlan, TopicIds
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
 
 PIPELINE = Path(__file__).resolve().parents[1] / "include" / "pipelines" / "calls.yaml"
@@ -39,14 +40,14 @@ def main(warehouse: Warehouse) -> None:
     planned = ledger.rows(1, 1)[0]
     _append_raw(warehouse, now)
     landed_counts(warehouse, planned)
-    landed = planned.next_step(LANDED, planned.started_at, clock=now, counts={"accepted": 4, "landed": 5})
+    landed = planned.next_step(LANDED, planned.started_at, _landed_counts(), clock=now)
     ledger.append(landed)
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
     messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
-    batch = {PLANNED: planned, LANDED: _counted(landed), PAIRED: paired}
+    batch = {PLANNED: planned, LANDED: landed, PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
     measure(warehouse, known)
     find_offenders(warehouse, 1, 1)
@@ -56,21 +57,21 @@ def _plan(pipeline: Pipeline, now: int, open_version: int) -> LedgerRow:
     offsets = tuple(OffsetRange(side.topic, 0, 0, 3, 3) for side in pipeline.sides)
     return LedgerRow(
         batch_id=1,
-        kind="live",
         step=PLANNED,
+        plan=LivePlan(open_before=0, topic_ids=TopicIds("left", "right")),
         offsets=offsets,
         wall_time=now,
         clock=None,
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
         started_at=datetime.now(UTC),
-        counts={"open_before": 0},
         versions={OPEN: open_version},
     )
 
 
-def _counted(landed: LedgerRow) -> LedgerRow:
-    return landed.next_step(LANDED, landed.started_at, counts={**landed.counts, "offset_gaps": 0, "lost": 0, "backlog": 0})
+def _landed_counts() -> LandedCounts:
+    sides = {"landed_left": 3, "accepted_left": 3, "landed_right": 2, "accepted_right": 1}
+    return LandedCounts(planned=5, landed=5, offset_gaps=0, lost=0, backlog=0, accepted=4, held=0, **sides, malformed_json=1)
 
 
 def _append_raw(warehouse: Warehouse, now: int) -> None:

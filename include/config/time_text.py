@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from include.config.pipeline import MS_PER_UNIT
 
 _LAST_MS = 253_402_300_799_999
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def moment(ms: int) -> str:
@@ -72,3 +73,17 @@ def count(number: int, noun: str) -> str:
     ('1 batch', '2 batches', '0 events')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def point_in_time(text: str) -> int:
+    """Epoch ms of a time as people and Airflow write it: ISO 8601, UTC if it names no zone, or epoch ms; raises ValueError.
+
+    >>> point_in_time("2026-01-01T01:00:00+01:00"), point_in_time("2026-01-01"), point_in_time("1767225600000")
+    (1767225600000, 1767225600000, 1767225600000)
+    """
+    if text.isascii() and text.isdecimal() and len(text) > 8:
+        return int(text)
+    at = datetime.fromisoformat(text)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    # Not by timestamp(), whose fractions of a second are inexact.
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND

@@ -11,10 +11,10 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
-from spark_jobs.corrections.replay_window import WINDOW_END, WINDOW_START, Window
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.stages.pairing_input import accepted_events
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPLAY, LedgerRow, rewinds_among
+from spark_jobs.tables.ledger import PAIRED, PLANNED, LedgerRow, rewinds_among
+from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.warehouse import OPEN, REJECTED, Warehouse
 
 _MINUTE = MS_PER_UNIT["m"]
@@ -39,7 +39,7 @@ def late_batches(rows: list[LedgerRow]) -> list[LedgerRow]:
         row
         for row in rows
         if (row.kind, row.step) == (LIVE, PAIRED)
-        and row.counts[Reason.LATE]
+        and row.paired.late
         and row.batch_id in asking
         and not any(rewind.voids(row.batch_id) for rewind in rewinds)
     ]
@@ -95,8 +95,8 @@ def is_done(wanted: Asked, rows: list[LedgerRow]) -> bool:
     return any(
         (row.kind, row.step) == (REPLAY, PAIRED)
         and row.batch_id > wanted.batch_id
-        and row.counts[WINDOW_START] <= wanted.window.start
-        and wanted.window.end <= row.counts[WINDOW_END]
+        and row.replay.window.start <= wanted.window.start
+        and wanted.window.end <= row.replay.window.end
         and not any(rewind.voids(row.batch_id) for rewind in rewinds)
         for row in rows
     )

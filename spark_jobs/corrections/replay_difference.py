@@ -10,7 +10,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.config.time_text import moment
-from spark_jobs.corrections.replay_window import REACH, window_of
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.stages.outcome_rows import compound_rows
@@ -28,7 +27,7 @@ _HISTORY = ("revision", "op", "batch_id")
 
 def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """`pair_id` and `now`, its last row: of all compounds that are or ever were in the interval, and of others around it."""
-    window, reach = window_of(planned), planned.counts[REACH]
+    window, reach = planned.replay.window, planned.replay.reach_ms
 
     def around(column: Callable[[str], Any]) -> Any:
         near = (column("ts") >= window.start - reach) & (column("ts") < window.end + reach)
@@ -39,7 +38,7 @@ def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 
 def _published(known: DataFrame, planned: LedgerRow) -> Column:
-    return (F.col("now.op") == UPSERT) & window_of(planned).has(F.col("now.ts"))
+    return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
 
 
 def compared(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
@@ -61,12 +60,14 @@ def compared(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataF
         .when(F.col("then").isNotNull(), CHANGED)
     )
     both = should_be.join(known, "pair_id", "full").withColumn("found", found)
-    return both.where(F.col("found").isNotNull() & (window_of(planned).has(F.col("then.ts")) | _published(known, planned)))
+    return both.where(
+        F.col("found").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(known, planned))
+    )
 
 
 def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
     """Raises NeedsOperator if not all events of the interval's compounds are decided for good, or some are gone."""
-    pipeline, window = planned.pipeline, window_of(planned)
+    pipeline, window = planned.pipeline, planned.replay.window
     events = _events(
         outcomes, known, warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN]), planned
     )

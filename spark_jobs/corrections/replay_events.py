@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import moment
-from spark_jobs.corrections.replay_window import REACH, Window, window_of
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages.pairing_input import accepted_events
-from spark_jobs.tables.ledger import REMOVED_UNTIL, LedgerRow
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -28,7 +28,7 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
       that was, because where max_session cuts depends on it;
     - to where no session with an event of a compound of the interval can go on any more.
     """
-    pipeline, window, reach = planned.pipeline, window_of(planned), planned.counts[REACH]
+    pipeline, window, reach = planned.pipeline, planned.replay.window, planned.replay.reach_ms
 
     def landed_before(span: Window) -> DataFrame:
         return accepted_events(
@@ -60,7 +60,7 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
             all_of_them = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
             further = _cut_off(all_of_them, pipeline, window, first)
         events = reduce(DataFrame.unionAll, pieces)
-        removed = planned.counts.get(REMOVED_UNTIL)
+        removed = planned.replay.removed_until
         if removed is not None and _cut_off(events, pipeline, window, removed + 1):
             raise NeedsOperator(
                 f"the interval {window} cannot be replayed: sessions reach into it from before {moment(removed + 1)}, where raw rows were removed "

@@ -22,7 +22,6 @@ from spark_jobs.corrections.replay_difference import (
     known_compounds,
 )
 from spark_jobs.corrections.replay_events import events_around
-from spark_jobs.corrections.replay_window import REACH, WINDOW_END, WINDOW_START
 from spark_jobs.job.run import Counts
 from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
@@ -31,7 +30,8 @@ from spark_jobs.stages.whole_keys import decide
 from spark_jobs.tables.agreement import table_versions
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
-from spark_jobs.tables.outbox import RETRACT, corrected, corrections
+from spark_jobs.tables.outbox import RETRACT, corrections
+from spark_jobs.tables.records import correction_counts
 from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 
 
@@ -86,9 +86,8 @@ def write(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, found: Diffe
     written = {row["found"]: row["count"] for row in mine.groupBy(kind.alias("found")).count().collect()}
     if written != {name: number for name, number in found.counts.items() if number and name != UNCHANGED}:
         raise BrokenInvariant(f"replay {batch_id} was to write {found.counts}, but {COMPOUNDS} has {written} of it")
-    asked = {name: planned.counts[name] for name in (WINDOW_START, WINDOW_END, REACH)}
-    counts = corrected(planned) | asked | {"compounds": found.corrections, **found.counts}
+    counts = correction_counts(planned.plan, compounds=found.corrections, **found.counts)
     versions = planned.versions | table_versions(warehouse, [COMPOUNDS])
-    paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
+    paired = planned.next_step(PAIRED, started, counts, versions=versions)
     ledger.append(paired)
     return paired

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition
-from spark_jobs.kafka.topic_ids import known_ids
 from spark_jobs.tables.ledger import (
     PAIRED,
     PLANNED,
     PUBLISHED,
     REMOVED_COMPOUNDS,
     REMOVED_RAW,
-    REWIND,
-    TO_BATCH,
     Ledger,
     LedgerRow,
     OffsetRange,
-    counting,
     removed_through,
 )
+from spark_jobs.tables.records import REWIND, Corrected, RewindPlan, TopicIds
 from spark_jobs.tables.warehouse import OPEN, Warehouse
-
-# Carried by the ledger rows of a rewind and of the batches after it, as long as compounds of void batches may come back:
-# the outbox rows of the batches from … to …, both inclusive, are where the last revision of such a compound stands.
-CORRECTED_FROM, CORRECTED_TO = "corrected_from", "corrected_to"
 
 
 class Target(NamedTuple):
@@ -53,9 +45,9 @@ class Target(NamedTuple):
         return self.given_up[-1].batch_id
 
     @property
-    def topic_ids(self) -> dict[str, int]:
+    def topic_ids(self) -> TopicIds:
         """The ids of the input topics, as the last plan has them."""
-        return known_ids(self.given_up[-1].counts)
+        return self.given_up[-1].plan.topic_ids
 
     @property
     def open_version(self) -> int:
@@ -65,7 +57,7 @@ class Target(NamedTuple):
     @property
     def open_after(self) -> int:
         """The number of events that the batch left open."""
-        return self.base.counts["open_after"] if self.base else 0
+        return self.base.paired.open_after if self.base else 0
 
 
 def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
@@ -101,7 +93,7 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
         raise NeedsOperator(
             f"batch {to_batch} is the last of pipeline {name}, there is nothing to take back: name an earlier one"
         )
-    first = base.counts.get(CORRECTED_FROM, to_batch) if base else to_batch
+    first = base.plan.corrected.first if base and base.plan.corrected else to_batch
     before = [row for row in (ledger.rows(first, to_batch) if first < to_batch else []) if row.step == PLANNED]
     given_up = [row for row in rows if row.step == PLANNED and row.batch_id > to_batch]
     unsaid = removed_through(removals, REMOVED_COMPOUNDS)
@@ -111,16 +103,19 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
 def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
     """The plan of the rewind, a batch of its own with the next batch_id."""
     pipeline, now, batch_id = warehouse.pipeline, datetime.now(UTC), target.newest + 1
-    base = target.base.counts if target.base else {}
-    corrected = {CORRECTED_FROM: base.get(CORRECTED_FROM, target.to_batch + 1), CORRECTED_TO: batch_id}
+    before = target.base.plan.corrected if target.base else None
     return LedgerRow(
         batch_id=batch_id,
-        kind=REWIND,
         step=PLANNED,
+        plan=RewindPlan(
+            open_before=target.open_after,
+            topic_ids=target.topic_ids,
+            corrected=Corrected(before.first if before else target.to_batch + 1, batch_id),
+            to_batch=target.to_batch,
+        ),
         offsets=starting_ranges(target),
         wall_time=int(now.timestamp() * 1000),
         clock=target.base.clock if target.base else None,
-        counts={TO_BATCH: target.to_batch, "open_before": target.open_after, **corrected, **target.topic_ids},
         versions={OPEN: target.open_version},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
@@ -146,27 +141,8 @@ def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
     return tuple(found)
 
 
-def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
-    """The last batch that was paired and is not void and read nothing from these offsets on; 0 for the time before the first."""
-    fits = [
-        steps[PAIRED].batch_id
-        for steps in counting(ledger.rows(1))
-        if all(at.until_offset <= beyond.get((at.topic, at.partition), at.until_offset) for at in steps[PAIRED].offsets)
-    ]
-    return max(fits, default=0)
-
-
-def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
-    """The problem of logs that lost records which were landed. `beyond`: partitions, with the first offset of what is another log now."""
-    told = ", ".join(f"{topic}-{number} at offset {offset}" for (topic, number), offset in sorted(beyond.items()))
-    return NeedsOperator(
-        f"the log was cut below what was landed: {told}; what is written there now has the coordinates of records that are landed, so "
-        f"nothing goes on from here: rewind to batch {batch_before(ledger, beyond)}, or start a new pipeline under another name"
-    )
-
-
 def unfinished(steps: dict[str, LedgerRow], to_batch: int) -> LedgerRow | None:
     """The plan of the last batch if that is a rewind to this batch, which may have been killed."""
     planned = steps.get(PLANNED)
-    same = planned is not None and planned.kind == REWIND and planned.counts[TO_BATCH] == to_batch
+    same = planned is not None and isinstance(planned.plan, RewindPlan) and planned.plan.to_batch == to_batch
     return planned if same else None

@@ -13,8 +13,9 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.agreement import table_versions
 from spark_jobs.tables.commit import EVERYTHING, Going, commit, commit_frame
-from spark_jobs.tables.ledger import PAIRED, TO_BATCH, Ledger, LedgerRow
-from spark_jobs.tables.outbox import RETRACT, changed_since, corrected, corrections
+from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.tables.outbox import RETRACT, changed_since, corrections
+from spark_jobs.tables.records import PairedCounts, correction_counts
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, TableProblem, Warehouse, raw_table
 
 
@@ -25,8 +26,8 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     may still be writing comes too late. Raises NeedsOperator if open_events cannot be read as it was.
     """
     started = datetime.now(UTC)
-    batch_id, to_batch = planned.batch_id, planned.counts[TO_BATCH]
-    check_open_events(warehouse, to_batch, planned.versions[OPEN], planned.counts["open_before"])
+    batch_id, to_batch = planned.batch_id, planned.rewind.to_batch
+    check_open_events(warehouse, to_batch, planned.versions[OPEN], planned.plan.open_before)
     later = ledger.rows(to_batch, batch_id - 1)
     last_paired = max((row.batch_id for row in later if row.step == PAIRED), default=0)
     taken_back = corrections(changed_since(warehouse, to_batch, last_paired), batch_id)
@@ -35,14 +36,14 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     _put_back(warehouse, planned)
     counts = _counted(warehouse, planned)
     versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
-    paired = planned.next_step(PAIRED, started, counts=counts, versions=versions)
+    paired = planned.next_step(PAIRED, started, counts, versions=versions)
     ledger.append(paired)
     return paired
 
 
 def _put_back(warehouse: Warehouse, planned: LedgerRow) -> None:
     """Takes the void batches' rows out of the tables that are only appended to, and brings the open events of then back."""
-    to_batch, batch_id = planned.counts[TO_BATCH], planned.batch_id
+    to_batch, batch_id = planned.rewind.to_batch, planned.batch_id
 
     waiting = warehouse.read(OPEN, version=planned.versions[OPEN])
     void = Going(to_batch + 1, None)
@@ -86,9 +87,9 @@ def _gone(to_batch: int, version: int, problem: JobProblem) -> NeedsOperator:
     )
 
 
-def _counted(warehouse: Warehouse, planned: LedgerRow) -> dict[str, int]:
+def _counted(warehouse: Warehouse, planned: LedgerRow) -> PairedCounts:
     """The counts of the `paired` row, read back from the tables; raises BrokenInvariant if a table is not as it has to be."""
-    to_batch, batch_id = planned.counts[TO_BATCH], planned.batch_id
+    to_batch, batch_id = planned.rewind.to_batch, planned.batch_id
     tables = [
         warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > to_batch).select(
             F.lit(table).alias("what")
@@ -106,10 +107,9 @@ def _counted(warehouse: Warehouse, planned: LedgerRow) -> dict[str, int]:
             raise BrokenInvariant(
                 f"rewind {batch_id} to batch {to_batch} left {found[table]} rows of void batches in {table}: nothing goes on from there"
             )
-    open_before, open_after = planned.counts["open_before"], found.pop(OPEN, 0)
+    open_before, open_after = planned.plan.open_before, found.pop(OPEN, 0)
     if open_after != open_before:
         raise BrokenInvariant(
             f"rewind {batch_id} to batch {to_batch} left {open_after} rows in {OPEN}, but the batch had left {open_before} open"
         )
-    sent = {"compounds": sum(found.values()), "retracted": found.get(RETRACT, 0)}
-    return {TO_BATCH: to_batch, **corrected(planned), **sent}
+    return correction_counts(planned.plan, compounds=sum(found.values()), retracted=found.get(RETRACT, 0))

@@ -28,7 +28,7 @@ def rewind(warehouse: Warehouse, to_batch: int, accepted_losses: Iterable[str] =
         planned = ledger.plan(plan_of(warehouse, preview.target))
     elif PAIRED in steps:
         return {}
-    return {"batch_id": planned.batch_id, **finish_rewind(warehouse, ledger, planned).counts}
+    return {"batch_id": planned.batch_id, **finish_rewind(warehouse, ledger, planned).paired.flat()}
 
 
 def preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:

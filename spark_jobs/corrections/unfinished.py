@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from spark_jobs.corrections.replay_work import finish_replay
 from spark_jobs.corrections.rewind_work import finish_rewind
@@ -14,18 +13,15 @@ from spark_jobs.tables.ledger import (
     LANDED,
     PAIRED,
     PLANNED,
-    REPLAY,
-    REWIND,
     Ledger,
     LedgerRow,
 )
+from spark_jobs.tables.records import REPLAY, REWIND
 from spark_jobs.tables.warehouse import Warehouse
 
 
 def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collection[str] = ()) -> LedgerRow | None:
-    """Does what the last batch still lacks; gives its `paired` row with the counts of its plan beside its own, None before the
-    first batch.
-    """
+    """Does what the last batch still lacks; returns its `paired` row, None before the first batch."""
     steps = ledger.last_batch()
     check_tables(warehouse, newest_row(steps))
     if not steps:
@@ -38,5 +34,4 @@ def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collecti
     elif paired is None:
         landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
         paired = pair_batch(warehouse, ledger, planned, landed)
-    # Only the plan says which topics it was made with.
-    return replace(paired, counts=planned.counts | paired.counts)
+    return paired

@@ -12,6 +12,7 @@ from typing import NoReturn
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
 from include.config.secret_values import without_secrets
+from include.config.time_text import point_in_time
 
 OUTCOME_VARIABLE = "PAIRING_OUTCOME"
 
@@ -46,3 +47,11 @@ def pipeline_argument(path: str) -> Pipeline:
         return load_pipeline(Path(path))
     except PipelineError as error:
         fail(str(error))
+
+
+def time_argument(text: str) -> int:
+    """`type=` of an argument that is a point in time: epoch ms."""
+    try:
+        return point_in_time(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T13:00:00Z, or epoch ms") from None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from spark_jobs.kafka.offsets import OutputTopic
 from spark_jobs.kafka.positions import Leg
 from spark_jobs.kafka.publisher import SlotReport
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.records import OutputState, PublishedCounts
 
 
 def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[SlotReport]) -> None:
     """Every compound that was paired must have been acknowledged by the broker before the ledger says `published`."""
     for row in paired:
-        wanted = row.counts["compounds"]
+        wanted = row.paired.compounds
         read = sum(report.read.get(row.batch_id, 0) for report in reports)
         acknowledged = sum(report.acknowledged.get(row.batch_id, 0) for report in reports)
         refused = sum(report.refused.get(row.batch_id, 0) for report in reports)
@@ -28,22 +28,16 @@ def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[SlotRe
             )
 
 
-def published_counts(
-    batch_id: int, leg: Leg, topic: OutputTopic, reports: list[SlotReport], ends: dict[int, int]
-) -> dict[str, int]:
+def published_record(
+    batch_id: int, leg: Leg, reports: list[SlotReport], ends: dict[int, int]
+) -> tuple[PublishedCounts, OutputState]:
     """What the ledger keeps of a published batch: acknowledged records, in all and by partition, and the topic they are on.
 
     `ends`: of the output partitions, behind all batches of the leg; the report reads up to there.
     """
-    by_partition = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
-    refused = sum(report.refused.get(batch_id, 0) for report in reports)
-    return {
-        "compounds": sum(by_partition.values()),
-        "position": leg.target,
-        "slots": leg.slots,
-        "topic_id_high": topic.high,
-        "topic_id_low": topic.low,
-        **({"refused": refused} if refused else {}),
-        **{f"end_{number}": end for number, end in sorted(ends.items())},
-        **{f"partition_{number}": records for number, records in sorted(by_partition.items()) if records},
-    }
+    sent = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
+    counts = PublishedCounts(
+        compounds=sum(sent.values()), refused=sum(report.refused.get(batch_id, 0) for report in reports)
+    )
+    there = {number: records for number, records in sorted(sent.items()) if records}
+    return counts, OutputState(leg.topic_id, leg.slots, ends=ends, sent=there, position=leg.target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -17,8 +17,9 @@ from spark_jobs.kafka.acls import lacking, on_topic
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker
 from spark_jobs.kafka.retries import is_on_the_move
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, consumer_settings, kafka_settings
-from spark_jobs.kafka.topic_ids import checked_ids
+from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.records import TopicIds
 
 # One batch of records is all that is fetched behind a position that is right.
 _ASKING = {
@@ -35,14 +36,14 @@ _ENDS_AT = re.compile(r"truncation detected .*broker end offset is (\d+)")
 _UNKNOWN = "truncation detected"
 
 
-def ask_inputs(pipeline: Pipeline, counts: Mapping[str, int], known: Collection[OffsetRange]) -> TopicsNow:
-    """What the broker has of the input topics. `counts`: of the plan before, which has their ids; `known`: what the broker had then.
+def ask_inputs(pipeline: Pipeline, ids: TopicIds | None, known: Collection[OffsetRange]) -> TopicsNow:
+    """What the broker has of the input topics. `ids`: those of the plan before, None if there is none; `known`: what the broker had then.
 
     Raises BrokerProblem, and NeedsOperator for a topic that is missing or another one.
     """
     settings = kafka_settings()
     now = ask_broker(settings, [side.topic for side in pipeline.sides])
-    checked_ids(pipeline, counts, now)
+    check_ids(pipeline, ids, now)
     return now._replace(cut=cut_since(settings, [at for at in known if (at.topic, at.partition) in now.end]))
 
 

@@ -27,8 +27,6 @@ from spark_jobs.quality.sent_compounds import header
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 
-_END = "end_"
-_KEPT = "positions_kept_minutes"
 # Below a day, a night's standstill is enough to lose them.
 _DAY_MINUTES = 24 * 60
 
@@ -39,28 +37,18 @@ class Begun:
     def __init__(self, rows: Iterable[LedgerRow]) -> None:
         found = list(rows)
         # With another number nothing was sent: it would have been finished with that.
-        self.slots = max((row.counts["slots"] for row in found), default=0)
-        self.batch_ids = {row.batch_id for row in found if row.counts["slots"] == self.slots}
+        self.slots = max((row.output_state.slots for row in found), default=0)
+        same = [row for row in found if row.output_state.slots == self.slots]
+        self.batch_ids = {row.batch_id for row in same}
         self.since = min((row.finished_at for row in found if row.finished_at), default=None)
         self.ends: dict[int, int] = {}
-        for row in found:
-            if row.counts["slots"] == self.slots:
-                for name, end in row.counts.items():
-                    if name.startswith(_END):
-                        number = int(name.removeprefix(_END))
-                        self.ends[number] = min(end, self.ends.get(number, end))
+        for row in same:
+            for number, end in row.output_state.ends.items():
+                self.ends[number] = min(end, self.ends.get(number, end))
 
     def age_ms(self) -> float:
         """How long ago it was."""
         return 0.0 if self.since is None else (datetime.now(UTC) - self.since.astimezone(UTC)).total_seconds() * 1000
-
-
-def begun_counts(leg: Leg, halves: tuple[int, int], ends: Mapping[int, int], kept_minutes: int | None) -> dict[str, int]:
-    """What a `publishing` row says. `kept_minutes`: so long the broker keeps positions; None if nobody knows."""
-    high, low = halves
-    noted = {f"{_END}{number}": end for number, end in sorted(ends.items())}
-    kept = {} if kept_minutes is None else {_KEPT: kept_minutes}
-    return {"slots": leg.slots, "topic_id_high": high, "topic_id_low": low, **noted, **kept}
 
 
 def find_positions(

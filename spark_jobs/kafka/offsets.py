@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -17,8 +17,6 @@ from spark_jobs.kafka.retries import patiently
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 
 Partition = tuple[str, int]
-# The two halves of 128 bits, signed numbers, as the ledger keeps them.
-TopicId = tuple[int, int]
 # librdkafka's default for message.max.bytes.
 _CLIENT_TAKES = 1_000_000
 _MARKERS_WITHIN_S = 2.0
@@ -43,7 +41,8 @@ class _Admin(AdminClient):
 class TopicsNow(NamedTuple):
     """What the broker holds. `wall_time`: W (epoch ms), taken before the ends were asked for. Ends are read_committed.
 
-    `ids`: by topic, asked for last, so that nothing before them is of a topic that is gone by then. `written`: the ends with what is in open
+    `ids`: by topic, as Kafka's tools print them, asked for last, so that nothing before them is of a topic that is gone by then.
+    `written`: the ends with what is in open
     transactions, asked for before the others: where it is more than `end`, a transaction holds the rest back. `epochs`: the leader epochs of
     the ends, -1 where the broker does not tell. `cut`: what `cut_since` found, the offsets at which logs were cut since they were last read.
     """
@@ -51,7 +50,7 @@ class TopicsNow(NamedTuple):
     wall_time: int
     earliest: Mapping[Partition, int]
     end: Mapping[Partition, int]
-    ids: Mapping[str, TopicId]
+    ids: Mapping[str, str]
     epochs: Mapping[Partition, int] = MappingProxyType({})
     cut: Mapping[Partition, int] = MappingProxyType({})
     written: Mapping[Partition, int] = MappingProxyType({})
@@ -114,30 +113,14 @@ def ends_written(settings: Settings, topic: str) -> dict[int, int]:
 
 
 class OutputTopic(NamedTuple):
-    """The output topic as it is now. Its id has 128 bits, `high` and `low` the two halves of them as the ledger keeps them.
+    """The output topic as it is now. `topic_id`: as Kafka's tools print it; a topic that was created again has another one.
 
     `largest`: bytes of a message that it takes, inclusive.
     """
 
     partitions: int
-    high: int
-    low: int
+    topic_id: str
     largest: int
-
-    @property
-    def topic_id(self) -> str:
-        """As Kafka's tools print it; another id means a topic that was deleted and created again."""
-        return topic_id(self.high, self.low)
-
-
-def topic_id(high: int, low: int) -> str:
-    """A topic's id from its halves, signed 64-bit numbers, in the letters that Kafka's tools use.
-
-    >>> topic_id(-1, -1)
-    '_____________________w'
-    """
-    # The library's own letters have + and /, for which nobody would find the topic in the output of kafka-topics.
-    return str(Uuid(high, low)).translate(_URL_SAFE)
 
 
 def output_topic(settings: Settings, topic: str, to: str = "Write") -> OutputTopic:
@@ -145,17 +128,16 @@ def output_topic(settings: Settings, topic: str, to: str = "Write") -> OutputTop
     admin = _Admin(settings)
     try:
         partitions = partition_count(admin, topic, settings, to)
-        high, low = _topic_ids(admin, [topic])[topic]
+        topic_id = _topic_ids(admin, [topic])[topic]
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
-    return OutputTopic(partitions, high, low, _largest(admin, topic, settings))
+    return OutputTopic(partitions, topic_id, _largest(admin, topic, settings))
 
 
-def _topic_ids(admin: AdminClient, topics: list[str]) -> dict[str, TopicId]:
+def _topic_ids(admin: AdminClient, topics: list[str]) -> dict[str, str]:
     answers = admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN_S)
-    # The library's type stubs do not know the methods of its own class.
-    found: dict[str, Any] = {topic: answer.result().topic_id for topic, answer in answers.items()}
-    return {topic: (at.get_most_significant_bits(), at.get_least_significant_bits()) for topic, at in found.items()}
+    # The library's own letters have + and /, which the output of kafka-topics does not have.
+    return {topic: str(answer.result().topic_id).translate(_URL_SAFE) for topic, answer in answers.items()}
 
 
 def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:

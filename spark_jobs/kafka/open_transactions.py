@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -73,11 +73,10 @@ def told_unreadable(settings: Settings, problem: Unreadable) -> JobProblem:
     )
 
 
-def held_counts(held: Iterable[Held]) -> dict[str, int]:
-    """`held`: how many offsets wait, and `held_since`: since when, where that is known."""
-    held = list(held)
+def total_held(held: Collection[Held]) -> tuple[int, int | None]:
+    """How many offsets wait, and since when (epoch ms), None where that is not known."""
     since = [at.since for at in held if at.since is not None]
-    return {"held": sum(at.waiting for at in held), **({"held_since": min(since)} if since else {})}
+    return sum(at.waiting for at in held), min(since, default=None)
 
 
 def _first_written(settings: Settings, held: Held) -> int | None:

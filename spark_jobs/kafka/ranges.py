@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.ledger import PAIRED, Ledger, OffsetRange, counting
 
 
 class Landed(NamedTuple):
@@ -95,6 +95,25 @@ def landed_beyond(known: Iterable[OffsetRange], now: TopicsNow) -> dict[Partitio
         if place in now.end and now.same_until(place) < at.from_offset - at.lost:
             found[place] = now.same_until(place)
     return found
+
+
+def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
+    """The last batch that was paired and is not void and read nothing from these offsets on; 0 for the time before the first."""
+    fits = [
+        steps[PAIRED].batch_id
+        for steps in counting(ledger.rows(1))
+        if all(at.until_offset <= beyond.get((at.topic, at.partition), at.until_offset) for at in steps[PAIRED].offsets)
+    ]
+    return max(fits, default=0)
+
+
+def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
+    """The problem of logs that lost records which were landed. `beyond`: partitions, with the first offset of what is another log now."""
+    told = ", ".join(f"{topic}-{number} at offset {offset}" for (topic, number), offset in sorted(beyond.items()))
+    return NeedsOperator(
+        f"the log was cut below what was landed: {told}; what is written there now has the coordinates of records that are landed, so "
+        f"nothing goes on from here: rewind to batch {batch_before(ledger, beyond)}, or start a new pipeline under another name"
+    )
 
 
 def has_lost(planned: OffsetRange, now: TopicsNow) -> bool:

@@ -1,35 +1,24 @@
-"""Whether an input topic is the one that was read so far: only of the same topic do offsets say where to go on.
+"""Whether an input topic is the one that was read so far: offsets name the same records only as long as the topic is the same.
 
-Kafka gives every topic an id that no other topic ever has. A plan keeps those of both input topics in its counts, each as two
-halves (`left_topic_high` and `left_topic_low`, the same of the right side).
+Kafka gives every topic an id that no other topic ever has. A plan keeps those of both input topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.offsets import TopicsNow, topic_id
-
-_HALVES = {side: (f"{side}_topic_high", f"{side}_topic_low") for side in ("left", "right")}
-
-
-def known_ids(counts: Mapping[str, int]) -> dict[str, int]:
-    """What the counts of a plan say of the topics; nothing where an earlier version made the plan."""
-    return {name: counts[name] for halves in _HALVES.values() for name in halves if name in counts}
+from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.tables.records import TopicIds
 
 
-def checked_ids(pipeline: Pipeline, known: Mapping[str, int], now: TopicsNow) -> dict[str, int]:
-    """The ids of both topics now, for the counts of a plan; raises NeedsOperator if the counts `known` have another one."""
-    ids: dict[str, int] = {}
-    for side, (high, low) in zip(pipeline.sides, _HALVES.values(), strict=True):
-        new = now.ids[side.topic]
-        if high in known and (known[high], known[low]) != new:
+def check_ids(pipeline: Pipeline, known: TopicIds | None, now: TopicsNow) -> TopicIds:
+    """Returns the ids that both topics have now; raises NeedsOperator if `known` (None: nothing is) has another one."""
+    ids = TopicIds(*(now.ids[side.topic] for side in pipeline.sides))
+    for side, old, new in zip(pipeline.sides, known or ids, ids, strict=True):
+        if old != new:
             raise NeedsOperator(
-                f"input topic {side.topic} was deleted and created again (id {topic_id(known[high], known[low])}, now {topic_id(*new)}): its "
+                f"input topic {side.topic} was deleted and created again (id {old}, now {new}): its "
                 "offsets name other records now, and what the old one held and was never landed is lost; a pipeline continues only on the "
                 "topic it began with, so start a new one under another name"
             )
-        ids |= zip((high, low), new, strict=True)
     return ids

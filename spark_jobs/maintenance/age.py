@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_jobs.corrections.rewind_target import CORRECTED_TO
-from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LIVE, PAIRED, LedgerRow, rewinds_among
+from spark_jobs.tables.ledger import PAIRED, LedgerRow, rewinds_among
+from spark_jobs.tables.records import LIVE
 
 
 def standing(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
@@ -21,12 +20,10 @@ def last_to_go(rows: Sequence[LedgerRow], until: int, before: int) -> LedgerRow 
     `rows`: the ledger's from the first batch that is left to its newest. From a rewind on, as long as compounds of void batches may come
     back, every batch looks their revisions up: rows do not end there, but with the rewind's target or where that is over.
     """
-    old = [
-        row for row in standing(rows) if row.batch_id <= until and row.wall_time < before and CORRECTED_TO not in row.counts
-    ]
+    old = [row for row in standing(rows) if row.batch_id <= until and row.wall_time < before and row.plan.corrected is None]
     return old[-1] if old else None
 
 
 def with_late_events(rows: Sequence[LedgerRow], until: int) -> list[LedgerRow]:
     """The `paired` rows of the live batches up to `until` that have rejected late events."""
-    return [row for row in standing(rows) if row.batch_id <= until and row.kind == LIVE and row.counts[Reason.LATE]]
+    return [row for row in standing(rows) if row.batch_id <= until and row.kind == LIVE and row.paired.late]

@@ -6,7 +6,8 @@ one), by the report (as each batch left it), by reconcile (as the last published
 
 from __future__ import annotations
 
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPORTED, REWIND, TO_BATCH, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.records import RewindPlan
 
 
 def needed_since(ledger: Ledger) -> int | None:
@@ -16,8 +17,9 @@ def needed_since(ledger: Ledger) -> int | None:
     moments = [begun(row) for row in rows]
     for row in rows:
         # Until it is reported, what it goes back to is needed, too: by itself, and by reconcile before it is published.
-        if (row.kind, row.step) == (REWIND, PLANNED):
-            moments += [begun(target) for target in ledger.rows(max(1, row.counts[TO_BATCH]), max(1, row.counts[TO_BATCH]))]
+        if row.step == PLANNED and isinstance(row.plan, RewindPlan):
+            target = max(1, row.plan.to_batch)
+            moments += [begun(each) for each in ledger.rows(target, target)]
     return min(moments, default=None)
 
 

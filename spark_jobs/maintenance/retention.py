@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.job.run import Counts
 from spark_jobs.maintenance.age import last_to_go, standing
 from spark_jobs.maintenance.archive import Archive
 from spark_jobs.maintenance.summary import summed
@@ -23,26 +22,20 @@ from spark_jobs.maintenance.unreplayed import Left, first_to_wait_for, left_behi
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import remove_batches
 from spark_jobs.tables.ledger import (
-    FIRST_REMOVED,
     LANDED,
-    LIVE,
     PAIRED,
     PUBLISHED,
-    REMOVED,
     REMOVED_COMPOUNDS,
-    REMOVED_EVER,
     REMOVED_LEDGER,
     REMOVED_RAW,
     REMOVED_REJECTED,
-    REMOVED_UNTIL,
     REPORTED,
     Ledger,
     LedgerRow,
     removed_through,
 )
+from spark_jobs.tables.records import LIVE, RemovedBatches, RemovedCounts
 from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
-
-LATE_GIVEN_UP = "late_given_up"
 
 
 class Part(NamedTuple):
@@ -73,7 +66,7 @@ def parts(pipeline: Pipeline) -> tuple[Part, ...]:
     )
 
 
-def remove_old(warehouse: Warehouse, ledger: Ledger, now: int) -> Counts:
+def remove_old(warehouse: Warehouse, ledger: Ledger, now: int) -> dict[str, int]:
     """Removes what is too old at `now` (epoch ms); gives how many rows that were. Decides on nothing while a batch is unfinished."""
     archive, counts = Archive.of(warehouse), dict[str, int]()
     done = PAIRED in ledger.last_batch()
@@ -84,12 +77,13 @@ def remove_old(warehouse: Warehouse, ledger: Ledger, now: int) -> Counts:
         if part.kept_ms is None:
             continue
         row = _next(warehouse, seen, part, now - part.kept_ms) if done else None
-        counts[part.step] = row.counts[REMOVED] if row else 0
+        counts[part.step] = row.removed.removed if row else 0
         if row is not None:
             ledger.append(row)
             seen.removals[part.step] = row
             _remove(warehouse, part, row, archive)
-            counts |= {LATE_GIVEN_UP: row.counts[LATE_GIVEN_UP]} if LATE_GIVEN_UP in row.counts else {}
+            if row.removed.late_given_up:
+                counts["late_given_up"] = row.removed.late_given_up
     return counts
 
 
@@ -111,15 +105,20 @@ def _next(warehouse: Warehouse, seen: Seen, part: Part, before: int) -> LedgerRo
     if base is None or base.batch_id - (part.step == REMOVED_LEDGER) <= done:
         return None
     if part.step == REMOVED_LEDGER:
-        counts, lost = summed(last, seen.rows, base.batch_id)
+        sums = summed(last, seen.rows, base.batch_id)
         rows = sum(row.batch_id < base.batch_id for row in seen.rows)
-        return base.next_step(part.step, started, counts=counts | _gone(last, rows, done), offsets=lost)
-    counts = _gone(last, _counted(warehouse, part, seen, done, base.batch_id), done)
-    if part.step == REMOVED_RAW:
-        counts |= _times(warehouse, part, last, done, base.batch_id)
-        given_up = sum(one.events for one in left if one.batch_id <= base.batch_id)
-        counts |= {LATE_GIVEN_UP: given_up} if given_up else {}
-    return base.next_step(part.step, started, counts=counts)
+        batches = RemovedBatches(**sums.counts, removed=rows, removed_ever=_ever(last, rows), first_batch=done + 1)
+        return base.next_step(part.step, started, batches, offsets=sums.lost)
+    rows = _counted(warehouse, part, seen, done, base.batch_id)
+    is_raw = part.step == REMOVED_RAW
+    counts = RemovedCounts(
+        removed=rows,
+        removed_ever=_ever(last, rows),
+        first_batch=done + 1,
+        removed_until=_removed_until(warehouse, part, last, done, base.batch_id) if is_raw else None,
+        late_given_up=sum(one.events for one in left if one.batch_id <= base.batch_id) if is_raw else 0,
+    )
+    return base.next_step(part.step, started, counts)
 
 
 def _bound(warehouse: Warehouse, seen: Seen, part: Part) -> int:
@@ -140,12 +139,12 @@ def _counted(warehouse: Warehouse, part: Part, seen: Seen, done: int, until: int
     """The rows of the batches done + 1 … until; raises BrokenInvariant if the ledger counts others: evidence is not removed."""
     if part.step == REMOVED_COMPOUNDS:
         # The outbox keeps what void batches wrote.
-        counts = [row.counts["compounds"] for row in seen.rows if row.step == PAIRED and done < row.batch_id <= until]
+        counts = [row.paired.compounds for row in seen.rows if row.step == PAIRED and done < row.batch_id <= until]
     elif part.step == REMOVED_REJECTED:
-        counts = [row.counts["rejected"] for row in standing(seen.rows) if row.kind == LIVE and done < row.batch_id <= until]
+        counts = [row.paired.rejected for row in standing(seen.rows) if row.kind == LIVE and done < row.batch_id <= until]
     else:
         mine = {row.batch_id for row in standing(seen.rows) if row.kind == LIVE and done < row.batch_id <= until}
-        counts = [row.counts["landed"] for row in seen.rows if row.step == LANDED and row.batch_id in mine]
+        counts = [row.landed.landed for row in seen.rows if row.step == LANDED and row.batch_id in mine]
     found, what = _rows(warehouse, part, ["batch_id"], done, until).count(), " and ".join(part.tables)
     if found != sum(counts):
         raise BrokenInvariant(
@@ -160,24 +159,23 @@ def _rows(warehouse: Warehouse, part: Part, columns: list[str], after: int, unti
     return reduce(DataFrame.unionAll, (warehouse.read(table, columns, batches=batches) for table in part.tables))
 
 
-def _times(warehouse: Warehouse, part: Part, last: LedgerRow | None, done: int, until: int) -> Counts:
+def _removed_until(warehouse: Warehouse, part: Part, last: LedgerRow | None, done: int, until: int) -> int | None:
     """Up to which event time, inclusive, accepted events ever went."""
     accepted = _rows(warehouse, part, ["ts", "problem"], done, until).where(F.col("problem").isNull())
     row = accepted.agg(F.max("ts").alias("until")).collect()[0]
-    known = [at for at in (last.counts.get(REMOVED_UNTIL) if last else None, row["until"]) if at is not None]
-    return {REMOVED_UNTIL: max(known)} if known else {}
+    known = [at for at in (last.removed.removed_until if last else None, row["until"]) if at is not None]
+    return max(known, default=None)
 
 
-def _gone(last: LedgerRow | None, rows: int, done: int) -> Counts:
-    ever = (last.counts[REMOVED_EVER] if last else 0) + rows
-    return {REMOVED: rows, REMOVED_EVER: ever, FIRST_REMOVED: done + 1}
+def _ever(last: LedgerRow | None, rows: int) -> int:
+    return (last.removed.removed_ever if last else 0) + rows
 
 
 def _remove(warehouse: Warehouse, part: Part, removal: LedgerRow | None, archive: Archive | None) -> None:
     """Does what the row of the ledger says, as far as it is not done."""
     if removal is None:
         return
-    first, until = removal.counts[FIRST_REMOVED], removed_through({part.step: removal}, part.step)
+    first, until = removal.removed.first_batch, removed_through({part.step: removal}, part.step)
     for table in part.tables:
         oldest = warehouse.oldest_batch(table)
         if oldest is None or oldest > until:

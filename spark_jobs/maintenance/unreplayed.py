@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
-from spark_jobs.corrections.replay_window import WINDOW_END, WINDOW_START
 from spark_jobs.maintenance.age import standing, with_late_events
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PLANNED, REPLAY, LedgerRow
+from spark_jobs.tables.ledger import PLANNED, LedgerRow
+from spark_jobs.tables.records import REPLAY
 from spark_jobs.tables.warehouse import REJECTED, Warehouse, raw_table
 
 # Intervals of replays begin and end with a minute.
@@ -45,8 +45,8 @@ def first_to_wait_for(warehouse: Warehouse, rows: Sequence[LedgerRow], left: Seq
 
 
 def _takes_in(replay: LedgerRow, left: Left) -> bool:
-    window = replay.counts[WINDOW_START], replay.counts[WINDOW_END]
-    return replay.batch_id > left.batch_id and window[0] <= left.first and left.last < window[1]
+    window = replay.replay.window
+    return replay.batch_id > left.batch_id and window.start <= left.first and left.last < window.end
 
 
 def _by_minute(warehouse: Warehouse, batch_ids: list[int]) -> list[Left]:

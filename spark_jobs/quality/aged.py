@@ -10,7 +10,6 @@ from spark_jobs.tables.ledger import (
     PAIRED,
     PUBLISHED,
     REMOVED_COMPOUNDS,
-    REMOVED_EVER,
     REMOVED_LEDGER,
     REMOVED_RAW,
     REMOVED_REJECTED,
@@ -61,11 +60,11 @@ class Aged(NamedTuple):
 
     def summed(self, name: str) -> int:
         """A count, summed over the batches that the ledger does not have any more."""
-        return self.removals[REMOVED_LEDGER].counts.get(name, 0) if REMOVED_LEDGER in self.removals else 0
+        return getattr(self.removals[REMOVED_LEDGER].counts, name) if REMOVED_LEDGER in self.removals else 0
 
     def gone(self, step: str) -> int:
         """How many rows ever went by this one of REMOVALS."""
-        return self.removals[step].counts[REMOVED_EVER] if step in self.removals else 0
+        return self.removals[step].removed.removed_ever if step in self.removals else 0
 
     def told(self) -> str | None:
         """A sentence for the report; None if every outcome is there."""
@@ -77,14 +76,14 @@ class Aged(NamedTuple):
         )
 
 
-def find_aged(ledger: Ledger, topic_id: tuple[int, int]) -> Aged:
+def find_aged(ledger: Ledger, topic_id: str) -> Aged:
     """What is gone at this moment. `topic_id`: that of the output topic, as two halves."""
     removals = ledger.removals()
     last, published = _last_outcomes(removals), _row(ledger, removed_through(removals, REMOVED_COMPOUNDS), (PUBLISHED,))
     paired = _row(ledger, last.batch_id if last else 0, (PAIRED,))
     # Another topic begins with the messages of later batches.
-    same = published and (published.counts["topic_id_high"], published.counts["topic_id_low"]) == topic_id
-    return Aged(removals, paired.counts["open_after"] if paired else 0, ends_of(published) if same else {})
+    same = published and published.output_state.topic_id == topic_id
+    return Aged(removals, paired.paired.open_after if paired else 0, ends_of(published) if same else {})
 
 
 def _last_outcomes(removals: dict[str, LedgerRow]) -> LedgerRow | None:

@@ -22,8 +22,6 @@ from spark_jobs.quality.sent_compounds import header, is_ours
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import Warehouse
 
-_END = "end_"
-
 
 class Due(NamedTuple):
     """The batches after..until (exclusive, inclusive), and where their messages are. `refused`: too large, so not among them.
@@ -44,9 +42,8 @@ class Due(NamedTuple):
 
 
 def ends_of(row: LedgerRow | None) -> dict[int, int]:
-    """Output partition -> end behind the row's batches, exclusive; empty where an earlier version did not ask."""
-    counts = row.counts if row else {}
-    return {int(name.removeprefix(_END)): end for name, end in counts.items() if name.startswith(_END)}
+    """Output partition -> end behind the row's batches, exclusive; empty without a row."""
+    return dict(row.output_state.ends) if row else {}
 
 
 def due(
@@ -60,18 +57,14 @@ def due(
     begins, same_topic = ends_of(published.get(after)), topics.ids[topic]
     if until <= after or last is None or not ends_of(last) or (after and not begins):
         return None
-    if any(
-        (row.counts.get("topic_id_high"), row.counts.get("topic_id_low")) != same_topic
-        for number, row in published.items()
-        if after <= number <= until
-    ):
+    if any(row.output_state.topic_id != same_topic for number, row in published.items() if after <= number <= until):
         return NotJudged.RECREATED
     spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in ends_of(last).items()}
     if is_cut(spans, topics):
         return NotJudged.RETENTION
     check_readable(topics, {place: span.until for place, span in spans.items()})
     mine = [row for number, row in published.items() if after < number <= until]
-    return Due(after, until, spans, sum(row.counts.get("refused", 0) for row in mine), mine)
+    return Due(after, until, spans, sum(row.published.refused for row in mine), mine)
 
 
 def is_cut(spans: Spans, topics: TopicsNow) -> bool:

@@ -16,7 +16,6 @@ from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import LANDED, PAIRED, STEPS, LedgerRow
 
 # The ids of topics are two halves of 128 bits: nothing to read.
-_UNREADABLE = ("_high", "_low")
 
 
 def batch_details(steps: dict[str, LedgerRow], metrics: Metrics, offenders: Iterable[Offender]) -> str:
@@ -42,7 +41,7 @@ def _ledger(steps: dict[str, LedgerRow]) -> str:
 
 def _step(row: LedgerRow) -> str:
     seconds = took(row)
-    shown = {name: count for name, count in row.counts.items() if count and not name.endswith(_UNREADABLE)}
+    shown = {name: count for name, count in row.counts.flat().items() if count}
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in shown.items())
     return (
         f"<tr><td>{html.escape(row.step)}</td><td>{_time(row.started_at)}</td>"

@@ -22,7 +22,7 @@ def with_gaps(batches: list[Steps], topics: TopicsNow) -> Ranges:
     found = {}
     for rows in batches:
         landed = rows.get(LANDED)
-        if landed and landed.counts["offset_gaps"]:
+        if landed and landed.landed.offset_gaps:
             ranges = tuple(at for at in landed.offsets if at.planned)
             if all(_is_there(at, topics) for at in ranges):
                 found[landed.batch_id] = ranges

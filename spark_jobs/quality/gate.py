@@ -16,7 +16,7 @@ def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: 
     batches go that failed.
     """
     rewinds = rewinds_among(rows)
-    passed = {row.batch_id for row in rows if row.step == REPORTED and not row.counts["failed_checks"]}
+    passed = {row.batch_id for row in rows if row.step == REPORTED and not row.reported.failed_checks}
     return next(
         (
             row
@@ -32,7 +32,7 @@ def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: 
 def tell_held(pipeline: str, held: LedgerRow, rows: Sequence[LedgerRow]) -> None:
     """Raises NeedsOperator: why the batch is not published, and how it could be."""
     judged = next((row for row in rows if (row.batch_id, row.step) == (held.batch_id, REPORTED)), None)
-    why = f"failed {judged.counts['failed_checks']} critical checks" if judged else "has not been judged yet"
+    why = f"failed {judged.reported.failed_checks} critical checks" if judged else "has not been judged yet"
     raise NeedsOperator(
         f"batch {held.batch_id} of pipeline {pipeline} {why} and is held back, with all after it (quality.gate: before_publish): "
         f"look at its quality page, then let it go with --release-batch {held.batch_id}, or go back before it with rewind"

@@ -12,7 +12,8 @@ from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.numbers import SIDES, Metrics
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, AT_PAIRING
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow
+from spark_jobs.tables.records import LIVE, REWIND
 from spark_jobs.tables.warehouse import OPEN
 
 Steps = dict[str, LedgerRow]
@@ -42,7 +43,7 @@ class _Side(NamedTuple):
 
 def counted_ids(paired: LedgerRow) -> range:
     """The batches whose rows are counted: the batch itself; a rewind answers for those that it gave up, which must have none."""
-    return range(paired.counts[TO_BATCH] + 1 if paired.kind == REWIND else paired.batch_id, paired.batch_id + 1)
+    return range(paired.rewind.to_batch + 1 if paired.kind == REWIND else paired.batch_id, paired.batch_id + 1)
 
 
 def side_laws(rows: Steps, facts: Facts, looked_up: bool) -> Metrics:
@@ -51,7 +52,7 @@ def side_laws(rows: Steps, facts: Facts, looked_up: bool) -> Metrics:
     `looked_up`: the offsets that hold no record were looked for on the topics (facts `record_left` and `record_right`).
     """
     found = [_side(rows, facts, name, looked_up) for name in SIDES]
-    collapsed = rows[PAIRED].counts[Outcome.COLLAPSED]
+    collapsed = rows[PAIRED].paired.collapsed
     left = min(max(found[0].missing, 0), collapsed)
     metrics: Metrics = {}
     for name, side, gone in zip(SIDES, found, (left, collapsed - left), strict=True):

@@ -21,17 +21,17 @@ from spark_jobs.quality.orphans import look, orphan_facts
 from spark_jobs.quality.recheck import recheck_delivery
 from spark_jobs.quality.report_input import Known
 from spark_jobs.quality.silence import silence_metrics
-from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING, Reason
 from spark_jobs.spark.session import expect_rows
-from spark_jobs.tables.ledger import GONE_AT_START, LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, landing_of
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 from spark_jobs.tables.warehouse import OPEN, Warehouse
 
 
 def measure(warehouse: Warehouse, known: Known) -> list[Metrics]:
     """The metrics of the batches. The same Spark jobs for all of them."""
     batches, gaps = known.batches, with_gaps(known.batches, known.topics)
-    expect_rows(warehouse.spark, sum(rows[PAIRED].counts["accepted"] for rows in batches))
+    expect_rows(warehouse.spark, sum(rows[PAIRED].paired.accepted for rows in batches))
     counted = count(list(_tables(warehouse, known)), _orphans(warehouse, known), list(_topics(warehouse, gaps, known)))
     found: list[Metrics] = []
     history, previous = list(known.history), next(iter(reversed(known.earlier)), None)
@@ -87,13 +87,14 @@ def _topics(warehouse: Warehouse, gaps: Ranges, known: Known) -> Iterator[DataFr
 def _goes_on_from(rows: Steps, previous: Steps | None, history: Sequence[Past]) -> Metrics:
     """The metrics of the batch that this one goes on from: the one before it; after a rewind, its target."""
     paired = rows[PAIRED]
-    number = paired.counts[TO_BATCH] if paired.kind == REWIND else previous[PAIRED].batch_id if previous else 0
+    number = paired.rewind.to_batch if paired.kind == REWIND else previous[PAIRED].batch_id if previous else 0
     return next((past.metrics for past in reversed(history) if past.batch_id == number), {})
 
 
 def _counts(rows: Steps, counted: Facts, known: Known, gate: str) -> Metrics:
     planned, paired = rows[PLANNED], rows[PAIRED]
-    landed, corrects, ids = rows.get(LANDED, paired), paired.kind != LIVE, (paired.batch_id,)
+    landed, counts = rows.get(LANDED, paired), landing_of(rows)
+    corrects, ids = paired.kind != LIVE, (paired.batch_id,)
     kinds = {kind: counted.number("hour", ids, kind) for kind in ("pair", "left_only", "right_only")}
     compounds, rejected = sum(kinds.values()), counted_ids(paired)
 
@@ -112,17 +113,17 @@ def _counts(rows: Steps, counted: Facts, known: Known, gate: str) -> Metrics:
         "live": not corrects,
         # Less than was planned where the broker lost some of it before it was landed, which `lost` counts.
         "planned": sum(at.planned for at in landed.offsets),
-        "offset_gaps": landed.counts["offset_gaps"],
-        "lost": landed.counts["lost"],
-        "gone_at_start": planned.counts.get(GONE_AT_START, 0),
-        "backlog": landed.counts["backlog"],
-        "held": landed.counts.get("held", 0),
+        "offset_gaps": counts.offset_gaps,
+        "lost": counts.lost,
+        "gone_at_start": counts.gone_at_start,
+        "backlog": counts.backlog,
+        "held": counts.held,
         "landed": sum(raw),
         "accepted": sum(accepted),
         **open_counts,
         # Corrections are no outcomes of events.
         **{kind: 0 if corrects else number for kind, number in kinds.items()},
-        "collapsed": paired.counts[Outcome.COLLAPSED],
+        "collapsed": paired.paired.collapsed,
         "compounds": compounds,
         "corrections": compounds if corrects else 0,
         "rejected": refused(*Reason),
@@ -140,7 +141,7 @@ def _counts(rows: Steps, counted: Facts, known: Known, gate: str) -> Metrics:
     metrics["published_through"] = known.published
     # Before it may be published, nothing can be said of that.
     if gate == AFTER_PUBLISH:
-        published = rows[PUBLISHED].counts["compounds"] if PUBLISHED in rows else 0
+        published = rows[PUBLISHED].published.compounds if PUBLISHED in rows else 0
         metrics["publishing_difference"] = compounds - published
     return metrics
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from spark_jobs.quality.catalogue import Meaning, meaning
 from spark_jobs.quality.trend import Trend
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LIVE, REPLAY, REWIND
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 
 FILE = "metrics.prom"
 _PREFIX = "event_pairing_"

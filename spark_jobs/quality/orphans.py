@@ -17,7 +17,8 @@ from include.config.pipeline import Pipeline
 from spark_jobs.quality.facts import fact, facts, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PLANNED, LedgerRow
+from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse, raw_table
 
 # Upper ends of a histogram's buckets, inclusive.
@@ -42,12 +43,12 @@ class Looked(NamedTuple):
 def look(batches: list[dict[str, LedgerRow]], earlier: list[dict[str, LedgerRow]]) -> Looked | None:
     """None if nobody was left alone, or came late."""
     mine = [rows for rows in batches if rows[PAIRED].kind == LIVE]
-    if not any(rows[PAIRED].counts.get(name, 0) for rows in mine for name in (*ORPHANS, Reason.LATE)):
+    if not any(getattr(rows[PAIRED].paired, name) for rows in mine for name in (*ORPHANS, Reason.LATE)):
         return None
     before: list[int] = []
-    left = max(_COMPOUNDS_BEFORE, sum(rows[PAIRED].counts["compounds"] for rows in mine))
+    left = max(_COMPOUNDS_BEFORE, sum(rows[PAIRED].paired.compounds for rows in mine))
     for rows in reversed(earlier[-LOOK_BACK:]):
-        left -= rows[PAIRED].counts["compounds"]
+        left -= rows[PAIRED].paired.compounds
         if left < 0:
             break
         if rows[PAIRED].kind == LIVE:
@@ -96,7 +97,7 @@ def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
 
 def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[DataFrame]:
     """The late events, which stand in rejected_events without their time; nothing if there are none."""
-    ids = [rows[PAIRED].batch_id for rows in looked.batches if rows[PAIRED].counts.get(Reason.LATE, 0)]
+    ids = [rows[PAIRED].batch_id for rows in looked.batches if rows[PAIRED].paired.late]
     if not ids:
         return []
     place = ["topic", "partition", "offset"]

@@ -11,7 +11,6 @@ import obstore
 from include.config.page_theme import THEME
 from include.config.secret_values import without_secrets
 from include.config.store import Store, read_text, write_text
-from spark_jobs.corrections.replay_window import window_of
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.numbers import Metrics
@@ -20,7 +19,8 @@ from spark_jobs.quality.silence_words import notices, notices_html
 from spark_jobs.quality.style import STYLE
 from spark_jobs.quality.suite import INFO, Judged, Verdict
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import REPLAY, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.records import REPLAY, REWIND
 
 _OF_BATCH = re.compile(r"batch-(\d+)\.html")
 # Holds the number of the batch whose page is the index: a list of all pages would take as many requests as there are thousands.
@@ -79,8 +79,8 @@ def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception)
 
 def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
-    title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
-    title += f", a replay of {window_of(row)}" if row.kind == REPLAY else ""
+    title += f", a rewind to batch {row.rewind.to_batch}" if row.kind == REWIND else ""
+    title += f", a replay of {row.replay.window}" if row.kind == REPLAY else ""
     previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
     worst = {judged.check.severity for judged in verdict.checks if not judged.passed}
     state = "failed" if verdict.failed else "passed, with warnings" if worst - {INFO} else "passed"

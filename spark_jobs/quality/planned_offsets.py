@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.quality.aged import Aged
 from spark_jobs.quality.findings import Finding, flagged
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REMOVED_RAW, Rewind
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REMOVED_RAW, Rewind
+from spark_jobs.tables.records import LIVE
 
 
 def is_void(rewinds: list[Rewind]) -> Column:

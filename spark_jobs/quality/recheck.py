@@ -52,7 +52,7 @@ def _by_compaction(warehouse: Warehouse, wanted: Due, topics: TopicsNow) -> dict
     # What came later may have replaced what was published then.
     spans = {place: Span(span.first, topics.end[place]) for place, span in wanted.spans.items()}
     records = read_records(spark, spans, False, ["partition", "offset", "key", "value", "headers"])
-    slots = [(row.batch_id, row.counts["slots"]) for row in wanted.published]
+    slots = [(row.batch_id, row.output_state.slots) for row in wanted.published]
     published = spark.createDataFrame(slots, "batch_id BIGINT, slots BIGINT")
     compounds = warehouse.read(COMPOUNDS, message_columns(pipeline), batches=wanted.batch_ids)
     rows = by_compound(expected_messages(compounds, pipeline, published), records)

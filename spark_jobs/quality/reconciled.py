@@ -16,7 +16,7 @@ from spark_jobs.kafka.offsets import OutputTopic, TopicsNow, ask_broker, output_
 from spark_jobs.kafka.open_transactions import Unreadable, check_readable, told_unreadable
 from spark_jobs.kafka.records import Span, allowed, read_records
 from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.kafka.topic_ids import checked_ids
+from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.quality import planned_offsets as planned
 from spark_jobs.quality import record_outcomes as inputs
 from spark_jobs.quality import sent_compounds as outputs
@@ -26,7 +26,6 @@ from spark_jobs.quality.findings import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.spark.session import expect_rows
 from spark_jobs.tables.ledger import (
     LANDED,
-    LIVE,
     PAIRED,
     PLANNED,
     PUBLISHED,
@@ -38,6 +37,7 @@ from spark_jobs.tables.ledger import (
     Rewind,
     removed_through,
 )
+from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, declared_schema
 
 Counts = dict[str, int]
@@ -170,7 +170,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
         # All that is published was given up, and the rewind is about to be published.
         return None
     steps = {row.step: row for row in ledger.rows(last, last)}
-    columns = ["batch_id", "kind", "step", "offsets", "counts", "finished_at"]
+    columns = ["batch_id", "kind", "step", "offsets", "counts", "output", "finished_at"]
     begins = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     declared = declared_schema(warehouse.pipeline, LEDGER)
     schema = StructType([declared[name] for name in columns])
@@ -181,8 +181,8 @@ def _start(warehouse: Warehouse) -> _Started | None:
     wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
     _check_readable(ledger, horizon, settings, pipeline.output_topic, topics)
-    checked_ids(pipeline, steps[PLANNED].counts, topics)
-    aged = find_aged(ledger, (output.high, output.low))
+    check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
+    aged = find_aged(ledger, output.topic_id)
     cleanup = cleanup_of(settings, pipeline.output_topic)
     return _Started(horizon, steps[PAIRED], rows, counting, rewinds, aged, topics, output, cleanup)
 
@@ -190,7 +190,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
 def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str, topics: TopicsNow) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
     published = next(row for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
-    if (published.counts.get("topic_id_high"), published.counts.get("topic_id_low")) != topics.ids[name]:
+    if published.output_state.topic_id != topics.ids[name]:
         return
     try:
         check_readable(topics, {(name, number): end for number, end in ends_of(published).items()})

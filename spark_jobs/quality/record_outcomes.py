@@ -8,7 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.quality.findings import Finding, fingerprint, flagged
-from spark_jobs.tables.ledger import LIVE, LedgerRow
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 PLACE = ("topic", "partition", "offset")

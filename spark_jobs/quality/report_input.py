@@ -14,7 +14,8 @@ from spark_jobs.quality.history import Past
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, REPORTED, REWIND, TO_BATCH, Ledger, LedgerRow, counting
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, REPORTED, Ledger, LedgerRow, counting
+from spark_jobs.tables.records import REWIND
 from spark_jobs.tables.warehouse import METRICS, Warehouse
 
 
@@ -56,7 +57,7 @@ def _history(warehouse: Warehouse, done: int) -> list[Past]:
 def _targets(warehouse: Warehouse, batches: Sequence[Steps], history: Sequence[Past]) -> list[Past]:
     """What the rewinds among the batches go on from, where that is older than the history."""
     oldest = history[0].batch_id if history else 1
-    wanted = {rows[PAIRED].counts[TO_BATCH] for rows in batches if rows[PAIRED].kind == REWIND}
+    wanted = {rows[PAIRED].rewind.to_batch for rows in batches if rows[PAIRED].kind == REWIND}
     return [past for number in sorted(wanted) if 0 < number < oldest for past in _past(warehouse, number, number)]
 
 

@@ -14,7 +14,8 @@ from include.config.pipeline import FEWEST_ORPHANS, Quality
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED
+from spark_jobs.tables.records import LIVE
 
 _FAMILY = "silence"
 

@@ -13,18 +13,8 @@ from typing import Any, NamedTuple
 from include.config.store import Store, read_text
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence_words import WARNING, notices
-from spark_jobs.tables.ledger import (
-    LANDED,
-    LIVE,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REPLAY,
-    REWIND,
-    STEPS,
-    TO_BATCH,
-    LedgerRow,
-)
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 
 FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
@@ -105,7 +95,7 @@ class Trend:
             _KINDS.index(paired.kind),
             batch.state,
             self.settings.index(paired.config_hash),
-            paired.counts.get(TO_BATCH),
+            paired.rewind.to_batch if paired.kind == REWIND else None,
             "; ".join(notice.text for notice in found if notice.is_news) or None,
         )
         for name, value in zip(_COLUMNS, row, strict=True):

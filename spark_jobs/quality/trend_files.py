@@ -12,6 +12,7 @@ from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
 from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
+from spark_jobs.tables.records import StepCounts
 from spark_jobs.tables.warehouse import METRICS, Warehouse
 
 
@@ -32,7 +33,7 @@ def add_to_trend(
 
 def _with_report(rows: Steps, started: datetime) -> dict[str, LedgerRow]:
     """With the report's own row as it is by now; what is left to do takes a moment."""
-    return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, finished_at=datetime.now(UTC))}
+    return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, StepCounts(), finished_at=datetime.now(UTC))}
 
 
 def _state_of(verdict: Verdict) -> int:

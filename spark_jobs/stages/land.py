@@ -7,15 +7,13 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from spark_jobs.corrections.rewind_target import cut_below
-from spark_jobs.job.run import Counts
 from spark_jobs.kafka.lag_group import show_landed
 from spark_jobs.kafka.log_ends import ask_inputs
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.kafka.open_transactions import held_back, held_counts
-from spark_jobs.kafka.ranges import Landed, begun, has_lost, landed_beyond, plan_ranges, ranges_left
+from spark_jobs.kafka.open_transactions import held_back, total_held
+from spark_jobs.kafka.ranges import Landed, begun, cut_below, has_lost, landed_beyond, plan_ranges, ranges_left
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.kafka.topic_ids import checked_ids
+from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.session import expect_rows
@@ -23,15 +21,14 @@ from spark_jobs.stages.landed_counts import advance, count, is_of, landed_counts
 from spark_jobs.stages.landing import append_raw
 from spark_jobs.tables.agreement import check_ledger, table_versions
 from spark_jobs.tables.ledger import (
-    GONE_AT_START,
     LANDED,
-    LIVE,
     PLANNED,
     Ledger,
     LedgerRow,
     OffsetRange,
 )
-from spark_jobs.tables.outbox import still_to_come
+from spark_jobs.tables.outbox import still_to_correct
+from spark_jobs.tables.records import LivePlan
 from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
 
 # A transaction that takes longer is told; a shorter one is nothing unusual.
@@ -49,7 +46,7 @@ def plan_batch(
     pipeline = warehouse.pipeline
     check_ledger(warehouse, last)
     previous = {(known.topic, known.partition): known for known in last.offsets} if last else {}
-    now = ask_inputs(pipeline, last.counts if last else {}, previous.values())
+    now = ask_inputs(pipeline, last.plan.topic_ids if last else None, previous.values())
     if beyond := landed_beyond([known.behind() for known in previous.values()], now):
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
@@ -58,18 +55,17 @@ def plan_batch(
             print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
-        kind=LIVE,
         step=PLANNED,
+        plan=LivePlan(
+            open_before=last.paired.open_after if last else 0,
+            topic_ids=check_ids(pipeline, None, now),
+            corrected=still_to_correct(warehouse, ledger, last),
+            gone_at_start=0 if last else sum(begun(ranges).values()),
+        ),
         offsets=tuple(ranges),
         wall_time=now.wall_time,
         # The plan holds all that a batch starts from: the previous clock, and the open events as they are now.
         clock=last.clock if last else None,
-        counts={
-            "open_before": last.counts["open_after"] if last else 0,
-            GONE_AT_START: 0 if last else sum(begun(ranges).values()),
-            **checked_ids(pipeline, {}, now),
-            **still_to_come(warehouse, ledger, last),
-        },
         versions=last.versions if last else {OPEN: warehouse.version(OPEN)},
         config=pipeline.to_json(),
         config_hash=pipeline.config_hash,
@@ -99,17 +95,17 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
         raise
     found = landed_counts(warehouse, planned)
     offsets = tuple(advance(known, [row for row in found if is_of(row, known)]) for known in ranges)
-    counts = count(pipeline, planned.batch_id, offsets, found) | _tell_held(now)
-    counts[GONE_AT_START] = planned.counts.get(GONE_AT_START, 0)
+    gone = planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0
+    counts = count(pipeline, planned.batch_id, offsets, found, _warn_of_held(now), gone)
     # This setting is the operator's way out, so the file's counts, not the plan's.
-    if counts["offset_gaps"] and warehouse.pipeline.offset_gaps == "fail":
+    if counts.offset_gaps and warehouse.pipeline.offset_gaps == "fail":
         raise BrokenInvariant(
-            f"batch {planned.batch_id}: {counts['offset_gaps']} planned offsets hold no record (offset_gaps: fail)"
+            f"batch {planned.batch_id}: {counts.offset_gaps} planned offsets hold no record (offset_gaps: fail)"
         )
     progress = [PartitionProgress(known.until_offset == known.end_offset, known.max_ts) for known in offsets]
     clock = batch_clock(progress, planned.wall_time, planned.clock, pipeline.clock)
     versions = planned.versions | table_versions(warehouse, [raw_table(side) for side in pipeline.sides])
-    landed = planned.next_step(LANDED, started, offsets=offsets, clock=clock, counts=counts, versions=versions)
+    landed = planned.next_step(LANDED, started, counts, offsets=offsets, clock=clock, versions=versions)
     ledger.append(landed)
     if warehouse.pipeline.consumer_group:
         show_landed(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
@@ -118,10 +114,10 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
 
 def _ask(planned: LedgerRow) -> TopicsNow:
     """What the broker holds of both topics. Raises BrokerProblem, and NeedsOperator where they are others than were planned."""
-    return ask_inputs(planned.pipeline, planned.counts, planned.offsets)
+    return ask_inputs(planned.pipeline, planned.plan.topic_ids, planned.offsets)
 
 
-def _tell_held(now: TopicsNow) -> Counts:
+def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
     """What of both topics nobody could read yet, for the counts; in the log, with the remedy, where that is so for longer than usual."""
     held = held_back(kafka_settings(), now)
     for at in held:
@@ -131,7 +127,7 @@ def _tell_held(now: TopicsNow) -> Counts:
                 f"it ends by its timeout, or, if that producer is gone, by {at.remedy()}",
                 file=sys.stderr,
             )
-    return held_counts(held)
+    return total_held(held)
 
 
 def _still_there(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.job.run import Counts
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
+from spark_jobs.tables.records import LandedCounts
 from spark_jobs.tables.warehouse import Warehouse, raw_table
 
 
@@ -66,21 +67,43 @@ def advance(known: OffsetRange, found: list[Row]) -> OffsetRange:
     return known._replace(max_ts=max(seen, default=None))
 
 
-def count(pipeline: Pipeline, batch_id: int, ranges: Sequence[OffsetRange], found: list[Row]) -> Counts:
-    """landed rows = offsets planned - offset gaps; landed = accepted + those with a problem, by reason."""
+def count(
+    pipeline: Pipeline,
+    batch_id: int,
+    ranges: Sequence[OffsetRange],
+    found: list[Row],
+    held: tuple[int, int | None],
+    gone_at_start: int,
+) -> LandedCounts:
+    """The counts of the landed rows (`landed_counts`); `held`: see `total_held`. Raises BrokenInvariant if more are landed than planned."""
     offsets_planned = sum(known.planned for known in ranges)
     landed = sum(row["records"] for row in found)
     if landed > offsets_planned:
         raise BrokenInvariant(f"batch {batch_id}: {offsets_planned} offsets planned, but {landed} records landed")
-    counts = {"planned": offsets_planned, "landed": landed, "offset_gaps": offsets_planned - landed}
-    counts["lost"] = sum(known.lost + known.cut for known in ranges)
-    counts["backlog"] = sum(known.end_offset - known.until_offset for known in ranges)
-    counts["accepted"] = sum(row["records"] for row in found if row["problem"] is None)
-    for side in pipeline.sides:
-        mine = [row for row in found if row["topic"] == side.topic]
-        counts[f"landed_{side.payload}"] = sum(row["records"] for row in mine)
-        counts[f"accepted_{side.payload}"] = sum(row["records"] for row in mine if row["problem"] is None)
+
+    def rows(topics: Collection[str], only_accepted: bool = False) -> int:
+        return sum(
+            row["records"] for row in found if row["topic"] in topics and not (only_accepted and row["problem"] is not None)
+        )
+
+    problems = Counter[str]()
     for row in found:
         if row["problem"] is not None:
-            counts[row["problem"]] = counts.get(row["problem"], 0) + row["records"]
-    return counts
+            problems[row["problem"]] += row["records"]
+    left, right = ((side.topic,) for side in pipeline.sides)
+    return LandedCounts(
+        planned=offsets_planned,
+        landed=landed,
+        offset_gaps=offsets_planned - landed,
+        lost=sum(known.lost + known.cut for known in ranges),
+        backlog=sum(known.end_offset - known.until_offset for known in ranges),
+        accepted=rows(pipeline.topics, only_accepted=True),
+        landed_left=rows(left),
+        accepted_left=rows(left, only_accepted=True),
+        landed_right=rows(right),
+        accepted_right=rows(right, only_accepted=True),
+        gone_at_start=gone_at_start,
+        held=held[0],
+        held_since=held[1],
+        **problems,
+    )

@@ -32,9 +32,9 @@ from spark_jobs.stages.whole_keys import by_key, decided_keys
 from spark_jobs.tables.agreement import table_versions
 from spark_jobs.tables.commit import EVERYTHING, commit, is_committed
 from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
-from spark_jobs.tables.outbox import carried
 from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile
 from spark_jobs.tables.read_files import longest_texts
+from spark_jobs.tables.records import OUTCOMES, PairedCounts
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
 
 _WRITTEN = (OPEN, COMPOUNDS, REJECTED)
@@ -105,14 +105,14 @@ def writing_stage(pipeline: Pipeline, batch_id: int, rules: Rules, places: Mappi
 def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed: LedgerRow) -> LedgerRow:
     """Pairs one landed batch and gives its `paired` row."""
     started = datetime.now(UTC)
-    open_before, accepted = planned.counts["open_before"], landed.counts["accepted"]
+    open_before, accepted = planned.plan.open_before, landed.landed.accepted
     expect_rows(warehouse.spark, open_before + accepted)
     rules = batch_rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
     decided = decided_batch(warehouse, planned, batch_events(warehouse, planned), rules, open_before + accepted)
     found = decided.outcomes
     check_conservation(open_before, accepted, found)
     compounds = sum(found.get(kind, 0) for kind in COMPOUND_KINDS)
-    rejected = landed.counts["landed"] - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
+    rejected = landed.landed.landed - accepted + sum(found.get(Outcome(reason), 0) for reason in AT_PAIRING)
     open_after = found.get(Outcome.OPEN, 0)
     batch_id = planned.batch_id
 
@@ -131,10 +131,15 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     with ThreadPoolExecutor(max_workers=len(_WRITTEN)) as beside:
         # list() waits for all and raises what any of them raised.
         list(beside.map(lambda write: write(), writes))
-    counts = {"open_before": open_before, "accepted": accepted, "compounds": compounds, "rejected": rejected}
-    counts |= {str(outcome): found.get(outcome, 0) for outcome in Outcome if outcome is not Outcome.OPEN}
-    counts |= {"open_after": open_after, **carried(planned.counts)}
+    counts = PairedCounts(
+        open_before=open_before,
+        accepted=accepted,
+        compounds=compounds,
+        rejected=rejected,
+        open_after=open_after,
+        **{name: found.get(name, 0) for name in OUTCOMES},
+    )
     versions = landed.versions | table_versions(warehouse, _WRITTEN)
-    paired = landed.next_step(PAIRED, started, counts=counts, versions=versions)
+    paired = landed.next_step(PAIRED, started, counts, versions=versions)
     ledger.append(paired)
     return paired

@@ -10,7 +10,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.corrections.rewind_target import CORRECTED_FROM, CORRECTED_TO
 from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Condition, Warehouse, raw_table
@@ -24,10 +23,9 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
         _open_events(warehouse, planned)
     )
-    if CORRECTED_TO not in planned.counts:
+    if (corrected := planned.plan.corrected) is None:
         return events
-    known = known_revisions(warehouse, events, planned.counts[CORRECTED_FROM], planned.counts[CORRECTED_TO])
-    return events.unionAll(known)
+    return events.unionAll(known_revisions(warehouse, events, corrected.first, corrected.last))
 
 
 def accepted_events(

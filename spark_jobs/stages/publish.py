@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from include.config.pipeline import BEFORE_PUBLISH
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.run import Counts
-from spark_jobs.kafka.acknowledged import check_acknowledged, published_counts
+from spark_jobs.kafka.acknowledged import check_acknowledged, published_record
 from spark_jobs.kafka.all_positions import look_at_positions
-from spark_jobs.kafka.lost_positions import Begun, begun_counts, find_positions, tell_short_retention
+from spark_jobs.kafka.lost_positions import Begun, find_positions, tell_short_retention
 from spark_jobs.kafka.message_rows import Stage, message_columns, messages_of, own_messages
-from spark_jobs.kafka.offsets import OutputTopic, ends_written, output_topic, topic_id
+from spark_jobs.kafka.offsets import OutputTopic, ends_written, output_topic
 from spark_jobs.kafka.positions import Leg, check_same_topic, next_leg
 from spark_jobs.kafka.publisher import SlotReport, publish_slot
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
@@ -28,6 +28,7 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.session import expect_rows
 from spark_jobs.tables.agreement import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 
 _REPORT = (
@@ -84,9 +85,9 @@ def publish_batches(
     while todo:
         published, reports = _publish(warehouse, ledger, todo, before, begun, operator)
         before, todo = published[-1], todo[len(published) :]
-        counts["compounds"] += sum(row.counts["compounds"] for row in published)
+        counts["compounds"] += sum(row.published.compounds for row in published)
         counts["sent"] += sum(report.sent for report in reports)
-        counts["refused"] += sum(row.counts.get("refused", 0) for row in published)
+        counts["refused"] += sum(row.published.refused for row in published)
         too_large += (pair_id for report in reports for pair_id in report.too_large)
     # The others are out, and the ledger says so: the next run goes on behind them.
     if counts["refused"]:
@@ -114,13 +115,14 @@ def _publish(
     leg = plan_leg(warehouse, settings, topic, paired, before, begun, operator)
     mine = [row for row in paired if row.batch_id <= leg.target]
     begin(ledger, settings, leg, topic, mine, begun)
-    expect_rows(warehouse.spark, sum(row.counts["compounds"] for row in paired))
+    expect_rows(warehouse.spark, sum(row.paired.compounds for row in paired))
     reports = _send(warehouse, settings, leg)
     check_acknowledged(leg.topic, mine, reports)
     ends = ends_written(settings, leg.topic)
-    rows = [
-        row.next_step(PUBLISHED, started, counts=published_counts(row.batch_id, leg, topic, reports, ends)) for row in mine
-    ]
+    rows = []
+    for row in mine:
+        done, state = published_record(row.batch_id, leg, reports, ends)
+        rows.append(row.next_step(PUBLISHED, started, done, output=state))
     ledger.append(*rows)
     return rows, reports
 
@@ -151,8 +153,8 @@ def plan_leg(
         largest=topic.largest,
     )
     # Kafka forgets positions together with the topic, so the ledger remembers which topic it was.
-    if before and "topic_id_high" in before.counts:
-        check_same_topic(whole, topic_id(before.counts["topic_id_high"], before.counts["topic_id_low"]))
+    if before:
+        check_same_topic(whole, before.output_state.topic_id)
     try:
         positions = look_at_positions(settings, whole.group, whole.topic, whole.slots)
     except KafkaException as error:
@@ -173,17 +175,19 @@ def begin(
     ledger: Ledger, settings: Settings, leg: Leg, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
 ) -> None:
     """Notes in the ledger where the output partitions end, before the first message of the leg is sent, once for each of its batches."""
-    known = Begun(row for row in begun if row.counts["slots"] == leg.slots and _is_on(row, topic))
+    known = Begun(row for row in begun if row.output_state.slots == leg.slots and _is_on(row, topic))
     new = [row for row in paired if row.batch_id not in known.batch_ids]
     kept_minutes = tell_short_retention(settings, ledger.warehouse.pipeline)
     if new:
-        counts = begun_counts(leg, (topic.high, topic.low), ends_written(settings, leg.topic), kept_minutes)
-        rows = [row.next_step(PUBLISHING, datetime.now(UTC), counts=counts) for row in new]
+        state = OutputState(
+            leg.topic_id, leg.slots, ends=ends_written(settings, leg.topic), positions_kept_minutes=kept_minutes
+        )
+        rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
         ledger.append(*rows, among=f".{leg.slots}.{leg.topic_id}")
 
 
 def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
-    return (row.counts["topic_id_high"], row.counts["topic_id_low"]) == (topic.high, topic.low)
+    return row.output_state.topic_id == topic.topic_id
 
 
 def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:

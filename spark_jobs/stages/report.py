@@ -26,10 +26,9 @@ from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import files_named
 from spark_jobs.tables.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.records import ReportedCounts
 from spark_jobs.tables.warehouse import METRICS, Warehouse
 
-# In the `reported` rows: the first batch of the same report.
-_FIRST = "first_of_report"
 # Pages beyond `quality.keep_pages` go when a batch with such a number is reported.
 PRUNED_EVERY = 50
 
@@ -115,8 +114,12 @@ def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) ->
     _tell_news(warehouse, [report.metrics for report in final])
     if final:
         first = final[0].paired.batch_id
-        counts = [{"failed_checks": len(report.verdict.failed), _FIRST: first} for report in final]
-        rows = [report.paired.next_step(REPORTED, started, counts=each) for report, each in zip(final, counts, strict=True)]
+        rows = [
+            report.paired.next_step(
+                REPORTED, started, ReportedCounts(failed_checks=len(report.verdict.failed), first_of_report=first)
+            )
+            for report in final
+        ]
         ledger.append(*rows)
     return reports
 
@@ -144,7 +147,7 @@ def _reported_before(warehouse: Warehouse, ledger: Ledger, last: int) -> list[tu
     if not last:
         return []
     reported = next(row for row in ledger.rows(last, last) if row.step == REPORTED)
-    rows = warehouse.small_rows(METRICS, reported.counts.get(_FIRST, last), last)
+    rows = warehouse.small_rows(METRICS, reported.reported.first_of_report, last)
     return [(row["batch_id"], dict(row["metrics"]), row["success"]) for row in rows]
 
 

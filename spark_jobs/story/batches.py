@@ -6,24 +6,19 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
-from spark_jobs.corrections.replay_window import window_of
 from spark_jobs.story.fates import Batches, KeyBatch
 from spark_jobs.story.record_files import Record
 from spark_jobs.tables.ledger import (
-    LIVE,
     PAIRED,
     PLANNED,
     REMOVED_COMPOUNDS,
     REMOVED_RAW,
     REMOVED_REJECTED,
-    REMOVED_UNTIL,
-    REPLAY,
-    REWIND,
-    TO_BATCH,
     Ledger,
     LedgerRow,
     rewinds_among,
 )
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 from spark_jobs.tables.warehouse import LEDGER, Warehouse
 
 
@@ -61,7 +56,7 @@ class History(NamedTuple):
 
     def may_lack(self, ts: int | None, reach: int) -> bool:
         """Whether an event at `ts` (epoch ms) may have met events whose raw rows were given up. `reach`: how far apart such can lie."""
-        until = self.removals[REMOVED_RAW].counts.get(REMOVED_UNTIL) if REMOVED_RAW in self.removals else None
+        until = self.removals[REMOVED_RAW].removed.removed_until if REMOVED_RAW in self.removals else None
         return ts is not None and until is not None and ts <= until + reach
 
     def kind(self, batch_id: int) -> str:
@@ -70,7 +65,7 @@ class History(NamedTuple):
         if plan is None:
             return f"batch {batch_id}"
         return f"batch {batch_id}, " + (
-            f"a replay of {window_of(plan)}" if plan.kind == REPLAY else f"a rewind to batch {plan.counts[TO_BATCH]}"
+            f"a replay of {plan.replay.window}" if plan.kind == REPLAY else f"a rewind to batch {plan.rewind.to_batch}"
         )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.kafka.output_keys import output_key
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.story.record_files import SOME_BAD_HEADER, Record
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Condition, Warehouse, raw_table
 
 Row = dict[str, Any]

@@ -87,24 +87,21 @@ class Compounds:
         if self._is_elsewhere(published):
             return f"published to {self.topic} before that was deleted and created again"
         place = (self.topic, self._partition(published))
-        if published.counts.get("refused"):
+        if published.published.refused:
             return f"not on {self.topic}-{place[1]}: its batch left out what was larger than the topic takes"
         if self.now.written.get(place, 0) > self.now.end[place]:
             return f"not to be seen on {self.topic}-{place[1]}: from offset {self.now.end[place]} on an open transaction holds everything back"
         return f"not on {self.topic}-{place[1]}" + (" any more, whose beginning is gone" if self.now.earliest[place] else "")
 
     def _partition(self, published: LedgerRow | None) -> int:
-        slots = published.counts.get("slots") if published else None
+        slots = published.output_state.slots if published else None
         if slots is None:
             slots = 1 if self.now is None else len(self.now.end)
         return int(partitions_of([self.key], slots)[0])
 
     def _is_elsewhere(self, published: LedgerRow) -> bool:
         """Whether it went to a topic that is no more."""
-        counts = published.counts
-        if self.now is None or "topic_id_high" not in counts:
-            return False
-        return (counts["topic_id_high"], counts["topic_id_low"]) != self.now.ids[self.topic]
+        return self.now is not None and published.output_state.topic_id != self.now.ids[self.topic]
 
 
 def _ms(at: datetime | None) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import away, count, moment
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.story.batches import History, read_history
@@ -19,7 +18,7 @@ from spark_jobs.story.played_batches import Played
 from spark_jobs.story.published import Compounds
 from spark_jobs.story.rehearsed import UnknownKey, batch_line, settings_of, written
 from spark_jobs.story.sentences import Story
-from spark_jobs.tables.ledger import REPLAY
+from spark_jobs.tables.records import REPLAY, Window
 from spark_jobs.tables.warehouse import Warehouse
 
 Row = dict[str, Any]

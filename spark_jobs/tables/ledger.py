@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables.commit import commit_rows
+from spark_jobs.tables.records import (
+    KINDS,
+    REWIND,
+    AnyPlan,
+    LandedCounts,
+    LivePlan,
+    OutputState,
+    PairedCounts,
+    PublishedCounts,
+    RemovedBatches,
+    RemovedCounts,
+    ReplayPlan,
+    ReportedCounts,
+    RewindPlan,
+    StepCounts,
+    output_of_struct,
+    plan_of_struct,
+    plan_struct,
+)
 from spark_jobs.tables.warehouse import LEDGER, Condition, Warehouse
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
@@ -21,15 +40,18 @@ REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS = (
     *("removed_raw", "removed_rejected", "removed_compounds"),
     "removed_ledger",
 )
-# Counts of these steps: rows that go with the step, rows that ever went, and the first batch whose rows go with it.
-REMOVED, REMOVED_EVER, FIRST_REMOVED = "removed", "removed_ever", "first_batch"
 _IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
-LIVE, REPLAY, REWIND = "live", "replay", "rewind"
-TO_BATCH = "to_batch"
-# Of the pipeline's first batch: how many offsets before those that it found were gone from the topics by then.
-GONE_AT_START = "gone_at_start"
-# Carried by `removed_raw` rows and by plans of replays after them: the largest timestamp of an event that was ever removed.
-REMOVED_UNTIL = "removed_until"
+_COUNTS: Mapping[str, type[StepCounts]] = {
+    LANDED: LandedCounts,
+    PAIRED: PairedCounts,
+    PUBLISHED: PublishedCounts,
+    REPORTED: ReportedCounts,
+    REMOVED_RAW: RemovedCounts,
+    REMOVED_REJECTED: RemovedCounts,
+    REMOVED_COMPOUNDS: RemovedCounts,
+    REMOVED_LEDGER: RemovedBatches,
+}
+_T = TypeVar("_T")
 # Seldom does a step lag further behind than the first of these, and hardly ever further than the second.
 _RECENT = (1, 20)
 
@@ -77,34 +99,89 @@ class Rewind(NamedTuple):
 
 def rewinds_among(rows: Iterable[LedgerRow]) -> list[Rewind]:
     """The rewinds planned in these rows, by batch_id."""
-    return sorted(Rewind(row.batch_id, row.counts[TO_BATCH]) for row in rows if (row.kind, row.step) == (REWIND, PLANNED))
+    plans = ((row.batch_id, row.plan) for row in rows if row.step == PLANNED)
+    return sorted(Rewind(batch_id, plan.to_batch) for batch_id, plan in plans if isinstance(plan, RewindPlan))
 
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One step of one batch. `wall_time` is W, `clock` the batch's clock (None: minus infinity), both epoch ms."""
+    """One step of one batch. `wall_time` is W, `clock` the batch's clock (None: minus infinity), both epoch ms. `plan`: the batch's own,
+    in all of its rows.
+    """
 
     batch_id: int
-    kind: str
     step: str
+    plan: AnyPlan
     offsets: tuple[OffsetRange, ...]
     wall_time: int
     clock: int | None
     config: str
     config_hash: str
     started_at: datetime
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: StepCounts = field(default_factory=StepCounts)
+    output: OutputState | None = None
     versions: dict[str, int] = field(default_factory=dict)
     finished_at: datetime | None = None
+
+    @property
+    def kind(self) -> str:
+        """`live`, `replay` or `rewind`."""
+        return KINDS[type(self.plan)]
 
     @property
     def pipeline(self) -> Pipeline:
         """The settings the batch was planned with; a batch is finished with these, whatever the file says by now."""
         return Pipeline.from_json(self.config)
 
-    def next_step(self, step: str, started_at: datetime, **changes: Any) -> LedgerRow:
+    @property
+    def replay(self) -> ReplayPlan:
+        """The plan of a replay; raises TypeError if the batch is none."""
+        return _checked_type(self.plan, ReplayPlan)
+
+    @property
+    def rewind(self) -> RewindPlan:
+        """The plan of a rewind; raises TypeError if the batch is none."""
+        return _checked_type(self.plan, RewindPlan)
+
+    @property
+    def landed(self) -> LandedCounts:
+        """The counts of a `landed` row; raises TypeError if it is another step's."""
+        return _checked_type(self.counts, LandedCounts)
+
+    @property
+    def paired(self) -> PairedCounts:
+        """The counts of a `paired` row; raises TypeError if it is another step's."""
+        return _checked_type(self.counts, PairedCounts)
+
+    @property
+    def published(self) -> PublishedCounts:
+        """The counts of a `published` row; raises TypeError if it is another step's."""
+        return _checked_type(self.counts, PublishedCounts)
+
+    @property
+    def reported(self) -> ReportedCounts:
+        """The counts of a `reported` row; raises TypeError if it is another step's."""
+        return _checked_type(self.counts, ReportedCounts)
+
+    @property
+    def removed(self) -> RemovedCounts:
+        """The counts of a row of REMOVALS; raises TypeError if it is another step's."""
+        return _checked_type(self.counts, RemovedCounts)
+
+    @property
+    def output_state(self) -> OutputState:
+        """The output topic, in a `publishing` or `published` row; raises TypeError in others."""
+        return _checked_type(self.output, OutputState)
+
+    def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
         """The row of a later step of the same batch."""
-        return replace(self, step=step, started_at=started_at, **changes)
+        return replace(self, step=step, started_at=started_at, counts=counts, **({"output": None} | changes))
+
+
+def _checked_type(value: object, wanted: type[_T]) -> _T:
+    if not isinstance(value, wanted):
+        raise TypeError(f"a {wanted.__name__} was asked for, the row has a {type(value).__name__}")
+    return value
 
 
 _COLUMNS = tuple(each.name for each in fields(LedgerRow))
@@ -143,7 +220,7 @@ class Ledger:
 
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
-        found = [_from_row(row) for row in self.warehouse.found(LEDGER, list(_COLUMNS), condition)]
+        found = [_from_row(row) for row in self.warehouse.found(LEDGER, ["kind", *_COLUMNS], condition)]
         return sorted(found, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
     def rewinds(self) -> list[Rewind]:
@@ -185,7 +262,7 @@ class Ledger:
         self.append(plan)
         written = next(row for row in self.rows(plan.batch_id, plan.batch_id) if row.step == PLANNED)
         # Two live plans may differ in what they read; either will do. Of the others the operator said what is wanted.
-        if written.kind != plan.kind or (plan.kind != LIVE and written.counts != plan.counts):
+        if written.kind != plan.kind or (written.plan != plan.plan and not isinstance(plan.plan, LivePlan)):
             raise JobProblem(
                 f"batch {plan.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
             )
@@ -206,25 +283,41 @@ class Ledger:
 
 
 def _to_row(row: LedgerRow) -> dict[str, Any]:
-    return {**vars(row), "offsets": [offsets._asdict() for offsets in row.offsets]}
+    return {
+        **vars(row),
+        "kind": row.kind,
+        "plan": plan_struct(row.plan),
+        "offsets": [offsets._asdict() for offsets in row.offsets],
+        "counts": row.counts.flat(),
+        "output": asdict(row.output) if row.output else None,
+    }
 
 
 def _from_row(row: dict[str, Any]) -> LedgerRow:
-    # Maps come as dicts from Spark and as pairs from Arrow.
+    # Arrow has maps as lists of pairs.
+    found = {name: row[name] for name in _COLUMNS}
     return LedgerRow(
-        batch_id=row["batch_id"],
-        kind=row["kind"],
-        step=row["step"],
-        offsets=tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
-        wall_time=row["wall_time"],
-        clock=row["clock"],
-        config=row["config"],
-        config_hash=row["config_hash"],
-        started_at=row["started_at"],
-        counts=dict(row["counts"]),
-        versions=dict(row["versions"]),
-        finished_at=row["finished_at"],
+        **found
+        | {
+            "plan": plan_of_struct(row["kind"], row["plan"]),
+            "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
+            "counts": _COUNTS.get(row["step"], StepCounts).of(dict(row["counts"])),
+            "output": output_of_struct(row["output"]),
+            "versions": dict(row["versions"]),
+        }
     )
+
+
+def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
+    """The counts of a batch's landing; zeros for a replay or rewind, which lands nothing, with the backlog of its ranges.
+
+    `steps`: the batch's rows by step, with the `paired` one.
+    """
+    if LANDED in steps:
+        return steps[LANDED].landed
+    counts = dict.fromkeys((each.name for each in fields(LandedCounts) if each.default is MISSING), 0)
+    backlog = sum(known.end_offset - known.until_offset for known in steps[PAIRED].offsets)
+    return LandedCounts(**counts | {"backlog": backlog})
 
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:

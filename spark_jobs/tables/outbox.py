@@ -9,9 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.corrections.rewind_target import CORRECTED_FROM, CORRECTED_TO
-from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.records import Corrected
 from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse
 
 UPSERT, RETRACT = "upsert", "retract"
@@ -53,34 +52,20 @@ def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
     return picked.select(*(given.get(name, F.col("row").getField(name)).alias(name) for name in columns))
 
 
-def carried(counts: dict[str, int]) -> dict[str, int]:
-    """What the next step of a batch takes over from its plan."""
-    return {name: counts[name] for name in (CORRECTED_FROM, CORRECTED_TO) if name in counts}
-
-
-def corrected(planned: LedgerRow) -> dict[str, int]:
-    """The counts of a batch that landed and paired nothing, and only corrected: all zero, but for what its plan knows."""
-    counts = dict.fromkeys(("accepted", "rejected", "landed", "offset_gaps", "lost"), 0)
-    counts |= {str(outcome): 0 for outcome in Outcome if outcome is not Outcome.OPEN}
-    backlog = sum(known.end_offset - known.until_offset for known in planned.offsets)
-    open_before = planned.counts["open_before"]
-    return counts | {"backlog": backlog, "open_before": open_before, "open_after": open_before, **carried(planned.counts)}
-
-
-def still_to_come(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> dict[str, int]:
-    """What the plan of the batch after `last` (a `paired` row) carries: where to look for revisions; nothing if no compound of
-    a void batch can come back any more, because all its events have been read again and are not open.
+def still_to_correct(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> Corrected | None:
+    """Where the batch after `last` (a `paired` row) looks for revisions; None if no compound of a void batch can come back any more,
+    because all its events have been read again and are not open.
     """
-    if last is None or CORRECTED_TO not in last.counts:
-        return {}
-    rewind = ledger.rows(last.counts[CORRECTED_TO], last.counts[CORRECTED_TO])[0]
+    if last is None or (corrected := last.plan.corrected) is None:
+        return None
+    rewind = ledger.rows(corrected.last, corrected.last)[0]
     ends = {(at.topic, at.partition): at.end_offset for at in rewind.offsets}
     reached = {(at.topic, at.partition): at.until_offset for at in last.offsets}
     if all(reached.get(place, 0) >= end for place, end in ends.items()):
         waiting = warehouse.read(OPEN, ["topic", "partition", "offset"], version=last.versions[OPEN])
         if not waiting.where(_before(ends)).limit(1).count():
-            return {}
-    return carried(last.counts)
+            return None
+    return corrected
 
 
 def _before(ends: dict[tuple[str, int], int]) -> Column:

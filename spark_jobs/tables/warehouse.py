@@ -40,6 +40,7 @@ from spark_jobs.tables.delta_log import (
 from spark_jobs.tables.diagnose import files_named
 from spark_jobs.tables.parquet_files import SEARCHED, FilePlace
 from spark_jobs.tables.read_files import DataFile, rows_of
+from spark_jobs.tables.records import OUTPUT_COLUMNS, PLAN_COLUMNS
 
 LEDGER = "batch_ledger"
 COMPOUNDS = "compound_events"
@@ -297,8 +298,8 @@ def schemas(pipeline: Pipeline) -> dict[str, str]:
         ),
         METRICS: "batch_id BIGINT, judged_at TIMESTAMP, success BOOLEAN, metrics MAP<STRING, DOUBLE>",
         LEDGER: (
-            f"batch_id BIGINT, kind STRING, step STRING, offsets {_OFFSETS}, wall_time BIGINT, clock BIGINT, "
-            "counts MAP<STRING, BIGINT>, versions MAP<STRING, BIGINT>, started_at TIMESTAMP, finished_at TIMESTAMP, "
+            f"batch_id BIGINT, kind STRING, step STRING, plan {PLAN_COLUMNS}, offsets {_OFFSETS}, wall_time BIGINT, clock BIGINT, "
+            f"counts MAP<STRING, BIGINT>, output {OUTPUT_COLUMNS}, versions MAP<STRING, BIGINT>, started_at TIMESTAMP, finished_at TIMESTAMP, "
             "config_hash STRING, config STRING"
         ),
     }
