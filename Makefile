@@ -41,8 +41,8 @@ test-long: setup ## the tests that take long (three quarters of an hour): before
 soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second; STORE=s3: on a store
 	@$(VENV_PYTHON) -m tests.soak $(if $(STORE),--store $(STORE)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
-lint: setup ## ruff (rules and format) and mypy
-	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+lint: setup ## ruff (rules and format), mypy, and the layers of the imports
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
 ci: ## what the continuous integration runs: lint beside test
 	@.ci/run

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.config.pipeline import PIPELINES, PipelineError
 from include.config.pipeline_file import load_pipeline
-from include.local.broker import admin_client, create_topics
-from include.local.machine import SetupError
 
 PARTITIONS = 4
 TIMEOUT_SECONDS = 30
@@ -25,20 +24,33 @@ def pipeline_topics() -> list[str]:
     return sorted({topic for p in pipelines for topic in (p.left.topic, p.right.topic, p.output_topic)})
 
 
+def create_missing(admin: AdminClient, topics: list[str]) -> list[str]:
+    """Returns the topics that did not exist; raises KafkaException."""
+    existing = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
+    missing = [topic for topic in topics if topic not in existing]
+    new = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1) for topic in missing]
+    for answer in admin.create_topics(new).values() if new else ():
+        try:
+            answer.result(timeout=TIMEOUT_SECONDS)
+        except KafkaException as error:
+            # Another program may have created it meanwhile.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    return missing
+
+
 def main(arguments: list[str]) -> int:
     """`arguments`: the broker's host:port. Exit code 0 when every topic is there, else 1 with one line."""
     (bootstrap,) = arguments
     try:
-        existing = admin_client(bootstrap).list_topics(timeout=TIMEOUT_SECONDS).topics
-        missing = [topic for topic in pipeline_topics() if topic not in existing]
-        create_topics(bootstrap, dict.fromkeys(missing, PARTITIONS))
+        created = create_missing(AdminClient({"bootstrap.servers": bootstrap}), pipeline_topics())
     except KafkaException as error:
         print(f"Kafka at {bootstrap}: {error.args[0].str()}: see docker compose logs kafka")
         return 1
-    except (SetupError, PipelineError) as error:
+    except PipelineError as error:
         print(error)
         return 1
-    print(f"Created: {', '.join(missing) or 'nothing, every topic exists'}")
+    print(f"Created: {', '.join(created) or 'nothing, every topic exists'}")
     return 0
 
 

@@ -19,11 +19,11 @@ from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.acls import Right, granting
 from spark_jobs.kafka.cleanup_policy import cleanup_of
+from spark_jobs.kafka.message_rows import header
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, ends_written, wait_for_markers
 from spark_jobs.kafka.positions import Leg, Position
 from spark_jobs.kafka.records import Span, allowed, read_records
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, admin_settings
-from spark_jobs.quality.sent_compounds import header
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
 

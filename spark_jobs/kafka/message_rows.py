@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.messages import Message
@@ -89,3 +90,9 @@ def own_messages(batches: Iterable[pa.RecordBatch], slot: int) -> Iterator[Messa
 def _objects(column: pa.Array) -> list[Any]:
     """The values as Python has them; several times faster than to_pylist()."""
     return column.to_numpy(zero_copy_only=False).tolist()
+
+
+def header(name: str) -> Column:
+    """The text of a header of a record."""
+    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
+    return value.cast("string")

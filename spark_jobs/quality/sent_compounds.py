@@ -10,19 +10,13 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.cleanup_policy import Cleanup
-from spark_jobs.kafka.message_rows import messages_of
+from spark_jobs.kafka.message_rows import header, messages_of
 from spark_jobs.kafka.offsets import OutputTopic
 from spark_jobs.quality.compaction import with_replaced
 from spark_jobs.quality.findings import Finding, fingerprint, flagged
 from spark_jobs.tables.ledger import PUBLISHED
 
 _ID = ("pair_id", "revision")
-
-
-def header(name: str) -> Column:
-    """The text of a header of a record."""
-    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
-    return value.cast("string")
 
 
 def published_batches(ledger: DataFrame, topic: OutputTopic) -> DataFrame:
