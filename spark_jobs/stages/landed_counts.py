@@ -5,38 +5,48 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import reduce
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
+from spark_jobs.tables.read_files import Summary
 from spark_jobs.tables.records import LandedCounts
 from spark_jobs.tables.warehouse import Warehouse, raw_table
 
+_PLACE = ("topic", "partition", "problem")
+_NUMBERS = ("block", "records", "bits", "first", "last", "max_ts")
+_BLOCKS = "topic STRING, partition INT, problem STRING, " + ", ".join(f"{name} BIGINT" for name in _NUMBERS)
+_NO_TS = np.iinfo(np.int64).min
+
 
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
-    """What the raw tables hold of the batch, by partition and problem."""
-    place = ("topic", "partition", "problem")
-    columns, mine = [*place, "offset", "ts"], [planned.batch_id]
-    sides = (warehouse.read(raw_table(side), columns, batches=mine) for side in planned.pipeline.sides)
-    # Different offsets, counted as the bits of blocks of 64: a 64th of the rows of a count_distinct is brought together.
-    block = F.shiftright("offset", 6).alias("block")
-    bit = F.expr("shiftleft(1L, int(offset & 63))")
+    """What the raw tables hold of the batch, by partition and problem: `records`, different `offsets`, `first`, `last` (both inclusive)
+    and `max_ts` (epoch ms, null where no row has one).
+    """
+    columns, mine = [*_PLACE, "offset", "ts"], [planned.batch_id]
+    summary = Summary(in_blocks, _BLOCKS)
+    sides = (warehouse.read(raw_table(side), columns, batches=mine, summary=summary) for side in planned.pipeline.sides)
     blocks = (
         reduce(DataFrame.unionAll, sides)
-        .groupBy(*place, block)
+        .groupBy(*_PLACE, "block")
         .agg(
-            F.count("*").alias("records"),
-            F.bit_or(bit).alias("bits"),
-            F.min("offset").alias("first"),
-            F.max("offset").alias("last"),
-            F.max("ts").alias("max_ts"),
+            F.sum("records").alias("records"),
+            F.bit_or("bits").alias("bits"),
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+            F.max("max_ts").alias("max_ts"),
         )
     )
     return list(
-        blocks.groupBy(*place)
+        blocks.groupBy(*_PLACE)
         .agg(
             F.sum("records").alias("records"),
             F.sum(F.bit_count("bits")).alias("offsets"),
@@ -46,6 +56,43 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
         )
         .collect()
     )
+
+
+def in_blocks(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """One row for each run of rows (`topic, partition, problem, offset, ts`) that are of the same block of 64 offsets (`_BLOCKS`).
+
+    `bits`: which of the 64 there are, so that different offsets can be counted with a 64th of the rows. A block may have several runs.
+
+    >>> columns = [["t"] * 4, [0] * 4, [None] * 4, [62, 63, 64, 64], [5, None, 7, 6]]
+    >>> types = [pa.string(), pa.int32(), pa.string(), pa.int64(), pa.int64()]
+    >>> rows = [pa.array(values, kind) for values, kind in zip(columns, types)]
+    >>> made = in_blocks(pa.record_batch(rows, ["topic", "partition", "problem", "offset", "ts"])).to_pydict()
+    >>> made["block"], made["records"], made["bits"], made["first"], made["last"], made["max_ts"]
+    ([0, 1], [2, 2], [-4611686018427387904, 1], [62, 64], [63, 64], [5, 7])
+    """
+    offset = rows["offset"].to_numpy()
+    block = offset >> 6
+    starts = np.flatnonzero(reduce(np.logical_or, map(_changes, (block, *(_codes(rows[name]) for name in _PLACE)))))
+    ts = pc.fill_null(rows["ts"], int(_NO_TS)).to_numpy()
+    max_ts = np.maximum.reduceat(ts, starts)
+    records = np.diff(np.append(starts, rows.num_rows))
+    bits = np.bitwise_or.reduceat(np.int64(1) << (offset & 63), starts)
+    first, last = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
+    place = rows.select(list(_PLACE)).take(pa.array(starts)).columns
+    numbers = [*map(pa.array, (block[starts], records, bits, first, last)), pa.array(max_ts, mask=max_ts == _NO_TS)]
+    return pa.record_batch([*place, *numbers], [*_PLACE, *_NUMBERS])
+
+
+def _codes(column: pa.Array) -> npt.NDArray[Any]:
+    """Numbers that are equal where the values are, and -1 where there is none."""
+    if pa.types.is_integer(column.type):
+        return column.to_numpy()
+    return column.dictionary_encode().indices.fill_null(-1).to_numpy()
+
+
+def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether a value is another one than that before it; the first one is."""
+    return np.append(True, values[1:] != values[:-1])
 
 
 def is_of(row: Row, known: OffsetRange) -> bool:

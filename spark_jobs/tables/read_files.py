@@ -5,7 +5,7 @@ Spark sees no file: it gets the columns that are asked for, already filtered, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -82,21 +82,35 @@ def _fit(files: Sequence[DataFile]) -> bool:
     return sum(file.rows for file in files) <= _ROWS_A_TASK and sum(file.size for file in files) <= _BYTES_A_TASK
 
 
+class Summary(NamedTuple):
+    """What a worker makes of each piece of the rows that it reads, before they go to Spark; `columns`: of what it makes, in SQL."""
+
+    make: Callable[[pa.RecordBatch], pa.RecordBatch]
+    columns: str
+
+
 def rows_of(
-    spark: SparkSession, store: Store, files: Iterable[DataFile], columns: StructType, where: ds.Expression | None
+    spark: SparkSession,
+    store: Store,
+    files: Iterable[DataFile],
+    columns: StructType,
+    where: ds.Expression | None,
+    summary: Summary | None = None,
 ) -> DataFrame:
-    """The columns of the rows that fit, as a DataFrame of one task a share."""
+    """The columns of the rows that fit, or their summaries, as a DataFrame of one task a share."""
     parts = shares(files)
+    returned = summary.columns if summary else columns
     if not parts:
-        return spark.createDataFrame([], columns)
+        return spark.createDataFrame([], returned)
     schema = to_arrow_schema(columns, timezone="UTC")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                yield from read_share(store, parts[number], schema, where)
+                pieces = read_share(store, parts[number], schema, where)
+                yield from map(summary.make, pieces) if summary else pieces
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, columns)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, returned)
 
 
 def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:

@@ -39,7 +39,7 @@ from spark_jobs.tables.delta_log import (
 )
 from spark_jobs.tables.diagnose import files_named
 from spark_jobs.tables.parquet_files import SEARCHED, FilePlace
-from spark_jobs.tables.read_files import DataFile, rows_of
+from spark_jobs.tables.read_files import DataFile, Summary, rows_of
 from spark_jobs.tables.records import OUTPUT_COLUMNS, PLAN_COLUMNS
 
 LEDGER = "batch_ledger"
@@ -96,9 +96,11 @@ class Warehouse:
         batches: Iterable[int] | None = None,
         where: Condition | None = None,
         version: int | None = None,
+        summary: Summary | None = None,
     ) -> DataFrame:
         """The table's rows, of the newest Delta version if none is given. Spark gets what is asked for and no more, since it cannot see
-        into the reading: `columns` (None: all), the rows of these `batches`, and those of which the condition holds.
+        into the reading: `columns` (None: all), the rows of these `batches`, and those of which the condition holds; or the `summary`
+        that the workers make of them.
         """
         declared = declared_schema(self.pipeline, table)
         wanted = None if batches is None else sorted(set(batches))
@@ -107,7 +109,8 @@ class Warehouse:
             conditions.append(where(pc.field))
         condition = reduce(lambda one, other: one & other, conditions) if conditions else None
         names = declared.names if columns is None else columns
-        return rows_of(self.spark, self.store(table), files, StructType([declared[name] for name in names]), condition)
+        wanted_columns = StructType([declared[name] for name in names])
+        return rows_of(self.spark, self.store(table), files, wanted_columns, condition, summary)
 
     def files(self, table: str, batches: Sequence[int] | None = None, version: int | None = None) -> list[DataFile]:
         """The files of a version (None: the newest) that can have rows of the batches, ascending (None: of any)."""
