@@ -1,1 +1,1 @@
-"""Going back to an earlier batch: which one may be chosen, what goes, and how it is corrected for those who have seen it."""
+"""Corrections of batches that were paired before: replays of an interval, late events, and rewinds to an earlier batch."""

@@ -1,4 +1,4 @@
-"""The events that decide what an interval's compounds are: those of its keys, as far as their chains reach."""
+"""The events that decide an interval's compounds: those of its keys, as far as their chains reach."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from spark_jobs.tables.warehouse import Warehouse
 
 @contextmanager
 def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFrame]:
-    """All accepted events (`event_schema`) of the keys that have one in the interval, kept on disk while the block runs:
+    """All accepted events (`event_schema`) of the keys that have one in the interval, on disk during the block:
 
     - from the begin of the chain (events no further apart than the gap) that reaches into the interval, however long ago
-      that was, because where max_session cuts depends on it;
-    - to where no session with an event of a compound of the interval can go on any more.
+      that is, because it decides where max_session cuts;
+    - to where every session with an event of a compound of the interval has ended.
     """
     pipeline, window, reach = planned.pipeline, planned.replay.window, planned.replay.reach_ms
 
@@ -39,29 +39,29 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
     until = window.end + 2 * reach
     span = reach + pipeline.gap_ms + 1
     first = window.start - span
-    with ExitStack() as held:
+    with ExitStack() as cleanup:
 
-        def kept(low: int, high: int, of_keys: DataFrame) -> DataFrame:
+        def keep(low: int, high: int, of_keys: DataFrame) -> DataFrame:
             events = (
                 landed_before(Window(low, high))
                 .join(of_keys, list(pipeline.key), "left_semi")
                 .persist(StorageLevel.DISK_ONLY)
             )
-            held.callback(events.unpersist)
+            cleanup.callback(events.unpersist)
             return events
 
-        pieces = [kept(first, until, keys)]
-        further = _cut_off(pieces[0], pipeline, window, first)
-        while further:
-            wanted = F.broadcast(warehouse.spark.createDataFrame(further, keys.schema))
+        pieces = [keep(first, until, keys)]
+        cut_off = _keys_cut_off(pieces[0], pipeline, window, first)
+        while cut_off:
+            wanted = F.broadcast(warehouse.spark.createDataFrame(cut_off, keys.schema))
             span *= 2
-            pieces.append(kept(first - span, first, wanted))
+            pieces.append(keep(first - span, first, wanted))
             first -= span
-            all_of_them = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
-            further = _cut_off(all_of_them, pipeline, window, first)
+            theirs = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
+            cut_off = _keys_cut_off(theirs, pipeline, window, first)
         events = reduce(DataFrame.unionAll, pieces)
         removed = planned.replay.removed_until
-        if removed is not None and _cut_off(events, pipeline, window, removed + 1):
+        if removed is not None and _keys_cut_off(events, pipeline, window, removed + 1):
             raise NeedsOperator(
                 f"the interval {window} cannot be replayed: sessions reach into it from before {moment(removed + 1)}, where raw rows were removed "
                 "for their age; begin later"
@@ -69,8 +69,8 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
         yield events
 
 
-def _cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: int) -> list[Row]:
-    """The keys whose chain into the interval may have begun before `first`, where the reading of their events began."""
+def _keys_cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: int) -> list[Row]:
+    """The keys whose chain into the interval may have begun before `first`, from which on their events were read."""
     # No field of a message can have such names.
     previous, entered, began = "ts before", "first ts of the interval", "begin of the chain"
     of_key = Over.partitionBy(*pipeline.key)

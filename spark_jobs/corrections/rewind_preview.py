@@ -1,4 +1,4 @@
-"""What a rewind would do: batches given up, rows that go, corrections, offsets to read again, and whether they are still there."""
+"""The preview of a rewind: void batches, removed rows, corrections, offsets to read again, and whether the broker still has them."""
 
 from __future__ import annotations
 
@@ -9,47 +9,50 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.corrections.rewind_target import Target, starting_ranges
-from spark_jobs.corrections.rewind_work import appended_tables, check_open_events
+from spark_jobs.corrections.rewind_target import Target, appended_tables, check_open_events, starting_ranges
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.tables.ledger import OffsetRange
 from spark_jobs.tables.outbox import changed_since
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 
 class Preview(NamedTuple):
-    """Numbers of rows, by table or kind. `published`: compounds to be corrected that consumers have; `waiting`: that are
-    paired, but not published yet; `unsent`: rows of a batch that was never paired. `again`: range (from_offset to end_offset) -> its
-    parts that the broker no longer has. `lost`: those of these parts of which the raw tables have rows.
-    """
+    """What a rewind would do, in numbers of rows."""
 
     target: Target
+    # Removed rows by table.
     rows: dict[str, int]
     open_now: int
+    # Compounds to correct that consumers have.
     published: int
+    # Compounds to correct that are paired, but not published yet.
     waiting: int
+    # Rows of compound_events of a batch that was never paired.
     unsent: int
+    # Range to read again (from_offset to end_offset) -> its parts that the broker no longer has.
     again: dict[OffsetRange, list[str]]
+    # Those of these parts of which the raw tables have rows.
     lost: list[str]
 
 
-def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
+def make_preview(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
     """Only reads. Raises NeedsOperator if open_events cannot be brought back."""
     check_open_events(warehouse, target.to_batch, target.open_version, target.open_after)
     if target.removed:
-        _check_still_landed(warehouse, target)
+        _check_raw_rows(warehouse, target)
     if target.compounds_removed:
-        _check_still_said(warehouse, target)
+        _check_earlier_compounds(warehouse, target)
     landed, rows = _landed(warehouse, target), _rows(warehouse, target)
     again, lost = dict[OffsetRange, list[str]](), list[str]()
     for at in starting_ranges(target):
         if at.from_offset == at.end_offset:
             continue
-        gone = parts_that_are_gone(at, topics)
-        again[at] = [lost_range(at.topic, at.partition, *part) for part in gone]
-        lost += [told for told, part in zip(again[at], gone, strict=True) if _is_landed(at, part, landed)]
+        missing = missing_parts(at, topics)
+        again[at] = [lost_range(at.topic, at.partition, *part) for part in missing]
+        lost += [text for text, part in zip(again[at], missing, strict=True) if _is_landed(at, part, landed)]
     return Preview(
         target,
         {table: rows.get(table, 0) for table in appended_tables(warehouse)},
@@ -62,8 +65,8 @@ def look(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Preview:
     )
 
 
-def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
-    """An event that is open again may be rejected, with its bytes, which only the raw tables have."""
+def _check_raw_rows(warehouse: Warehouse, target: Target) -> None:
+    """Raises NeedsOperator if the raw rows of open events are removed: such an event may be rejected, with its bytes."""
     waiting = warehouse.read(OPEN, ["batch_id"], version=target.open_version)
     if gone := waiting.where(F.col("batch_id") <= target.removed).count():
         raise NeedsOperator(
@@ -72,8 +75,8 @@ def _check_still_landed(warehouse: Warehouse, target: Target) -> None:
         )
 
 
-def _check_still_said(warehouse: Warehouse, target: Target) -> None:
-    """What a compound said before can only be said again if its row is there: else a correction would take it back."""
+def _check_earlier_compounds(warehouse: Warehouse, target: Target) -> None:
+    """Raises NeedsOperator if rows that later batches corrected are removed: without them a correction would retract the compounds."""
     columns = ["pair_id", "revision", "batch_id"]
     rows = warehouse.read(COMPOUNDS, columns, where=lambda column: column("batch_id") <= target.last_paired)
     later = F.when(F.col("batch_id") > target.to_batch, F.col("revision"))
@@ -106,7 +109,7 @@ def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
 
 
 def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple[int, int]]:
-    """First and last offset that the raw tables have of the batches given up, both inclusive, by partition."""
+    """First and last offset, both inclusive, that the raw tables have of the void batches, by partition."""
     columns = ["topic", "partition", "offset"]
     sides = (
         warehouse.read(raw_table(side), columns, where=lambda column: column("batch_id") > target.to_batch)
@@ -117,8 +120,8 @@ def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple
     return {(row["topic"], row["partition"]): (row["first"], row["last"]) for row in found}
 
 
-def parts_that_are_gone(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
-    """The parts of the range that the broker no longer has, at its begin and at its end: first offset, and the one behind the last."""
+def missing_parts(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
+    """The parts at the begin and at the end of the range that the broker no longer has: first offset inclusive, end exclusive."""
     place = (at.topic, at.partition)
     first = min(max(topics.earliest.get(place, at.end_offset), at.from_offset), at.end_offset)
     end = max(topics.same_until(place), first) if place in topics.end else at.end_offset
@@ -133,7 +136,7 @@ def _is_landed(at: OffsetRange, part: tuple[int, int], landed: dict[tuple[str, i
 
 
 def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
-    """Raises NeedsOperator if rows would go that can never be read again, unless the operator gives them up."""
+    """Raises NeedsOperator if rows would be removed that can never be read again, unless the operator gives them up."""
     if not set(preview.lost) <= set(accepted):
         lost = " ".join(preview.lost)
         raise NeedsOperator(
@@ -142,8 +145,8 @@ def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
         )
 
 
-def told(preview: Preview) -> str:
-    """The preview for people."""
+def preview_text(preview: Preview) -> str:
+    """The preview as lines of text."""
     target = preview.target
     first, last = target.to_batch + 1, target.newest
     void = f"batch {first}" if first == last else f"batches {first} to {last}"

@@ -1,11 +1,13 @@
-"""Which batch a pipeline can go back to, and what it starts from then."""
+"""The target of a rewind: which batch a pipeline can go back to, and from what it continues then."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from spark_jobs.faults.problems import NeedsOperator
+from pyspark.sql import functions as F
+
+from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.tables.ledger import (
     PAIRED,
@@ -18,24 +20,25 @@ from spark_jobs.tables.ledger import (
     OffsetRange,
     removed_through,
 )
-from spark_jobs.tables.records import REWIND, Corrected, RewindPlan, TopicIds
-from spark_jobs.tables.warehouse import OPEN, Warehouse
+from spark_jobs.tables.records import REWIND, CorrectedBatches, RewindPlan, TopicIds
+from spark_jobs.tables.schemas import OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import TableProblem, Tables, Warehouse
 
 
 class Target(NamedTuple):
-    """Where a rewind goes back to. `base`: the `paired` row of batch `to_batch`, None for 0, the time before the first batch.
-
-    `given_up`: the `planned` rows of all later batches. `last_paired` and `published`: the largest batch_ids with these steps.
-    `before`: the `planned` rows of the batches from `corrected_from` on that an earlier rewind is still correcting. `removed`: the
-    last batch whose raw rows were given up for their age, 0 for none; `compounds_removed`: the same of its compounds.
-    """
+    """The batch that a rewind goes back to; 0: the time before the first batch."""
 
     to_batch: int
+    # The `paired` row of the batch, None for 0.
     base: LedgerRow | None
+    # The `planned` rows of all later batches.
     given_up: list[LedgerRow]
+    # The largest batch_ids with these steps.
     last_paired: int
     published: int
+    # The `planned` rows of the batches up to `to_batch` that an earlier rewind still corrects.
     before: list[LedgerRow]
+    # The last batches whose raw rows, and whose compounds, were removed for their age; 0 for none.
     removed: int = 0
     compounds_removed: int = 0
 
@@ -46,12 +49,12 @@ class Target(NamedTuple):
 
     @property
     def topic_ids(self) -> TopicIds:
-        """The ids of the input topics, as the last plan has them."""
+        """The ids of the input topics, from the last plan."""
         return self.given_up[-1].plan.topic_ids
 
     @property
     def open_version(self) -> int:
-        """The version of open_events as it was after the batch."""
+        """The version of open_events after the batch."""
         return (self.base or self.given_up[0]).versions[OPEN]
 
     @property
@@ -60,8 +63,8 @@ class Target(NamedTuple):
         return self.base.paired.open_after if self.base else 0
 
 
-def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
-    """Raises NeedsOperator if the pipeline cannot go back to that batch, or need not."""
+def find_target(warehouse: Tables, ledger: Ledger, to_batch: int) -> Target:
+    """The target; raises NeedsOperator if the pipeline cannot go back to that batch, or need not."""
     name, known = warehouse.pipeline.name, ledger.last_ids()
     newest = known[PLANNED]
     if not 0 <= to_batch <= newest:
@@ -96,12 +99,12 @@ def find_target(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Target:
     first = base.plan.corrected.first if base and base.plan.corrected else to_batch
     before = [row for row in (ledger.rows(first, to_batch) if first < to_batch else []) if row.step == PLANNED]
     given_up = [row for row in rows if row.step == PLANNED and row.batch_id > to_batch]
-    unsaid = removed_through(removals, REMOVED_COMPOUNDS)
-    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before, removed, unsaid)
+    compounds_removed = removed_through(removals, REMOVED_COMPOUNDS)
+    return Target(to_batch, base, given_up, known[PAIRED], known[PUBLISHED], before, removed, compounds_removed)
 
 
-def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
-    """The plan of the rewind, a batch of its own with the next batch_id."""
+def plan_rewind(warehouse: Tables, target: Target) -> LedgerRow:
+    """The plan of the rewind, a batch with the next batch_id."""
     pipeline, now, batch_id = warehouse.pipeline, datetime.now(UTC), target.newest + 1
     before = target.base.plan.corrected if target.base else None
     return LedgerRow(
@@ -110,7 +113,7 @@ def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
         plan=RewindPlan(
             open_before=target.open_after,
             topic_ids=target.topic_ids,
-            corrected=Corrected(before.first if before else target.to_batch + 1, batch_id),
+            corrected=CorrectedBatches(before.first if before else target.to_batch + 1, batch_id),
             to_batch=target.to_batch,
         ),
         offsets=starting_ranges(target),
@@ -124,25 +127,58 @@ def plan_of(warehouse: Warehouse, target: Target) -> LedgerRow:
 
 
 def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
-    """Empty ranges, where the next batch reads on; `end_offset` is as far as any batch has read (exclusive)."""
+    """Empty ranges from which the next batch continues; `end_offset` is how far any batch has read (exclusive)."""
     known = {(at.topic, at.partition): at for at in target.base.offsets} if target.base else {}
     ends: dict[Partition, tuple[int, int]] = {}
     for row in [*target.before, *target.given_up]:
         for at in row.offsets:
             place = (at.topic, at.partition)
-            # A partition that is newer than the batch is read again from where it was begun, and what was lost before that is lost again.
+            # A partition that is newer than the batch is read again from its begin; records lost before that are lost again.
             known.setdefault(place, at._replace(until_offset=at.from_offset - at.lost, max_ts=None))
             end = (at.end_offset if row.kind == REWIND else at.until_offset, at.epoch)
             ends[place] = max(ends.get(place, end), end)
-    found = []
+    ranges = []
     for place, at in sorted(known.items()):
         end_offset, epoch = max(ends.get(place, (0, -1)), (at.until_offset, at.epoch))
-        found.append(at.behind()._replace(end_offset=end_offset, epoch=epoch))
-    return tuple(found)
+        ranges.append(at.behind()._replace(end_offset=end_offset, epoch=epoch))
+    return tuple(ranges)
 
 
-def unfinished(steps: dict[str, LedgerRow], to_batch: int) -> LedgerRow | None:
-    """The plan of the last batch if that is a rewind to this batch, which may have been killed."""
+def unfinished_rewind(steps: dict[str, LedgerRow], to_batch: int) -> LedgerRow | None:
+    """The plan of the last batch if it is a rewind to this batch, finished or not."""
     planned = steps.get(PLANNED)
     same = planned is not None and isinstance(planned.plan, RewindPlan) and planned.plan.to_batch == to_batch
     return planned if same else None
+
+
+def appended_tables(warehouse: Tables) -> list[str]:
+    """The tables from which a rewind removes the rows of later batches."""
+    return [*(raw_table(side) for side in warehouse.pipeline.sides), REJECTED]
+
+
+def check_open_events(warehouse: Warehouse, to_batch: int, version: int, expected: int) -> None:
+    """Raises NeedsOperator if open_events cannot be read as batch `to_batch` left it."""
+    try:
+        with warehouse.translate_table_errors(OPEN):
+            # All columns: the log does not say whether the files are there and whole.
+            rows = warehouse.read(OPEN, version=version)
+            row = rows.agg(F.count("*").alias("events"), F.max(F.xxhash64(*rows.columns)).alias("read")).first()
+        events = row["events"] if row else 0
+    except TableProblem as problem:
+        raise _unreadable(to_batch, version, problem) from None
+    except NeedsOperator as problem:
+        if "is missing" not in str(problem):
+            raise
+        raise _unreadable(to_batch, version, problem) from None
+    if events != expected:
+        raise NeedsOperator(
+            f"open_events as it was after batch {to_batch} (version {version}) holds {events} events, but the batch left {expected}: "
+            "was the table changed by hand? go back to another batch"
+        )
+
+
+def _unreadable(to_batch: int, version: int, problem: JobProblem) -> NeedsOperator:
+    return NeedsOperator(
+        f"open_events as it was after batch {to_batch} (version {version}) cannot be read any more ({problem}): was it vacuumed? "
+        "go back to a later batch"
+    )

@@ -1,27 +1,21 @@
-"""A batch that was planned and not paired, whatever its kind: the next job finishes it first, as it was planned."""
+"""Finishes a batch of any kind that was planned and not paired: the next job does that first, as it was planned."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from spark_jobs.corrections.replay_work import finish_replay
-from spark_jobs.corrections.rewind_work import finish_rewind
+from spark_jobs.corrections.replay import finish_replay
+from spark_jobs.corrections.rewind import finish_rewind
 from spark_jobs.stages.land import land_batch
 from spark_jobs.stages.pair import pair_batch
-from spark_jobs.tables.agreement import check_tables, newest_row
-from spark_jobs.tables.ledger import (
-    LANDED,
-    PAIRED,
-    PLANNED,
-    Ledger,
-    LedgerRow,
-)
+from spark_jobs.tables.integrity import check_tables, newest_row
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
 from spark_jobs.tables.records import REPLAY, REWIND
 from spark_jobs.tables.warehouse import Warehouse
 
 
 def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collection[str] = ()) -> LedgerRow | None:
-    """Does what the last batch still lacks; returns its `paired` row, None before the first batch."""
+    """Finishes the last batch up to its `paired` row and returns that; None before the first batch."""
     steps = ledger.last_batch()
     check_tables(warehouse, newest_row(steps))
     if not steps:

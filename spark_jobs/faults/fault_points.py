@@ -1,7 +1,7 @@
-"""Named places at which a test can stop a job: kill it there, or let it go on later, as a zombie would.
+"""Named points at which a test can stop a job: to kill it there, or to let it continue later, as a zombie would.
 
-With PAIRING_FAULT_DIR set and a file `<name>.armed` in it, whoever comes to the point writes its process id to `<name>.reached`
-and stands still until there is a file `<name>.released`. Without the variable, as in production, a point does nothing.
+If PAIRING_FAULT_DIR has a file `<name>.armed`, a process that reaches the point writes its id to `<name>.reached` and waits until there
+is a file `<name>.released`. Without the variable, as in production, a point does nothing.
 """
 
 import os
@@ -13,8 +13,8 @@ def _around(*steps: str) -> tuple[str, ...]:
     return tuple(f"{moment}_{step}" for step in steps for moment in ("before", "after"))
 
 
-# Every durable step of every job, in the order in which a job comes to it; steps that a job takes side by side are neighbours.
-# The steps that change a table are those that `commit` is called with, and it stops at them by itself.
+# Every durable step of every job, in order; steps that a job takes in parallel are neighbours. `commit` has the points of the steps that
+# change a table.
 FAULT_POINTS: dict[str, tuple[str, ...]] = {
     "land_events": _around("ledger_created", "planned", "raw_left", "raw_right", "landed"),
     "pair_events": _around("compound_events", "rejected_events", "open_events", "paired"),
@@ -40,9 +40,9 @@ _KNOWN = frozenset(point for points in FAULT_POINTS.values() for point in points
 
 
 def fault_point(name: str) -> None:
-    """Stands still here if the point is armed. Raises ValueError on a name that FAULT_POINTS does not have."""
+    """Waits here if the point is armed. Raises ValueError for a name that FAULT_POINTS does not have."""
     if name not in _KNOWN:
-        raise ValueError(f"{name} is not in FAULT_POINTS: add it there, so that jobs are killed at it, too")
+        raise ValueError(f"{name} is not in FAULT_POINTS: add it there, so that tests kill jobs at it, too")
     folder = os.environ.get("PAIRING_FAULT_DIR")
     if not folder or not Path(folder, f"{name}.armed").exists():
         return

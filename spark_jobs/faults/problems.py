@@ -1,4 +1,4 @@
-"""Problems that a job tells in one line instead of a stack trace."""
+"""Problems that a job reports in one line instead of a stack trace."""
 
 
 class JobProblem(RuntimeError):
@@ -6,4 +6,4 @@ class JobProblem(RuntimeError):
 
 
 class NeedsOperator(JobProblem):
-    """Trying again cannot help: somebody must change or decide something first."""
+    """Trying again cannot help: an operator must change or decide something first."""

@@ -1,4 +1,4 @@
-"""What all commands share: one clear line on bad arguments, and the pipeline argument."""
+"""Arguments that commands share, one clear line on bad ones, and the file with a job's outcome."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class OneLineParser(argparse.ArgumentParser):
 def fail(message: str) -> NoReturn:
     """Ends the command with status 2 and one line on standard error."""
     line = without_secrets(" ".join(message.split()))
-    tell_outcome({"ok": False, "error": line, "retry": False})
+    write_outcome({"ok": False, "error": line, "retry": False})
     print(f"error: {line}", file=sys.stderr)
     sys.exit(2)
 
 
-def tell_outcome(outcome: dict[str, object]) -> None:
-    """Leaves word of a job, and of how it ended, in the file that PAIRING_OUTCOME names, if it names one, beside what is there."""
+def write_outcome(outcome: dict[str, object]) -> None:
+    """Adds the entries to the file that PAIRING_OUTCOME names, if it is set."""
     if path := os.environ.get(OUTCOME_VARIABLE):
         file = Path(path)
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -1,16 +1,17 @@
 """What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
 
-A job tells how it ended in a file, too, if PAIRING_OUTCOME names one: `{"ok": true, "counts": {…}}` or
-`{"ok": false, "error": "…", "retry": true|false}`, in both cases with the `application` as Spark calls it, and with the `news` that people
-are to be told, if there are any. Airflow's operator reads it, so
-the reason stands where people look.
+A job also writes its outcome into the file that PAIRING_OUTCOME names, if it is set: `{"ok": true, "counts": {…}}` or
+`{"ok": false, "error": "…", "retry": true|false}`, both with the `application` id of Spark and, if there are any, the `news` for people.
+Airflow's operator reads the file and shows the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,16 +21,16 @@ from include.config.pipeline import Pipeline, PipelineError
 from include.config.secret_values import without_secrets
 from include.config.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root, warehouse_root, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.job.arguments import OneLineParser, pipeline_argument, tell_outcome
-from spark_jobs.job.task_watch import end_with_the_task
+from spark_jobs.job.arguments import OneLineParser, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.session import end_session, spark_session
-from spark_jobs.tables.delta_log import looking_once
-from spark_jobs.tables.diagnose import files_named, java_line
-from spark_jobs.tables.store_probe import check_store
+from spark_jobs.tables.delta_log import trust_cache
+from spark_jobs.tables.diagnose import java_line, translate_file_errors
+from spark_jobs.tables.one_writer import check_store, writer_lock
 from spark_jobs.tables.warehouse import Warehouse
-from spark_jobs.tables.writer_lock import writer_lock
 
+# Names a file that Airflow's task holds locked for as long as it lives.
+TASK_VARIABLE = "PAIRING_TASK_LOCK"
 _LOCK_WAIT_S = 300.0
 
 Counts = dict[str, int]
@@ -53,30 +54,30 @@ def run_job(
     work: Callable[[Warehouse], Mapping[str, Any]],
     lock_wait_s: float = _LOCK_WAIT_S,
 ) -> None:
-    """Runs `work` as the only writer of the pipeline and ends the process: 0, or 1 with one line on standard error."""
+    """Runs `work` as the only writer of the pipeline and ends the process: status 0, or 1 with one line on standard error."""
     pipeline: Pipeline = arguments.pipeline
-    with ending_at_once(), told_in_one_line(), ExitStack() as running:
+    with exit_without_cleanup(), errors_in_one_line(), ExitStack() as running:
         end_with_the_task()
         root = warehouse_folder(arguments.warehouse)
-        with files_named(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
+        with translate_file_errors(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             check_store(warehouse_store(root).at(pipeline.name))
-            running.enter_context(looking_once())
+            running.enter_context(trust_cache())
             spark = spark_session(job, pipeline.name)
             try:
-                tell_outcome({"application": spark.conf.get("spark.app.id", None)})
-                counts = dict(work(Warehouse(spark, root, pipeline)))
+                write_outcome({"application": spark.conf.get("spark.app.id", None)})
+                counts = dict(work(Warehouse(root, pipeline, spark)))
             finally:
                 end_session(spark)
-        tell_outcome({"ok": True, "counts": counts})
+        write_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Ends the process with the block, with status 0 or that of its SystemExit, without what Python and the libraries do at its end.
+def exit_without_cleanup() -> Iterator[None]:
+    """Ends the process after the block with status 0, or that of its SystemExit, without the cleanup of Python and the libraries.
 
-    Threads of C++ libraries that are still running then abort it now and then (`terminate called without an active exception`,
-    status 134): a job that has done all its work would count as failed, and a failed one would have no status of ours.
+    Threads of C++ libraries that still run during cleanup abort the process now and then (`terminate called without an active exception`,
+    status 134). A job that has done all its work would count as failed, and a failed job would lose its status.
     """
     status = 0
     try:
@@ -91,7 +92,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def warehouse_folder(given: str) -> str:
-    """The folder or URI above the pipelines' tables as jobs use it; a local folder is absolute. Raises NeedsOperator."""
+    """The folder or URI above the pipelines' tables; a local folder is made absolute. Raises NeedsOperator."""
     try:
         return checked_root(given)
     except StoreRefused as error:
@@ -99,7 +100,7 @@ def warehouse_folder(given: str) -> str:
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
+def errors_in_one_line() -> Iterator[None]:
     """Ends the process with status 1 and one line on standard error if the block raises."""
     try:
         yield
@@ -113,8 +114,30 @@ def told_in_one_line() -> Iterator[None]:
 
 def _end_with(error: Exception, line: str) -> None:
     line = without_secrets(line)
-    tell_outcome(
+    write_outcome(
         {"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator | BrokenInvariant | PipelineError)}
     )
     print(f"error: {line}", file=sys.stderr, flush=True)
     sys.exit(1)
+
+
+def end_with_the_task() -> None:
+    """Ends this process as soon as the lock of the file in PAIRING_TASK_LOCK is free; returns at once and watches in a thread.
+
+    Airflow ends the job of a task that it ends itself. But the task's process may die, killed by a person or for want of memory. Its job
+    would live on beside the next try, hold the writer's lock, and, if it hangs, block every try.
+    """
+    if path := os.environ.get(TASK_VARIABLE):
+        threading.Thread(target=_end_when_free, args=(path,), daemon=True).start()
+
+
+def _end_when_free(path: str) -> None:
+    with open(path, encoding="utf-8") as file:
+        # The kernel frees the task's lock when its process ends.
+        fcntl.flock(file.fileno(), fcntl.LOCK_SH)
+    try:
+        # The task may have been the only reader of this stream.
+        print("error: the Airflow task that started this job is gone, so the job ends, too", file=sys.stderr, flush=True)
+    finally:
+        # As sudden as a kill -9, which every step survives; an orderly end would wait for the work in hand.
+        os._exit(1)

@@ -1,1 +1,1 @@
-"""The care of the tables: what is still needed of their past, rows that are given up for their age and archived before, files and logs."""
+"""Maintenance of the tables: rows removed for their age and archived before that, files, logs, and the versions that are still needed."""

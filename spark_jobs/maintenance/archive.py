@@ -1,7 +1,7 @@
-"""Rows that go are written into Parquet files first, and read back, if `maintenance.archive` says where.
+"""Writes rows into Parquet files before they are removed, and reads them back, if `maintenance.archive` names a folder.
 
-`<archive>/<pipeline>/<table>/batches-<first>-<last>.parquet`: the ledger's row of the removal says which batches these are, so whoever
-repeats it writes the same rows into the same file. A file has its name only when it is complete.
+`<archive>/<pipeline>/<table>/batches-<first>-<last>.parquet`: the ledger's row of the removal names the batches, so a repetition writes the
+same rows into the same file. A file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.parquet_files import CODEC
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables
 
 
 class Archive(NamedTuple):
@@ -30,8 +30,8 @@ class Archive(NamedTuple):
     folder: Path
 
     @classmethod
-    def of(cls, warehouse: Warehouse) -> Self | None:
-        """None if rows are not archived. Raises NeedsOperator if they cannot be."""
+    def of(cls, warehouse: Tables) -> Self | None:
+        """The pipeline's archive; None if rows are not archived. Raises NeedsOperator if they cannot be."""
         given, name = warehouse.pipeline.maintenance.archive, warehouse.pipeline.name
         if given is None:
             return None
@@ -46,56 +46,56 @@ class Archive(NamedTuple):
                 "elsewhere; nothing was deleted"
             )
         archive = cls(folder / name)
-        with _in_one_line(archive.folder):
+        with _archive_errors(archive.folder):
             archive.folder.mkdir(exist_ok=True)
             probe = archive.folder / ".probe"
             probe.write_bytes(bytes(4096))
             probe.unlink()
         return archive
 
-    def put(self, warehouse: Warehouse, table: str, first: int, last: int) -> None:
+    def put(self, warehouse: Tables, table: str, first: int, last: int) -> None:
         """Writes the rows of the batches first..last, both inclusive, reads them back, and gives the file its name.
 
-        Raises JobProblem where they cannot be written, BrokenInvariant if others come back.
+        Raises JobProblem if they cannot be written, BrokenInvariant if other rows come back.
         """
-        with warehouse.at_work_on(table):
-            found = warehouse.pieces(table, first, last)
+        with warehouse.translate_table_errors(table):
+            schema, rows = warehouse.stream_rows(table, first, last)
         folder = self.folder / table
         file = folder / f"batches-{first:010d}-{last:010d}.parquet"
         draft = file.with_suffix(".draft")
         fault_point("before_archived")
-        with _in_one_line(folder):
+        with _archive_errors(folder):
             folder.mkdir(exist_ok=True)
-        with warehouse.at_work_on(table):
-            written = _write(draft, *found)
-        with _in_one_line(folder):
+        with warehouse.translate_table_errors(table):
+            written = _write(draft, schema, rows)
+        with _archive_errors(folder):
             read = _read(draft)
         if read != written:
             raise BrokenInvariant(
                 f"{draft} has {read.total()} of the {written.total()} rows that were written into it: the archive's disk cannot be "
                 "trusted; nothing was deleted"
             )
-        with _in_one_line(folder):
+        with _archive_errors(folder):
             draft.replace(file)
             _sync(folder)
         fault_point("after_archived")
 
 
 def _write(file: Path, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Counter[int]:
-    """The number of rows of each batch. What goes wrong with `rows` is the table's, and passes."""
+    """Writes the rows and returns how many there are of each batch. Errors of `rows` are the table's, and pass."""
     counts: Counter[int] = Counter()
-    with _in_one_line(file.parent):
+    with _archive_errors(file.parent):
         writer = pq.ParquetWriter(file, schema, compression=CODEC)
     try:
         for piece in rows:
-            with _in_one_line(file.parent):
+            with _archive_errors(file.parent):
                 writer.write_batch(piece)
             counts.update(_by_batch(piece))
-        with _in_one_line(file.parent):
+        with _archive_errors(file.parent):
             writer.close()
             _sync(file)
     except BaseException:
-        # A disk that is full can use what the draft took.
+        # Frees a full disk of the draft.
         with suppress(OSError):
             writer.close()
         file.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def _write(file: Path, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Cou
 def _read(file: Path) -> Counter[int]:
     counts: Counter[int] = Counter()
     with pq.ParquetFile(file) as parquet:
-        # All columns: what cannot be read is not there.
+        # All columns must be readable.
         for piece in parquet.iter_batches():
             counts.update(_by_batch(piece))
     return counts
@@ -117,7 +117,7 @@ def _by_batch(rows: pa.RecordBatch) -> dict[int, int]:
 
 
 def _sync(path: Path) -> None:
-    """What a power cut must not undo: the rows are deleted from their table next."""
+    """Makes the file survive a power cut: its rows are deleted from their table next."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -126,7 +126,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _in_one_line(folder: Path) -> Iterator[None]:
+def _archive_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The files of one table: small ones put together, old ones deleted, the log cut; all by delta-rs, on any store."""
+"""The files of one table: merges small ones, deletes old ones, cuts the log; all through delta-rs, on any store."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
-from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import all_files, changed, dataset, holding
-from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile, worth_row_groups
-from spark_jobs.tables.read_files import DataFile
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, table_files
+from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile, merge_into_row_groups
+from spark_jobs.tables.read_files import DataFile, Share, read_share
+from spark_jobs.tables.warehouse import Tables
 
 _T = TypeVar("_T")
 _MB = 1024 * 1024
-# Smaller files are put together, up to so much: what was put together once is seldom rewritten.
+# Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.
 _FULL_SIZE = 64 * _MB
 _HOUR_MS = 3_600_000
 _TRIES = 20
@@ -29,113 +27,111 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-class _Together(NamedTuple):
+class _Merge(NamedTuple):
     """Small files, and the new one with the same rows."""
 
     files: list[DataFile]
     new: NewFile
 
 
-def compact(warehouse: Warehouse, table: str) -> int:
-    """Puts the small files together; returns how many there were. The rows stay the same, and so does what stands in the ledger.
+def compact(warehouse: Tables, table: str) -> int:
+    """Merges the small files; returns how many there were. Rows and ledger stay the same.
 
-    Not by delta-rs's own way: of two that put the same files together at once it lets both win, and every row is there twice.
+    delta-rs's own compaction is no choice: if two merge the same files at once, both succeed, and every row is there twice.
     """
     fault_point("before_compacted")
     place = warehouse.place_for_files(table)
-    with warehouse.at_work_on(table):
-        with suppress(CommitFailedError), holding(place.store) as known:
+    with warehouse.translate_table_errors(table):
+        with suppress(CommitFailedError), lock_newest(place.store) as known:
             groups = list(_small_files(known))
-        found = [_Together(files, new) for files in groups if (new := _written(place, files))]
-    removed = _on_the_newest(warehouse, table, lambda known: _replaced(known, found)) if found else 0
+        merges = [_Merge(files, new) for files in groups if (new := _write_merged(place, files))]
+    removed = _change_newest(warehouse, table, lambda known: _replace(known, merges)) if merges else 0
     fault_point("after_compacted")
     return removed
 
 
 def _small_files(known: DeltaTable) -> Iterator[list[DataFile]]:
-    """Two or more at a time that are not larger than a full one, neighbours by their batches."""
-    files = pa.table(known.get_add_actions(flatten=True)).to_pylist()
-    waiting: list[DataFile] = []
-    for file in sorted(files, key=lambda file: (file.get("min.batch_id") or 0, file["modification_time"])):
-        size = file["size_bytes"]
-        if size >= _FULL_SIZE:
+    """Yields groups of two or more small files, neighbours by their batches, together not larger than a full file."""
+    group: list[DataFile] = []
+    for file, *_ in sorted(table_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
+        if file.size >= _FULL_SIZE:
             continue
-        if waiting and sum(each.size for each in waiting) + size > _FULL_SIZE:
-            if len(waiting) > 1:
-                yield waiting
-            waiting = []
-        waiting.append(DataFile(unquote(file["path"]), size, file["num_records"] or 0))
-    if len(waiting) > 1:
-        yield waiting
+        if group and sum(each.size for each in group) + file.size > _FULL_SIZE:
+            if len(group) > 1:
+                yield group
+            group = []
+        group.append(file)
+    if len(group) > 1:
+        yield group
 
 
-def _written(place: FilePlace, files: list[DataFile]) -> NewFile | None:
-    pieces = dataset(place.store, place.schema, files).to_batches(batch_readahead=1, fragment_readahead=1)
+def _write_merged(place: FilePlace, files: list[DataFile]) -> NewFile | None:
+    pieces = read_share(place.store, Share(tuple(files)), place.schema, None)
     with FileWriter(place.store) as writer:
-        for rows in worth_row_groups(pieces):
+        for rows in merge_into_row_groups(pieces):
             writer.write(rows)
         return writer.finish()
 
 
-def _replaced(known: DeltaTable, found: list[_Together]) -> int:
-    """Makes one commit of it, on exactly this version; gives how many files go. Where one has gone meanwhile, its neighbours stay."""
+def _replace(known: DeltaTable, merges: list[_Merge]) -> int:
+    """Commits the merges on exactly this version, without those that lack a file by now; returns how many files it removes."""
     there = {file.name for file in all_files(known)}
-    valid = [each for each in found if there.issuperset(file.name for file in each.files)]
+    valid = [merge for merge in merges if there.issuperset(file.name for file in merge.files)]
     if not valid:
         return 0
-    now, going = time.time_ns() // 1_000_000, [file for each in valid for file in each.files]
-    # No row changes: whoever follows the table need not look at them again.
+    now, old = time.time_ns() // 1_000_000, [file for merge in valid for file in merge.files]
+    # No row changes: programs that follow the table need not read these files.
     known.create_write_transaction(
         [
-            *(RemoveAction(file.name, False, now, file.size) for file in going),
-            *(AddAction(each.new.name, each.new.size, {}, now, False, each.new.stats) for each in valid),
+            *(RemoveAction(file.name, False, now, file.size) for file in old),
+            *(AddAction(merge.new.name, merge.new.size, {}, now, False, merge.new.stats) for merge in valid),
         ],
         "append",
         known.schema(),
         commit_properties=CommitProperties(custom_metadata={"userMetadata": "compaction"}, max_commit_retries=0),
         post_commithook_properties=_NO_HOOKS,
     )
-    return len(going)
+    return len(old)
 
 
-def _on_the_newest(warehouse: Warehouse, table: str, change: Callable[[DeltaTable], _T]) -> _T:
-    """What the change answers. Where another writer was faster, what it left is looked at anew."""
+def _change_newest(warehouse: Tables, table: str, change: Callable[[DeltaTable], _T]) -> _T:
+    """Returns the result of the change on the newest version; if another writer was faster, tries again on the version it left."""
     store = warehouse.store(table)
-    with warehouse.at_work_on(table):
+    with warehouse.translate_table_errors(table):
         for _ in range(_TRIES - 1):
-            with suppress(CommitFailedError), holding(store) as known:
-                changed(store)
+            with suppress(CommitFailedError), lock_newest(store) as known:
+                invalidate(store)
                 return change(known)
-        with holding(store) as known:
-            changed(store)
+        with lock_newest(store) as known:
+            invalidate(store)
             return change(known)
 
 
-def keep(warehouse: Warehouse, table: str, kept_ms: int) -> None:
-    """Deletes the files that left the table longer ago than `kept_ms`, and those as old that no commit ever named."""
+def vacuum(warehouse: Tables, table: str, kept_ms: int) -> None:
+    """Deletes files that were removed from the table longer ago than `kept_ms`, and files as old that no commit names."""
     fault_point("before_vacuumed")
-    with warehouse.at_work_on(table), holding(warehouse.store(table)) as known:
+    with warehouse.translate_table_errors(table), lock_newest(warehouse.store(table)) as known:
         hours = -(-kept_ms // _HOUR_MS)
         known.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True, post_commithook_properties=_NO_HOOKS)
     fault_point("after_vacuumed")
 
 
-def checkpoint(warehouse: Warehouse, table: str, kept_ms: int | None) -> None:
-    """Makes a checkpoint, and deletes what is older than `kept_ms` of the log before it; None: nothing. Nobody else ever deletes any of it."""
+def make_checkpoint(warehouse: Tables, table: str, kept_ms: int | None) -> None:
+    """Makes a checkpoint, and deletes the log before it that is older than `kept_ms`; None: keeps all of it."""
     fault_point("before_checkpoint")
-    _on_the_newest(warehouse, table, lambda known: _cut(known, kept_ms))
+    _change_newest(warehouse, table, lambda known: _cut_log(known, kept_ms))
     fault_point("after_checkpoint")
 
 
-def _cut(known: DeltaTable, kept_ms: int | None) -> None:
+def _cut_log(known: DeltaTable, kept_ms: int | None) -> None:
     if kept_ms is not None:
-        _keep_log(known, kept_ms)
+        _set_log_retention(known, kept_ms)
     known.create_checkpoint()
     if kept_ms is not None:
         known.cleanup_metadata()
 
 
-def _keep_log(known: DeltaTable, kept_ms: int) -> None:
+def _set_log_retention(known: DeltaTable, kept_ms: int) -> None:
     wanted = f"interval {-(-kept_ms // 1000)} seconds"
     # Each change is a commit.
     if known.metadata().configuration.get(_LOG_RETENTION) != wanted:

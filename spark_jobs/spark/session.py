@@ -1,7 +1,7 @@
 """The Spark session of a job. What differs between machines (master, jars, memory) comes from the submit, not from here.
 
-With PAIRING_SPARK_REMOTE=sc://host:port the job does its work on a Spark Connect server that runs already, and spares itself
-the start of a JVM that has to learn everything anew: a small batch takes a third of the time.
+With PAIRING_SPARK_REMOTE=sc://host:port the job uses a running Spark Connect server. That spares the start of a JVM that has compiled
+nothing yet: a small batch takes a third of the time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from spark_jobs.faults.problems import JobProblem
 
 _DEFAULT_PORT = 15002
 
-# Of rows that are handed over to Python, at a time.
+# Of the rows that Spark hands over to Python in one piece.
 BYTES_TO_PYTHON = 16_000_000
-# Compiling a plan takes longer than running it on a few thousand rows: from this many rows on it pays.
-_MANY_ROWS = 200_000
+# Rows of one table. From here on compiling a plan, or 0.1 s to look for a faster way, takes less time than it saves.
+MANY_ROWS = 100_000
 _COMPILED: dict[str, str | bool] = {
     "spark.sql.codegen.wholeStage": True,
     "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -45,14 +45,14 @@ class NoSparkServer(JobProblem):
 def spark_session(job: str, pipeline: str) -> SparkSession:
     """A session of a writer; times are UTC whatever the machine's zone is.
 
-    Called by the pipeline's only writer, who gives it back with `end_session`. Raises NoSparkServer.
+    Only the pipeline's writer may call this; it ends the session with `end_session`. Raises NoSparkServer.
     """
     server = os.environ.get(REMOTE_VARIABLE)
     return _attach(server, pipeline) if server else _start(job, pipeline)
 
 
 def reading_session(job: str, pipeline: str) -> SparkSession:
-    """A session for somebody who only reads, beside the pipeline's writer; ended by its `stop`. Raises NoSparkServer."""
+    """A session for a job that only reads, beside the pipeline's writer; end it by its `stop`. Raises NoSparkServer."""
     server = os.environ.get(REMOTE_VARIABLE)
     if not server:
         return _start(job, pipeline)
@@ -61,7 +61,7 @@ def reading_session(job: str, pipeline: str) -> SparkSession:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Ends the session of a writer that is done; one on a server stays, for the pipeline's next job."""
+    """Ends the session of a writer; a session on a server stays for the pipeline's next job."""
     if os.environ.get(REMOTE_VARIABLE):
         spark.client.close()
     else:
@@ -75,16 +75,16 @@ def _start(job: str, pipeline: str) -> SparkSession:
 
 def _attach(server: str, pipeline: str) -> SparkSession:
     _check_it_answers(server)
-    # The jobs of a pipeline share one session: its Python workers stay warm, and what a killed job left running is found.
+    # The jobs of a pipeline share one session: its Python workers stay warm, and the next job finds the work of a killed one.
     spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
     try:
-        # A job that was killed leaves its work running on the server, without the lock that this job holds now.
+        # The work of a killed job still runs on the server, without the lock that this job holds now.
         spark.interruptAll()
     except PySparkException as error:
         spark.client.close()
         if "SESSION_CLOSED" not in str(error):
             raise
-        # The server has closed it, after a long silence say; its id can never be used again.
+        # The server has closed the session, after a long silence say; its id can never be used again.
         spark = _session_on(server, uuid.uuid4())
     return _prepared(spark)
 
@@ -92,22 +92,22 @@ def _attach(server: str, pipeline: str) -> SparkSession:
 def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    # spark-submit names its own master there, and PySpark does not want both.
+    # spark-submit sets MASTER, and PySpark accepts only one of the two.
     os.environ.pop("MASTER", None)
     separator = ";" if urlsplit(server).path else "/;"
     spark = SparkSession.builder.remote(f"{server}{separator}session_id={session_id}").create()
-    # By itself the client waits ten minutes for a server that has died; Airflow's retry is the better wait.
+    # The client's default waits ten minutes for a dead server; Airflow's retry is the better wait.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=2_000)])
     return spark
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # What is cached is read three times and gone: compressing it costs more than the disk it saves.
+    # Cached rows are read three times at most: compressing them costs more than the disk it saves.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
-    # Of large rows; ordinary ones do not come to so much. What is on its way to Python takes several times that, outside the heap.
+    # Limits pieces of large rows; a piece on its way to Python takes several times its size, outside the heap.
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BYTES_TO_PYTHON))
-    expect_rows(spark, 0)
+    _configure(spark, _INTERPRETED)
     return spark
 
 
@@ -118,16 +118,15 @@ def _check_it_answers(server: str) -> None:
             raise ValueError("it is not of the form sc://host:port")
         socket.create_connection((parts.hostname, parts.port or _DEFAULT_PORT), timeout=10).close()
     except (OSError, ValueError) as error:
-        # Spark's client would try for minutes.
-        # What comes behind the address may be a token.
+        # Spark's client would try for minutes. The part behind the address may be a token.
         raise NoSparkServer(
             f"no Spark server answers at {REMOTE_VARIABLE}={server.partition(';')[0].rstrip('/')} ({error}): start it, or unset the variable"
         ) from None
 
 
 @contextmanager
-def temporarily_set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The settings hold while the block runs: on a server that stays up the session is the next job's, too."""
+def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The settings hold during the block: the session on a server is the next job's, too."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -141,12 +140,15 @@ def temporarily_set(spark: SparkSession, settings: Mapping[str, str]) -> Iterato
                 spark.conf.set(name, old)
 
 
-def expect_rows(spark: SparkSession, rows: int) -> None:
-    """Has Spark compile its plans if there are many rows to come, interpret them if few. The answers are the same."""
-    for name, value in (_COMPILED if is_many(rows) else _INTERPRETED).items():
+def tune_for_row_count(spark: SparkSession, rows: int) -> None:
+    """Has Spark compile its plans, for the rest of the job, if a table that it reads has many rows. Results are the same.
+
+    Plans of a new session are interpreted: compiling one takes longer than running it on a few thousand rows.
+    """
+    if rows >= MANY_ROWS:
+        _configure(spark, _COMPILED)
+
+
+def _configure(spark: SparkSession, settings: Mapping[str, str | bool]) -> None:
+    for name, value in settings.items():
         spark.conf.set(name, value)
-
-
-def is_many(rows: int) -> bool:
-    """Whether so many rows are worth a look that takes 0.1 s in order to spare something with each of them."""
-    return rows >= _MANY_ROWS

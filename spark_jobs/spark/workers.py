@@ -1,4 +1,4 @@
-"""What the workers run on the rows of a task, and how the rows come to them."""
+"""Functions that workers run on the rows of a task, and how Spark hands the rows over to them."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from spark_jobs.spark.session import BYTES_TO_PYTHON, temporarily_set
+from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
-# For `mapInArrow`: batches in, batches out.
+# A function for `mapInArrow`.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-# What a worker has after any task on messages of ordinary size.
+# A worker has less than this after any task on messages of ordinary size.
 _KEPT_BYTES = 500_000_000
 _ROWS_AT_ONCE = 10_000
-_COUNTED = {
+_NOT_SIZED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_ROWS_AT_ONCE),
-    # The one value at which Spark does not look at the size at all.
+    # The only value at which Spark does not compute sizes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
 
 @contextmanager
-def only_counted(spark: SparkSession, longest: int | None) -> Iterator[None]:
-    """Until it is left, rows handed over to Python are counted but not sized, if they are all small. `longest`: no row has texts of more
-    bytes than this together; None if that is not known.
+def skip_size_checks(spark: SparkSession, longest: int | None) -> Iterator[None]:
+    """During the block Spark counts rows for Python without computing their sizes, if all rows are small.
 
-    With every row that it adds Spark asks each column of a batch for its size: an eighth of the time of pairing.
+    `longest`: an upper bound of the bytes of all texts of one row; None if not known. Spark otherwise asks each column of a batch for its
+    size with every row that it adds: an eighth of the time of pairing.
     """
     if longest is None or longest * _ROWS_AT_ONCE > BYTES_TO_PYTHON:
         yield
         return
-    with temporarily_set(spark, _COUNTED):
+    with override_settings(spark, _NOT_SIZED):
         yield
 
 
-def give_back_memory() -> None:
-    """Called at the begin of a task: what allocators keep of an earlier one's large payloads would come on top of what this one needs.
+def release_memory() -> None:
+    """Call first in a task: returns memory cached from an earlier task's large payloads to the OS.
 
-    Below half a gigabyte nothing is done, for fetching it again would take longer than all else that a task does by the way.
+    Does nothing below half a gigabyte: allocating that again would take longer than all other overhead of a task.
     """
     if int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > _KEPT_BYTES:
         pa.default_memory_pool().release_unused()
-        # Of the C library, which librdkafka and Python ask; not every one has it.
+        # For librdkafka and Python, which use the C library's allocator; not every C library has this function.
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

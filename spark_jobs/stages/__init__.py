@@ -1,1 +1,1 @@
-"""The rules at work on tables: events in, rows of compound_events, open_events and rejected_events out."""
+"""The work of the tasks land, pair, publish and report on the tables and topics."""

@@ -1,46 +1,55 @@
-"""Landing: a batch is planned in the ledger, exactly its offsets are read, and every record is appended as it came, with what it says."""
+"""Landing: plans a batch in the ledger, reads exactly its offsets, and appends every record as it came, with its parsed fields.
+
+Workers read spans of offsets, parse them, and write files of the raw table; the driver gets the names of the files and commits them.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
+from include.config.pipeline import Side
+from include.config.store import Store
 from spark_jobs.kafka.lag_group import show_landed
 from spark_jobs.kafka.log_ends import ask_inputs
 from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.open_transactions import held_back, total_held
 from spark_jobs.kafka.ranges import Landed, begun, cut_below, has_lost, landed_beyond, plan_ranges, ranges_left
-from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, allowed, read_span, shares
+from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.kafka.topic_ids import check_ids
+from spark_jobs.rules.batch_rules import body_fields, latest_ts
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.session import expect_rows
+from spark_jobs.rules.parsing import BodyFields
+from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.spark.workers import Stage, release_memory
 from spark_jobs.stages.landed_counts import advance, count, is_of, landed_counts
-from spark_jobs.stages.landing import append_raw
-from spark_jobs.tables.agreement import check_ledger, table_versions
-from spark_jobs.tables.ledger import (
-    LANDED,
-    PLANNED,
-    Ledger,
-    LedgerRow,
-    OffsetRange,
-)
-from spark_jobs.tables.outbox import still_to_correct
+from spark_jobs.tables.commit import commit, is_committed
+from spark_jobs.tables.integrity import check_ledger, table_versions
+from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.outbox import pending_corrections
+from spark_jobs.tables.parquet_files import NEW_FILE, FileWriter, NewFile, merge_into_row_groups
 from spark_jobs.tables.records import LivePlan
-from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
+from spark_jobs.tables.schemas import OPEN, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
-# A transaction that takes longer is told; a shorter one is nothing unusual.
+# Open transactions longer than this are reported; shorter ones are usual.
 _OPEN_FOR_LONG_MS = 60_000
+# Records (`RECORD`) in, as many rows of a raw table out.
+_MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def plan_batch(
     warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None, max_records: int, accepted_losses: Collection[str] = ()
 ) -> LedgerRow:
-    """Writes the plan of the next batch before any work on it, and gives the row that is in the table.
+    """Writes the plan of the next batch before any work on it, and returns the row that is in the table.
 
-    `last`: what `finish_batch` gave.
+    `last`: the result of `finish_batch`. `accepted_losses`: lost ranges that the operator gives up.
     """
     started = datetime.now(UTC)
     pipeline = warehouse.pipeline
@@ -59,7 +68,7 @@ def plan_batch(
         plan=LivePlan(
             open_before=last.paired.open_after if last else 0,
             topic_ids=check_ids(pipeline, None, now),
-            corrected=still_to_correct(warehouse, ledger, last),
+            corrected=pending_corrections(warehouse, ledger, last),
             gone_at_start=0 if last else sum(begun(ranges).values()),
         ),
         offsets=tuple(ranges),
@@ -75,29 +84,28 @@ def plan_batch(
 
 
 def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str] = ()) -> LedgerRow:
-    """Appends the planned offsets to the raw tables, reads back what is there, and records it with the batch's clock.
+    """Appends the planned offsets to the raw tables, counts the rows there, and records them with the batch's clock.
 
-    What the broker has lost since the plan is refused like any lost range; once it is accepted the batch is landed without it.
+    Records that the broker has lost since the plan are refused like any lost range, or left out if `accepted_losses` names them.
     """
     started = datetime.now(UTC)
     pipeline = planned.pipeline
-    expect_rows(warehouse.spark, sum(known.planned for known in planned.offsets))
-    # Whoever reads would try for long to reach a broker that is away, and not say which.
+    # The readers would try for long to reach a broker that is down, and not name it.
     now = _ask(planned)
-    ranges = _still_there(warehouse, ledger, planned, accepted_losses, now)
+    ranges = _remaining_ranges(warehouse, ledger, planned, accepted_losses, now)
     try:
-        with ThreadPoolExecutor(max_workers=2) as both:
-            # list() waits for both and raises what either raised.
-            list(both.map(lambda side: append_raw(warehouse, planned, ranges, side), pipeline.sides))
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            # list() waits for both and raises the first error.
+            list(pool.map(lambda side: append_raw(warehouse, planned, ranges, side), pipeline.sides))
     except Exception:
-        # If the broker went away meanwhile, or lost something, this says so in one line.
-        _still_there(warehouse, ledger, planned, accepted_losses, _ask(planned))
+        # If the broker went down meanwhile, or lost records, this says so in one line.
+        _remaining_ranges(warehouse, ledger, planned, accepted_losses, _ask(planned))
         raise
-    found = landed_counts(warehouse, planned)
-    offsets = tuple(advance(known, [row for row in found if is_of(row, known)]) for known in ranges)
+    rows = landed_counts(warehouse, planned)
+    offsets = tuple(advance(known, [row for row in rows if is_of(row, known)]) for known in ranges)
     gone = planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0
-    counts = count(pipeline, planned.batch_id, offsets, found, _warn_of_held(now), gone)
-    # This setting is the operator's way out, so the file's counts, not the plan's.
+    counts = count(pipeline, planned.batch_id, offsets, rows, _warn_of_held(now), gone)
+    # The setting of the file counts, not that of the plan: changing it is the operator's remedy.
     if counts.offset_gaps and warehouse.pipeline.offset_gaps == "fail":
         raise BrokenInvariant(
             f"batch {planned.batch_id}: {counts.offset_gaps} planned offsets hold no record (offset_gaps: fail)"
@@ -113,12 +121,12 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
 
 
 def _ask(planned: LedgerRow) -> TopicsNow:
-    """What the broker holds of both topics. Raises BrokerProblem, and NeedsOperator where they are others than were planned."""
+    """The state of both topics on the broker. Raises BrokerProblem, and NeedsOperator if they are not the planned topics."""
     return ask_inputs(planned.pipeline, planned.plan.topic_ids, planned.offsets)
 
 
 def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
-    """What of both topics nobody could read yet, for the counts; in the log, with the remedy, where that is so for longer than usual."""
+    """The offsets of both topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
     held = held_back(kafka_settings(), now)
     for at in held:
         if at.since is None or at.since < now.wall_time - _OPEN_FOR_LONG_MS:
@@ -130,17 +138,77 @@ def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
     return total_held(held)
 
 
-def _still_there(
+def _remaining_ranges(
     warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str], now: TopicsNow
 ) -> tuple[OffsetRange, ...]:
-    """The planned ranges, less what the broker has lost since and the operator gave up. Raises NeedsOperator."""
+    """The planned ranges without records that the broker has lost since and the operator gave up. Raises NeedsOperator."""
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
     landed: dict[Partition, Landed] = {}
     if any(has_lost(known, now) for known in planned.offsets):
-        # A job that died may have landed it before it was lost.
+        # A job that died may have landed the records before they were lost.
         for row in landed_counts(warehouse, planned):
             place = (row["topic"], row["partition"])
             known = landed.get(place, Landed(row["first"], row["last"]))
             landed[place] = Landed(min(row["first"], known.first), max(row["last"], known.last))
     return ranges_left(planned.offsets, now, landed, accepted_losses)
+
+
+def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
+    """Appends the records of one topic in the ranges to its raw table, once for the batch.
+
+    Raises errors of the broker and of the tables.
+    """
+    spans = {
+        (at.topic, at.partition): Span(at.from_offset, at.until_offset)
+        for at in ranges
+        if at.topic == side.topic and at.planned
+    }
+    pipeline, table = planned.pipeline, raw_table(side)
+    if not spans:
+        return
+    if is_committed(warehouse, table, table, planned.batch_id):
+        # The commit is skipped like any repetition, but the records are not read again: the broker may no longer have them.
+        return commit(warehouse, table, [], table, planned.batch_id)
+    place, parts = warehouse.place_for_files(table), shares(spans)
+    make = _raw_maker(place.schema, body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time), planned.batch_id)
+    stage = _writing_stage(kafka_settings(), parts, place.store, make)
+
+    def append() -> None:
+        numbers = warehouse.spark.range(0, len(parts), 1, len(parts))
+        written = numbers.mapInArrow(stage, NEW_FILE).collect()
+        commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
+
+    allowed(append, [side.topic])
+
+
+def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _MakeRows) -> Stage:
+    """A stage that reads the shares with the numbers `id`, writes their records into files, and returns these (`NewFile`)."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        release_memory()
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                with FileWriter(store) as writer:
+                    for rows in merge_into_row_groups(map(make, read_span(settings, *parts[number]))):
+                        writer.write(rows)
+                    file = writer.finish()
+                # None of the offsets may have a record left.
+                if file is not None:
+                    yield file.as_row()
+
+    return run
+
+
+def _raw_maker(schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int) -> _MakeRows:
+    """A function that makes rows of a raw table (columns: `schema`)."""
+
+    def rows(records: pa.RecordBatch) -> pa.RecordBatch:
+        parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest)
+        columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
+        problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
+        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
+        columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
+        return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+    return rows

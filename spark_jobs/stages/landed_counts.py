@@ -1,4 +1,4 @@
-"""What the raw tables hold of a batch, counted and held against what it was to land."""
+"""Counts the rows of a batch in the raw tables and compares them with its plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import Summary
 from spark_jobs.tables.records import LandedCounts
-from spark_jobs.tables.warehouse import Warehouse, raw_table
+from spark_jobs.tables.schemas import raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 _PLACE = ("topic", "partition", "problem")
 _NUMBERS = ("block", "records", "bits", "first", "last", "max_ts")
@@ -28,8 +29,8 @@ _NO_TS = np.iinfo(np.int64).min
 
 
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
-    """What the raw tables hold of the batch, by partition and problem: `records`, different `offsets`, `first`, `last` (both inclusive)
-    and `max_ts` (epoch ms, null where no row has one).
+    """The batch's rows in the raw tables by partition and problem: number of `records` and of different `offsets`, `first` and `last` offset
+    (both inclusive), and `max_ts` (epoch ms, null if no row has one).
     """
     columns, mine = [*_PLACE, "offset", "ts"], [planned.batch_id]
     summary = Summary(in_blocks, _BLOCKS)
@@ -59,9 +60,9 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
 
 
 def in_blocks(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """One row for each run of rows (`topic, partition, problem, offset, ts`) that are of the same block of 64 offsets (`_BLOCKS`).
+    """One row (`_BLOCKS`) for each run of rows (`topic, partition, problem, offset, ts`) in the same block of 64 offsets.
 
-    `bits`: which of the 64 there are, so that different offsets can be counted with a 64th of the rows. A block may have several runs.
+    `bits`: which of the 64 exist, so that different offsets can be counted with a 64th of the rows. A block may have several runs.
 
     >>> columns = [["t"] * 4, [0] * 4, [None] * 4, [62, 63, 64, 64], [5, None, 7, 6]]
     >>> types = [pa.string(), pa.int32(), pa.string(), pa.int64(), pa.int64()]
@@ -84,14 +85,14 @@ def in_blocks(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _codes(column: pa.Array) -> npt.NDArray[Any]:
-    """Numbers that are equal where the values are, and -1 where there is none."""
+    """Numbers that are equal where the values are equal, and -1 for null."""
     if pa.types.is_integer(column.type):
         return column.to_numpy()
     return column.dictionary_encode().indices.fill_null(-1).to_numpy()
 
 
 def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether a value is another one than that before it; the first one is."""
+    """Whether each value differs from the one before it; true for the first."""
     return np.append(True, values[1:] != values[:-1])
 
 
@@ -100,41 +101,41 @@ def is_of(row: Row, known: OffsetRange) -> bool:
     return row["topic"] == known.topic and row["partition"] == known.partition
 
 
-def advance(known: OffsetRange, found: list[Row]) -> OffsetRange:
-    """The range with the largest accepted timestamp after it was landed; raises BrokenInvariant if it holds other offsets."""
-    for row in found:
+def advance(known: OffsetRange, rows: list[Row]) -> OffsetRange:
+    """The landed range with its largest accepted timestamp; raises BrokenInvariant if other offsets are landed."""
+    for row in rows:
         outside = row["first"] < known.from_offset or row["last"] >= known.until_offset
         if outside or row["records"] != row["offsets"]:
             raise BrokenInvariant(
                 f"{known.topic}-{known.partition}: planned offsets {known.from_offset} to {known.until_offset} (exclusive), landed "
                 f"{row['records']} records with {row['offsets']} different offsets from {row['first']} to {row['last']}"
             )
-    landed = [row["max_ts"] for row in found if row["problem"] is None]
-    seen = [ts for ts in (*landed, known.max_ts) if ts is not None]
-    return known._replace(max_ts=max(seen, default=None))
+    landed = [row["max_ts"] for row in rows if row["problem"] is None]
+    times = [ts for ts in (*landed, known.max_ts) if ts is not None]
+    return known._replace(max_ts=max(times, default=None))
 
 
 def count(
     pipeline: Pipeline,
     batch_id: int,
     ranges: Sequence[OffsetRange],
-    found: list[Row],
+    rows: list[Row],
     held: tuple[int, int | None],
     gone_at_start: int,
 ) -> LandedCounts:
     """The counts of the landed rows (`landed_counts`); `held`: see `total_held`. Raises BrokenInvariant if more are landed than planned."""
     offsets_planned = sum(known.planned for known in ranges)
-    landed = sum(row["records"] for row in found)
+    landed = sum(row["records"] for row in rows)
     if landed > offsets_planned:
         raise BrokenInvariant(f"batch {batch_id}: {offsets_planned} offsets planned, but {landed} records landed")
 
-    def rows(topics: Collection[str], only_accepted: bool = False) -> int:
+    def records(topics: Collection[str], only_accepted: bool = False) -> int:
         return sum(
-            row["records"] for row in found if row["topic"] in topics and not (only_accepted and row["problem"] is not None)
+            row["records"] for row in rows if row["topic"] in topics and not (only_accepted and row["problem"] is not None)
         )
 
     problems = Counter[str]()
-    for row in found:
+    for row in rows:
         if row["problem"] is not None:
             problems[row["problem"]] += row["records"]
     left, right = ((side.topic,) for side in pipeline.sides)
@@ -144,11 +145,11 @@ def count(
         offset_gaps=offsets_planned - landed,
         lost=sum(known.lost + known.cut for known in ranges),
         backlog=sum(known.end_offset - known.until_offset for known in ranges),
-        accepted=rows(pipeline.topics, only_accepted=True),
-        landed_left=rows(left),
-        accepted_left=rows(left, only_accepted=True),
-        landed_right=rows(right),
-        accepted_right=rows(right, only_accepted=True),
+        accepted=records(pipeline.topics, only_accepted=True),
+        landed_left=records(left),
+        accepted_left=records(left, only_accepted=True),
+        landed_right=records(right),
+        accepted_right=records(right, only_accepted=True),
         gone_at_start=gone_at_start,
         held=held[0],
         held_since=held[1],

@@ -1,26 +1,39 @@
-"""Outcomes as rows of the tables: how the columns of each come about stands here and nowhere else."""
+"""Makes the rows of compound_events, open_events and rejected_events out of outcomes.
+
+Rejected rows have the bytes of their messages: workers copy them from the files of the raw tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.config.pipeline import Pipeline
+from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.spark.workers import Stage, release_memory
+from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import UPSERT
-from spark_jobs.tables.warehouse import COMPOUNDS, declared_schema
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
+from spark_jobs.tables.read_files import Share, read_share, shares
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, declared_schema, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
-# Why an event is rejected at pairing, by its number in `REFUSED`.
+# The reasons of rejection at pairing, by their number in `REFUSED`.
 REASONS = tuple(str(reason) for reason in AT_PAIRING)
-# What is known of an event that is rejected at pairing; its bytes are in the raw tables. `side`: LEFT or RIGHT; `landed_in`: the batch that
-# landed it.
+# An event that is rejected at pairing, without its bytes. `side`: LEFT or RIGHT; `landed_in`: the batch that landed it.
 REFUSED = pa.schema(
     [
         ("side", pa.int8()),
@@ -31,35 +44,39 @@ REFUSED = pa.schema(
     ]
 )
 
-# Outcomes (`outcome_schema`) in, those of them that are of a table out, as its rows.
+_PLACES = np.dtype([("partition", "<i4"), ("offset", "<i8"), ("reason", "i1")])
+# Columns of a raw table; `problem` becomes the reason.
+_READ = ("problem", "topic", "partition", "offset", "record_timestamp", "key", "value")
+
+# Outcomes (`outcome_schema`) in, the rows of one table out.
 MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def compound_maker(
     pipeline: Pipeline, batch_id: int, declared: pa.Schema
 ) -> Callable[[pa.RecordBatch, pa.Table | None], pa.RecordBatch]:
-    """Makes rows of compound_events: pairs and single sides, `ts` the smaller of the two.
+    """A function that makes rows of compound_events: pairs and single sides, `ts` the smaller of the two.
 
-    `declared`: the columns of the table. The second argument: `pair_id` and `revision` of compounds that consumers know from batches that a
-    rewind gave up; these come with their next revision, all others, and all if there is none, with their first.
+    `declared`: the columns of the table. The function's second argument: `pair_id` and `revision` of compounds that consumers know from
+    void batches (None: no such compounds); these get their next revision, all others their first.
     """
     constants = {"op": UPSERT, "batch_id": batch_id}
 
     def rows(outcomes: pa.RecordBatch, known: pa.Table | None = None) -> pa.RecordBatch:
-        found = _only(outcomes, *COMPOUND_KINDS)
-        columns = {name: _same(value, declared.field(name).type, found) for name, value in constants.items()}
-        columns |= {name: found[name] for name in pipeline.key}
-        columns |= {"kind": found["outcome"], "ts": pc.min_element_wise(found["left_ts"], found["right_ts"])}
+        compounds = _only(outcomes, *COMPOUND_KINDS)
+        columns = {name: _repeat(value, declared.field(name).type, compounds) for name, value in constants.items()}
+        columns |= {name: compounds[name] for name in pipeline.key}
+        columns |= {"kind": compounds["outcome"], "ts": pc.min_element_wise(compounds["left_ts"], compounds["right_ts"])}
         ids = []
         for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-            topic = pc.if_else(pc.is_valid(found[f"{name}_offset"]), side.topic, pa.scalar(None, pa.string()))
-            place = {part: found[f"{name}_{part}"] for part in ("partition", "offset")}
+            topic = pc.if_else(pc.is_valid(compounds[f"{name}_offset"]), side.topic, pa.scalar(None, pa.string()))
+            place = {part: compounds[f"{name}_{part}"] for part in ("partition", "offset")}
             ids.append(pc.binary_join_element_wise(topic, *(number.cast(pa.string()) for number in place.values()), "-"))
             columns |= {f"{name}_{part}": number for part, number in place.items()}
             columns |= {
-                f"{name}_ts": found[f"{name}_ts"],
+                f"{name}_ts": compounds[f"{name}_ts"],
                 f"{name}_topic": topic,
-                side.payload: found[f"{name}_payload"],
+                side.payload: compounds[f"{name}_payload"],
             }
         columns["pair_id"] = pc.coalesce(*ids)
         columns["revision"] = _revisions(columns["pair_id"], known, declared.field("revision").type)
@@ -78,7 +95,7 @@ def _revisions(pair_ids: pa.Array, known: pa.Table | None, kind: pa.DataType) ->
 
 
 def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
-    """Makes rows of open_events (columns: `declared`): the events of sessions that are not closed yet."""
+    """A function that makes rows of open_events (columns: `declared`): the events of sessions that are still open."""
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
         columns = _events(_only(outcomes, Outcome.OPEN), pipeline)
@@ -88,14 +105,14 @@ def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
 
 
 def refused_maker() -> MakeRows:
-    """Makes the places of the events that are rejected at pairing, with the reason (`REFUSED`)."""
+    """A function that makes rows of `REFUSED`: the places of events that are rejected at pairing, with the reason."""
 
     def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
-        found = _only(outcomes, *map(Outcome, AT_PAIRING))
-        columns = _of_side(found, ("partition", "offset", "batch_id"))
-        is_left = pc.is_valid(found["left_offset"])
+        refused = _only(outcomes, *map(Outcome, AT_PAIRING))
+        columns = _of_side(refused, ("partition", "offset", "batch_id"))
+        is_left = pc.is_valid(refused["left_offset"])
         columns["side"] = pc.if_else(is_left, pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
-        columns["reason"] = pc.index_in(found["outcome"], pa.array(REASONS)).cast(pa.int8())
+        columns["reason"] = pc.index_in(refused["outcome"], pa.array(REASONS)).cast(pa.int8())
         columns["landed_in"] = columns["batch_id"]
         return pa.record_batch([columns[name] for name in REFUSED.names], schema=REFUSED)
 
@@ -106,17 +123,17 @@ def _only(outcomes: pa.RecordBatch, *kinds: Outcome) -> pa.RecordBatch:
     return outcomes.filter(pc.is_in(outcomes["outcome"], pa.array([str(kind) for kind in kinds])))
 
 
-def _same(value: object, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
+def _repeat(value: object, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows.num_rows)
 
 
 def _of_side(outcomes: pa.RecordBatch, names: tuple[str, ...]) -> dict[str, pa.Array]:
-    """Columns of outcomes of single events, from the side that is there."""
+    """Columns of outcomes of single events, from the side that they have."""
     return {name: pc.coalesce(outcomes[f"left_{name}"], outcomes[f"right_{name}"]) for name in names}
 
 
 def _events(outcomes: pa.RecordBatch, pipeline: Pipeline) -> dict[str, pa.Array]:
-    """Outcomes of single events, as events: side, topic and the columns of the side that is there."""
+    """Outcomes of single events as events: side, topic and the columns of the side that they have."""
     is_left = pc.is_valid(outcomes["left_offset"])
     columns = _of_side(outcomes, ("partition", "offset", "ts", "payload", "batch_id"))
     columns |= {name: outcomes[name] for name in pipeline.key}
@@ -125,7 +142,109 @@ def _events(outcomes: pa.RecordBatch, pipeline: Pipeline) -> dict[str, pa.Array]
 
 
 def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
-    """Rows of compound_events out of outcomes that Spark has."""
+    """Rows of compound_events out of a DataFrame of outcomes."""
     declared = declared_schema(pipeline, COMPOUNDS)
     make = compound_maker(pipeline, batch_id, to_arrow_schema(declared))
     return outcomes.mapInArrow(lambda batches: (make(batch, None) for batch in batches), declared)
+
+
+class _SideShare(NamedTuple):
+    """A share of one raw table."""
+
+    side: int
+    share: Share
+
+
+def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) -> list[NewFile]:
+    """Writes files of rejected_events: the batch's messages with a problem, and the events refused at pairing, with bytes and reason.
+
+    `refused` (`REFUSED`): their raw rows are read from the batches that landed them.
+    """
+    work: list[_SideShare] = []
+    stores: dict[int, Store] = {}
+    for number, side in zip((LEFT, RIGHT), planned.pipeline.sides, strict=True):
+        mine = refused.filter(pc.equal(refused["side"], number))
+        batches = sorted({planned.batch_id, *pc.unique(mine["landed_in"]).to_pylist()})
+        stores[number] = warehouse.store(raw_table(side))
+        work += [_SideShare(number, share) for share in shares(warehouse.files(raw_table(side), batches))]
+    if not work:
+        return []
+    columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
+    numbers = warehouse.spark.createDataFrame(pa.table(columns, ["id", "places"]))
+    numbers = (
+        numbers.coalesce(1) if len(work) <= len(stores) else numbers.repartitionById(len(work), F.col("id").cast("int"))
+    )
+    stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
+    return [NewFile(*row) for row in numbers.mapInArrow(stage, NEW_FILE).collect()]
+
+
+def _places_by_share(work: Sequence[_SideShare], refused: pa.Table) -> list[bytes]:
+    """The refused events that the files of each share can have, as bytes of `_PLACES`."""
+    side, offset = refused["side"].to_numpy(), refused["offset"].to_numpy()
+    places = np.empty(refused.num_rows, _PLACES)
+    for name in _PLACES.names or ():
+        places[name] = refused[name].to_numpy()
+    places_by_share = []
+    for side_share in work:
+        spans = [(file.first, file.last) for file in side_share.share.files]
+        low = min((-1 if first is None else first for first, _ in spans), default=0)
+        high = max((2**63 - 1 if last is None else last for _, last in spans), default=-1)
+        mine = places[(side == side_share.side) & (offset >= low) & (offset <= high)]
+        places_by_share.append(np.sort(mine, order=("partition", "offset")).tobytes())
+    return places_by_share
+
+
+def _writing_stage(stores: Mapping[int, Store], work: Sequence[_SideShare], place: FilePlace, batch_id: int) -> Stage:
+    """A stage that reads the shares with the numbers `id`, writes their rows at `places` into files, and returns these (`NewFile`)."""
+    types = {field.name: field.type for field in place.schema}
+    schema = pa.schema(
+        [(name, pa.string() if name == "problem" else types[name]) for name in _READ] + [("batch_id", pa.int64())]
+    )
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        release_memory()
+        with FileWriter(place.store) as writer:
+            for batch in batches:
+                for number, places in zip(batch["id"].to_pylist(), batch["places"].to_pylist(), strict=True):
+                    side, share = work[number]
+                    known = _by_partition(np.frombuffer(places, _PLACES))
+                    for rows in read_share(stores[side], share, schema, _where(batch_id, known)):
+                        writer.write(_rejected(rows, known, batch_id, place.schema))
+            file = writer.finish()
+        if file is not None:
+            yield file.as_row()
+
+    return run
+
+
+def _where(batch_id: int, known: Mapping[int, npt.NDArray[np.void]]) -> ds.Expression | None:
+    # Refused events can be anywhere among the offsets of their batch.
+    return None if known else (ds.field("batch_id") == batch_id) & ds.field("problem").is_valid()
+
+
+def _by_partition(places: npt.NDArray[np.void]) -> dict[int, npt.NDArray[np.void]]:
+    return {int(number): places[places["partition"] == number] for number in np.unique(places["partition"])}
+
+
+def _rejected(
+    rows: pa.RecordBatch, known: Mapping[int, npt.NDArray[np.void]], batch_id: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The raw rows that this batch rejects, as rows of rejected_events."""
+    of_batch = pc.equal(rows["batch_id"], batch_id)
+    problem = pc.if_else(of_batch, rows["problem"], pa.scalar(None, pa.string()))
+    reason = pc.coalesce(problem, _reasons(rows, known))
+    columns = {name: rows[name] for name in _READ if name != "problem"} | {"reason": reason}
+    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
+    return pa.record_batch([columns[name] for name in schema.names], schema=schema).filter(pc.is_valid(reason))
+
+
+def _reasons(rows: pa.RecordBatch, known: Mapping[int, npt.NDArray[np.void]]) -> pa.Array:
+    """The reasons of the rows refused at pairing, null for others."""
+    partition, offset = rows["partition"].to_numpy(), rows["offset"].to_numpy()
+    code = np.full(rows.num_rows, -1)
+    for number, places in known.items():
+        (mine,) = np.nonzero(partition == number)
+        at = np.minimum(np.searchsorted(places["offset"], offset[mine]), len(places) - 1)
+        hit = places["offset"][at] == offset[mine]
+        code[mine[hit]] = places["reason"][at[hit]]
+    return pa.array(REASONS).take(pa.array(code, mask=code < 0))

@@ -1,25 +1,41 @@
-"""The events that are to be decided, out of the tables."""
+"""The events to pair: reads them from the tables and brings them together by key, so that workers decide every key as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.rules.outcomes import outcome_batches, outcome_schema
+from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.tables.ledger import LedgerRow
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Condition, Warehouse, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
+from spark_jobs.tables.warehouse import Condition, Warehouse
 
-# Behind key and side; what the events of both kinds of tables have.
+# Python and its socket take 60 ms of every task.
+EVENTS_A_TASK = 500_000
+# No field of a message can have these names.
+KEY_HASH = "hash of the key"
+# One number: batch_id, below 2^30, partition, below 2^31, a bit for open events, and one for the side. Each column that Spark hands over to
+# Python takes 0.1 s for 2 million events.
+PACKED = "batch_id, partition, open and side"
+_BATCH, _PARTITION = 33, 2
+_ROWS_AT_ONCE = 65_536
+_BYTES_AT_ONCE = 64_000_000
+# Columns of events in raw tables and in open_events, behind key and side.
 _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    """The batch's accepted events and the open ones (`event_schema`), and after a rewind the `known_revisions` of compounds."""
+    """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
         _open_events(warehouse, planned)
     )
@@ -31,7 +47,7 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 def accepted_events(
     warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: Iterable[int] | None = None
 ) -> DataFrame:
-    """The events of both raw tables that no message's own problem rejected, as new ones (`event_schema`); of these batches, if any are named.
+    """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches (None: of all).
 
     `where`: a condition on columns of the raw tables.
     """
@@ -54,10 +70,10 @@ def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 
 def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:
-    """Rows beside the events (`event_schema`), for each that compounds of the batches first..last, both inclusive, are named after: without
-    `ts`, the pair_id as payload, the last revision as offset. They have the event's key, and so come to the worker that decides it.
+    """One more row (`event_schema`) for each event that a compound of the batches first..last, both inclusive, is named after.
 
-    By the place of the event, not by the key that the compound had: where a log was cut, other records have the same places now.
+    The row has no `ts`, the pair_id as payload, and the last revision as offset. It has the event's key, so it reaches the worker that
+    decides that key. Events are found by their place, not by the compound's key: after a log was cut, other records have the same places.
     """
     place, there = ["side", "partition", "offset"], F.col("left_offset").isNotNull()
     sides = [f"{side}_{name}" for side in ("left", "right") for name in place[1:]]
@@ -82,3 +98,89 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
     return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"))
+
+
+def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
+    """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
+    together = by_key(events, rules.key, expected)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for outcomes, _ in decide_keys(batches, rules):
+            yield outcomes
+
+    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.key)))
+
+
+def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
+    """About `expected` events, packed, with the hash of their key; all events of a hash are neighbours in one task."""
+    tasks = max(2, expected // EVENTS_A_TASK)
+    parts = {"batch_id": 2**_BATCH, "partition": 2**_PARTITION, "is_open": 2, "side": 1}
+    numbers = reduce(Column.__add__, (F.col(name).cast("bigint") * times for name, times in parts.items()))
+    # Sorting by one number is several times cheaper than by texts. Keys with the same hash by chance are decided together.
+    packed = events.select(*key, F.xxhash64(*key).alias(KEY_HASH), numbers.alias(PACKED), "offset", "ts", "payload")
+    return packed.repartition(tasks, KEY_HASH).sortWithinPartitions(KEY_HASH)
+
+
+def _unpack(packed: pa.Table, schema: pa.Schema) -> pa.Table:
+    numbers = packed[PACKED]
+    columns = {name: packed[name] for name in packed.schema.names}
+    columns["side"] = pc.bit_wise_and(numbers, 1)
+    columns["is_open"] = pc.equal(pc.bit_wise_and(numbers, 2), 2)
+    columns["partition"] = pc.bit_wise_and(pc.shift_right(numbers, _PARTITION), 2**31 - 1)
+    columns["batch_id"] = pc.shift_right(numbers, _BATCH)
+    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+
+def decide_keys(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[tuple[pa.RecordBatch, pa.Table | None]]:
+    """Yields the outcomes (`outcome_schema`) of a task of `by_key`, each batch with the compounds of its keys that consumers know already:
+    `pair_id` and `revision`, None if there are none.
+    """
+    schema = event_schema(rules.key)
+    for together in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
+        events, revisions = _split_revisions(together)
+        for outcomes in outcome_batches(_unpack(events, schema), rules):
+            yield outcomes, revisions
+        # Otherwise these names would keep the rows alive while the next ones are read.
+        del together, events
+
+
+def _split_revisions(together: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """The events, and the rows of `known_revisions` among them: those without a timestamp."""
+    if not together["ts"].null_count:
+        return together, None
+    is_event = pc.is_valid(together["ts"])
+    known = together.filter(pc.invert(is_event))
+    return together.filter(is_event), pa.table({"pair_id": known["payload"], "revision": known["offset"]})
+
+
+def complete_keys(
+    batches: Iterable[pa.RecordBatch], key: tuple[str, ...], rows_at_once: int, bytes_at_once: int
+) -> Iterator[pa.Table]:
+    """Regroups batches sorted by key into tables of whole keys, with about so many rows or bytes, or one larger key."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        cut = _start_of_last_key(batch, key)
+        size += batch.nbytes
+        # The last key of a batch may continue in the next one; all keys before it are complete.
+        if (rows + cut >= rows_at_once or size >= bytes_at_once) and (
+            cut or (waiting and not _same_key(waiting[-1], batch, key))
+        ):
+            yield pa.Table.from_batches([*waiting, batch.slice(0, cut)])
+            batch = batch.slice(cut)
+            waiting, rows, size = [], 0, batch.nbytes
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _start_of_last_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> int:
+    fields = [batch.column(name) for name in key]
+    return bisect_left(range(batch.num_rows), True, key=lambda row: all(field[row] == field[-1] for field in fields))
+
+
+def _same_key(one: pa.RecordBatch, other: pa.RecordBatch, key: tuple[str, ...]) -> bool:
+    return all(one.column(name)[-1] == other.column(name)[0] for name in key)

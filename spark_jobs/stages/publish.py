@@ -1,4 +1,4 @@
-"""Publishing: the compounds of every paired batch beyond the position go to the output topic, exactly once."""
+"""Publishing: sends the compounds of every paired batch beyond the position to the output topic, exactly once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from spark_jobs.kafka.publisher import SlotReport, publish_slot
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, tell_held
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.session import expect_rows
-from spark_jobs.tables.agreement import check_tables
+from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.records import OutputState, StepCounts
-from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
+from spark_jobs.tables.schemas import COMPOUNDS
+from spark_jobs.tables.warehouse import Warehouse
 
 _REPORT = (
     "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "
@@ -38,25 +38,27 @@ _REPORT = (
 _COUNTED = pa.map_(pa.int64(), pa.int64())
 _REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
 _SHOWN = 20
-# What is acknowledged of each batch is kept beside the position, where there is room for a few hundred.
+# The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_LEG = 100
 
 
-class Accepted(NamedTuple):
-    """What the operator knows: the id of an output topic that was created again; that messages may be sent twice because of lost positions."""
+class OperatorConsent(NamedTuple):
+    """What the operator has accepted."""
 
+    # The id of an output topic that was created again.
     topic: str | None = None
+    # That messages may be sent twice because of lost positions.
     lost_positions: bool = False
 
 
 def publish_batches(
     warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0, accepted_lost: bool = False
 ) -> Counts:
-    """Sends what is paired but not published; gives the number of records sent.
+    """Publishes the paired batches that are not published yet; returns the counts.
 
-    `accepted_topic`: the id of an output topic that was created again, known to the operator. `released`: up to this batch those that
-    failed their checks are published, too, where batches are judged before. `accepted_lost`: what was sent to partitions whose positions have
-    expired, and cannot be found, may be sent again.
+    `accepted_topic`: the id of an output topic that was created again and that the operator accepts. `released`: with the gate
+    before_publish, batches up to this one are published even if they failed their checks. `accepted_lost`: messages of partitions whose
+    positions have expired may be sent again if they cannot be found. Raises NeedsOperator if the topic refused compounds for their size.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
@@ -69,19 +71,10 @@ def publish_batches(
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = next((row for row in rows if row.step == PUBLISHED), None)
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
-    operator = Accepted(accepted_topic, accepted_lost)
-    todo, counts = (
-        paired,
-        Counter(
-            {
-                "batch_id": paired[-1].batch_id if paired else last[PUBLISHED],
-                "batches": len(paired),
-                "compounds": 0,
-                "sent": 0,
-            }
-        ),
-    )
-    too_large: list[str] = []
+    operator = OperatorConsent(accepted_topic, accepted_lost)
+    todo, too_large = paired, list[str]()
+    batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
+    counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
         published, reports = _publish(warehouse, ledger, todo, before, begun, operator)
         before, todo = published[-1], todo[len(published) :]
@@ -89,7 +82,7 @@ def publish_batches(
         counts["sent"] += sum(report.sent for report in reports)
         counts["refused"] += sum(row.published.refused for row in published)
         too_large += (pair_id for report in reports for pair_id in report.too_large)
-    # The others are out, and the ledger says so: the next run goes on behind them.
+    # The others are published and recorded: the next run continues behind them.
     if counts["refused"]:
         raise NeedsOperator(
             f"{counts['refused']} compounds are larger than {warehouse.pipeline.output_topic} takes and were left out for good, all "
@@ -106,16 +99,15 @@ def _publish(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: Accepted,
+    operator: OperatorConsent,
 ) -> tuple[list[LedgerRow], list[SlotReport]]:
-    """Publishes as many of the batches as go together and records it; gives their `published` rows and the slots' reports."""
+    """Publishes as many of the batches as one transaction takes, and records them; returns their `published` rows and the slots' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     leg = plan_leg(warehouse, settings, topic, paired, before, begun, operator)
     mine = [row for row in paired if row.batch_id <= leg.target]
     begin(ledger, settings, leg, topic, mine, begun)
-    expect_rows(warehouse.spark, sum(row.paired.compounds for row in paired))
     reports = _send(warehouse, settings, leg)
     check_acknowledged(leg.topic, mine, reports)
     ends = ends_written(settings, leg.topic)
@@ -134,9 +126,9 @@ def plan_leg(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: Accepted,
+    operator: OperatorConsent,
 ) -> Leg:
-    """Looks at the positions of all partitions before anything is sent; raises NeedsOperator where nothing may be.
+    """Reads the positions of all partitions and plans what to send; raises NeedsOperator if nothing may be sent.
 
     `begun`: the `publishing` rows beyond the ledger's copy.
     """
@@ -174,7 +166,7 @@ def plan_leg(
 def begin(
     ledger: Ledger, settings: Settings, leg: Leg, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
 ) -> None:
-    """Notes in the ledger where the output partitions end, before the first message of the leg is sent, once for each of its batches."""
+    """Records where the output partitions end, once for each batch, before its first message is sent."""
     known = Begun(row for row in begun if row.output_state.slots == leg.slots and _is_on(row, topic))
     new = [row for row in paired if row.batch_id not in known.batch_ids]
     kept_minutes = tell_short_retention(settings, ledger.warehouse.pipeline)
@@ -194,10 +186,10 @@ def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport
     pipeline, slots = warehouse.pipeline, leg.slots
     batches = range(leg.copy + 1, leg.target + 1)
     messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches), pipeline, slots)
-    # One row without a message for every slot, so that a slot without compounds has a task, too, and moves its position.
-    everyone = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
+    # One row without a message for every slot, so that a slot without compounds also has a task, which moves its position.
+    empty = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
     rows = (
-        messages.unionByName(everyone, allowMissingColumns=True)
+        messages.unionByName(empty, allowMissingColumns=True)
         .repartitionById(slots, F.col("slot"))
         .sortWithinPartitions("batch_id", "ts", "key", "value")
         .mapInArrow(_sender(settings, leg), _REPORT)
@@ -221,7 +213,7 @@ def _sender(settings: Settings, leg: Leg) -> Stage:
         try:
             report = publish_slot(settings, leg, slot, own_messages(batches, slot))
         except (JobProblem, BrokenInvariant) as error:
-            # Told to the driver as a row: an exception would reach it as a page of stack traces.
+            # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
         values = [list(value.items()) if isinstance(value, dict) else value for value in report]
         columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]

@@ -1,7 +1,7 @@
-"""The one way in which a table changes: a fenced commit of delta-rs, made of files that are complete and files that go.
+"""The one way to change a table: a fenced commit of delta-rs that adds complete files and removes others.
 
-A commit is a put of the log's next file that must not exist yet, so of two writers one loses and looks again; on a folder, S3, Azure and GCS
-alike. Its transaction version (pipeline and step, batch_id) makes sure that no batch changes a table twice.
+A commit is a put of the log's next file that must not exist yet, so one of two writers loses and reads the table again; on a folder, S3,
+Azure and GCS alike. Its transaction version (pipeline and step, batch_id) makes sure that no batch changes a table twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -22,47 +21,49 @@ from pyspark.sql import DataFrame
 from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import changed, dataset, holding, place_for_files
-from spark_jobs.tables.parquet_files import WRITTEN, FilePlace, FileWriter, NewFile
-from spark_jobs.tables.read_files import DataFile
-from spark_jobs.tables.warehouse import TableProblem, Warehouse, declared_schema, raw_table
+from spark_jobs.tables.delta_log import invalidate, lock_newest, place_for_files, table_files
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
+from spark_jobs.tables.read_files import DataFile, Share, read_share
+from spark_jobs.tables.schemas import declared_schema, raw_table
+from spark_jobs.tables.warehouse import TableProblem, Tables
 
 Action = AddAction | RemoveAction
 _TRIES = 20
-# Logs are cut by maintenance alone: the hook would list the whole log after each commit.
+# Only maintenance cuts logs: the hook would list the whole log after each commit.
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-class Going(NamedTuple):
-    """The rows that a commit takes away: those of the batches first..last, both inclusive; `last` None: of all from first on."""
+class BatchRange(NamedTuple):
+    """The batches first..last, both inclusive; `last` None: all from `first` on."""
 
     first: int
     last: int | None
 
 
-EVERYTHING = Going(0, None)
+ALL_BATCHES = BatchRange(0, None)
 
 
 def commit(
-    warehouse: Warehouse, table: str, files: Iterable[NewFile], step: str, batch_id: int, going: Going | None = None
+    warehouse: Tables, table: str, files: Iterable[NewFile], step: str, batch_id: int, remove: BatchRange | None = None
 ) -> None:
-    """Adds files that were written at the table's place (`Warehouse.place_for_files`), and takes away the rows that go; at most once for
-    (`step`, `batch_id`): where the table has seen this version or a later one, nothing is done.
+    """Adds files that were written at the table's place (`Tables.place_for_files`), and removes the rows of the batches `remove`.
+
+    Does nothing if the table has a change of (`step`, `batch_id`) or of a later batch.
     """
     store, added = warehouse.store(table), list(files)
 
     def actions(known: DeltaTable) -> list[Action]:
         place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
-        return [*taken(known, place, going), *map(_add, added)]
+        return [*removal_actions(known, place, remove), *map(_add, added)]
 
-    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
         commit_once(store, actions, *_fence(warehouse, step, batch_id))
 
 
 def commit_rows(
-    warehouse: Warehouse, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
+    warehouse: Tables, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
 ) -> None:
-    """Appends a few rows (column -> value, all declared columns), fenced just like `commit`, among those of one text."""
+    """Appends a few rows (column -> value, all declared columns), fenced as by `commit`, among the commits with the same text `among`."""
     store = warehouse.store(table)
     written: list[NewFile] = []
 
@@ -75,14 +76,14 @@ def commit_rows(
             written.extend([file] if file else [])
         return list(map(_add, written))
 
-    with _between_fault_points(warehouse.pipeline, step), warehouse.at_work_on(table):
+    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
         commit_once(store, actions, *_fence(warehouse, step, batch_id, among))
 
 
 def commit_frame(
-    warehouse: Warehouse, table: str, rows: DataFrame, step: str, batch_id: int, going: Going | None = None
+    warehouse: Tables, table: str, rows: DataFrame, step: str, batch_id: int, remove: BatchRange | None = None
 ) -> None:
-    """As `commit`, with rows that Spark has: the workers write them. Raises TableProblem if they are not of the declared columns."""
+    """As `commit`, with rows of Spark, which its workers write. Raises TableProblem if they do not have the declared columns."""
     declared = declared_schema(warehouse.pipeline, table)
     given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
     wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
@@ -91,53 +92,49 @@ def commit_frame(
     place = warehouse.place_for_files(table)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(place.store) as file:
+        with FileWriter(place.store) as writer:
             for batch in batches:
-                file.write(
-                    pa.record_batch(
-                        [column.cast(field.type) for column, field in zip(batch.columns, place.schema, strict=True)],
-                        schema=place.schema,
-                    )
-                )
-            written = file.finish()
-        if written is not None:
-            yield pa.RecordBatch.from_pylist([written._asdict()])
+                columns = [column.cast(field.type) for column, field in zip(batch.columns, place.schema, strict=True)]
+                writer.write(pa.record_batch(columns, schema=place.schema))
+            file = writer.finish()
+        if file is not None:
+            yield file.as_row()
 
-    with warehouse.at_work_on(table):
-        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, WRITTEN).collect()
-    commit(warehouse, table, [NewFile(*row) for row in files], step, batch_id, going)
+    with warehouse.translate_table_errors(table):
+        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, NEW_FILE).collect()
+    commit(warehouse, table, [NewFile(*row) for row in files], step, batch_id, remove)
 
 
-def remove_batches(warehouse: Warehouse, table: str, until: int) -> None:
-    """Takes the rows of all batches up to `until`, inclusive, out of the table, fenced just like `commit`.
+def remove_batches(warehouse: Tables, table: str, until: int) -> None:
+    """Removes the rows of all batches up to `until`, inclusive, fenced as by `commit`.
 
-    Under a step of its own: the table's own writes have used up the transaction versions of these batches.
+    The fence is of a step of its own: the table's own writes have used the transaction versions of these batches.
     """
-    commit(warehouse, table, [], removal_step(table), until, Going(0, until))
+    commit(warehouse, table, [], removal_step(table), until, BatchRange(0, until))
 
 
-def is_committed(warehouse: Warehouse, table: str, step: str, batch_id: int) -> bool:
-    """Whether a change of `table` for (`step`, `batch_id`), or a later batch, would be skipped."""
-    with warehouse.at_work_on(table), holding(warehouse.store(table)) as known:
+def is_committed(warehouse: Tables, table: str, step: str, batch_id: int) -> bool:
+    """Whether the table has a change of (`step`, `batch_id`) or of a later batch, so that `commit` would do nothing."""
+    with warehouse.translate_table_errors(table), lock_newest(warehouse.store(table)) as known:
         return _has_version(known, f"{warehouse.pipeline.name}.{step}", batch_id)
 
 
 def commit_once(
     store: Store, actions: Callable[[DeltaTable], list[Action]], app_id: str, version: int, message: str
 ) -> None:
-    """Makes the change unless the table has `version`, or a later one, of `app_id`.
+    """Commits the actions unless the table has `version`, or a later one, of `app_id`.
 
-    The commit is made on exactly the table that was looked at, across processes, too: a writer that comes second looks again. After an error
-    whose outcome is unknown, the table is read before anything else: what was committed counts. Raises delta-rs's own errors.
+    The commit is made on exactly the version that `actions` got, across processes, too: the slower of two writers reads the table again.
+    After an error whose outcome is unknown, the table decides: what was committed counts. Raises delta-rs's own errors.
     """
     fenced = CommitProperties(
         custom_metadata={"userMetadata": message}, max_commit_retries=0, app_transactions=[Transaction(app_id, version)]
     )
     for tries_left in reversed(range(_TRIES)):
-        with holding(store) as table:
+        with lock_newest(store) as table:
             if _has_version(table, app_id, version):
                 return
-            changed(store)
+            invalidate(store)
             try:
                 table.create_write_transaction(
                     actions(table), "append", table.schema(), commit_properties=fenced, post_commithook_properties=_HOOKS
@@ -147,38 +144,34 @@ def commit_once(
                 if not tries_left:
                     raise
             except (DeltaError, OSError):
-                # The put may have arrived though its answer did not, and what failed may have come after it.
-                with holding(store) as again:
+                # The put may have arrived without its answer, or the error may have come after it.
+                with lock_newest(store) as again:
                     if _has_version(again, app_id, version):
                         return
                 raise
 
 
-def taken(table: DeltaTable, place: FilePlace, going: Going | None) -> Iterator[Action]:
-    """The actions that take rows away: files that have no others go as they are, of the rest the rows that stay are written anew."""
-    if going is None:
+def removal_actions(table: DeltaTable, place: FilePlace, remove: BatchRange | None) -> Iterator[Action]:
+    """Yields the actions that remove the rows of the batches. A file that has other rows, too, is replaced by one with these."""
+    if remove is None:
         return
-    now, first, last = _now(), going.first, going.last
-    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        low, high = file.get("min.batch_id"), file.get("max.batch_id")
+    now, first, last = _now(), remove.first, remove.last
+    for file, low, high, _ in table_files(table):
         if (high is not None and high < first) or (low is not None and last is not None and low > last):
             continue
-        # Delta writes the name down with escapes, once.
-        name, size = unquote(file["path"]), file["size_bytes"]
-        yield RemoveAction(name, True, now, size)
+        yield RemoveAction(file.name, True, now, file.size)
         inside = low is not None and high is not None and low >= first and (last is None or high <= last)
-        if not inside and going != EVERYTHING and (kept := _rows_that_stay(name, size, place, going)):
+        if not inside and remove != ALL_BATCHES and (kept := _copy_others(file, place, remove)):
             yield _add(kept)
 
 
-def _rows_that_stay(name: str, size: int, place: FilePlace, going: Going) -> NewFile | None:
-    """A new file with the rows of this one that do not go; None if there are none."""
+def _copy_others(file: DataFile, place: FilePlace, remove: BatchRange) -> NewFile | None:
+    """A new file with the rows of this one that stay; None if there are none."""
     number = ds.field("batch_id")
-    stay = number < going.first if going.last is None else (number < going.first) | (number > going.last)
-    rows = dataset(place.store, place.schema, [DataFile(name, size, 0)])
+    stay = number < remove.first if remove.last is None else (number < remove.first) | (number > remove.last)
     with FileWriter(place.store) as writer:
-        # One piece after the other: rows may be large.
-        for piece in rows.to_batches(filter=stay, batch_readahead=1, fragment_readahead=1):
+        # Piece by piece: rows may be large.
+        for piece in read_share(place.store, Share((file,)), place.schema, stay):
             writer.write(piece)
         return writer.finish()
 
@@ -196,21 +189,21 @@ def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
     return known is not None and known >= version
 
 
-def _fence(warehouse: Warehouse, step: str, batch_id: int, among: str = "") -> tuple[str, int, str]:
-    """Who changes a table, with which version, and what the commit says it is."""
+def _fence(warehouse: Tables, step: str, batch_id: int, among: str = "") -> tuple[str, int, str]:
+    """`app_id`, `version` and `message` of `commit_once`."""
     return f"{warehouse.pipeline.name}.{step}{among}", batch_id, f"{step} of batch {batch_id}"
 
 
 @contextmanager
 def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
-    name = _of_any_pipeline(pipeline, step)
+    name = _step_of_any_pipeline(pipeline, step)
     fault_point(f"before_{name}")
     yield
     fault_point(f"after_{name}")
 
 
-def _of_any_pipeline(pipeline: Pipeline, step: str) -> str:
-    """The step as fault points call it: raw tables by their side, for their names are the pipeline's own."""
+def _step_of_any_pipeline(pipeline: Pipeline, step: str) -> str:
+    """The step's name in FAULT_POINTS, where raw tables are named by their side: their own names differ by pipeline."""
     sides = {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}
     return next(
         (step.removesuffix(table) + name for table, name in sides.items() if step in (table, removal_step(table))), step
@@ -218,5 +211,5 @@ def _of_any_pipeline(pipeline: Pipeline, step: str) -> str:
 
 
 def removal_step(table: str) -> str:
-    """The step under which rows of a table are removed for their age."""
+    """The step that removes rows of a table for their age."""
     return f"removed_{table}"

@@ -1,4 +1,7 @@
-"""What the log of a Delta table says, by delta-rs: its newest version, its files, small sets of its rows; 1 to 20 ms where a Spark job takes 300."""
+"""The log of a Delta table, read through delta-rs in 1 to 20 ms, where a Spark job takes 300: its newest version and its files.
+
+A table that was opened stays in memory: opening one with hundreds of files takes ten times as long as seeing that nothing was added to it.
+"""
 
 from __future__ import annotations
 
@@ -7,164 +10,167 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import obstore
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
 from pyspark.sql.types import StructType
 
 from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import PARQUET, DataFile, file_named, fragment_of
+from spark_jobs.tables.read_files import DataFile
 
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
-_AT_ONCE = 8
 _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
-# Whether a file or row group can have wanted rows, by the smallest and largest number in a column; None where one is not known.
-CanHave = Callable[[int | None, int | None], bool]
 
-
-class Entry(NamedTuple):
-    """A file of a log. `mark`: changes when the file is replaced, even by an equal one."""
+class LogFile(NamedTuple):
+    """A file of a log."""
 
     version: int
+    # json, crc, or one that begins with checkpoint.
     kind: str
     path: str
     size: int
+    # Changes when the file is replaced, even by an equal one.
     mark: tuple[Any, ...]
 
 
-class _Opened:
-    """The newest version of a table that was opened, and the mark of its commit. Opening a table with hundreds of files takes ten times
-    as long as seeing that nothing was added to it. `lock`: held by a commit from its look at the table to its end.
-    """
+class TableFile(NamedTuple):
+    """A data file of a version of a table, with its statistics; None where a statistic is missing."""
+
+    file: DataFile
+    # The smallest and the largest batch_id of its rows.
+    first_batch: int | None
+    last_batch: int | None
+    # Epoch ms.
+    modified_at: int
+
+
+class _CachedTable:
+    """A table at the newest version that this process has read."""
 
     def __init__(self) -> None:
+        # A commit holds it from reading the newest version to its end.
         self.lock = threading.RLock()
         self.table: DeltaTable | None = None
+        # Of the version's commit.
         self.mark: tuple[Any, ...] = ()
 
 
-_opened: dict[str, _Opened] = {}
-
-
-# Set by `looking_once`: the tables that were looked at in the block, and that this process has not changed since.
-_looked: set[str] | None = None
+_cache: dict[str, _CachedTable] = {}
+# URIs of the tables whose cached version counts as the newest; None outside of `trust_cache`.
+_trusted: set[str] | None = None
 
 
 @contextmanager
-def looking_once() -> Iterator[None]:
-    """For the time of a job: questions look at each table's log once, and again when the job has changed the table. A look is a request, which
-    users of a store pay for and wait for. What other writers do meanwhile is not seen, as if it came later; commits always look.
+def trust_cache() -> Iterator[None]:
+    """During the block, `newest_table` reads each log once, and again after this process has changed the table. Reading a log is a request,
+    which users of a store pay for and wait for. Changes by other writers are not seen meanwhile, as if they came later; commits always
+    read the log.
     """
-    global _looked
-    _looked = set()
+    global _trusted
+    _trusted = set()
     try:
         yield
     finally:
-        _looked = None
+        _trusted = None
 
 
-def newest(store: Store) -> DeltaTable:
-    """The newest version of the table at the place; later calls move it on.
+def newest_table(store: Store) -> DeltaTable:
+    """The newest version of the table at the place; a later call may move the same object on.
 
-    Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off; and
-    delta-rs's own errors.
+    Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off;
+    otherwise delta-rs's own errors.
     """
-    opened = _opened.get(store.uri)
-    if opened is not None and opened.table is not None and _looked is not None and store.uri in _looked:
-        return opened.table
-    with holding(store) as table:
+    cached = _cache.get(store.uri)
+    if cached is not None and cached.table is not None and _trusted is not None and store.uri in _trusted:
+        return cached.table
+    with lock_newest(store) as table:
         return table
 
 
 @contextmanager
-def holding(store: Store) -> Iterator[DeltaTable]:
-    """As `newest`; until the block is left, no other thread of this process moves the table on."""
-    opened = _opened.setdefault(store.uri, _Opened())
-    with opened.lock:
-        known, since, entries = opened.table, 0, list[Entry]()
-        if known is not None:
-            since = known.version()
-            entries = _log(store, since)
+def lock_newest(store: Store) -> Iterator[DeltaTable]:
+    """As `newest_table`; no other thread of this process moves the table on during the block."""
+    cached = _cache.setdefault(store.uri, _CachedTable())
+    with cached.lock:
+        table, since, files = cached.table, 0, list[LogFile]()
+        if table is not None:
+            since = table.version()
+            files = _list_log(store, since)
             # Another table than before, or one that was put back from a backup, is opened anew.
-            known = known if _mark(entries, since) == opened.mark else None
-        if known is None:
-            since, entries = _from_checkpoint(store)
-        last = _check_log(store, entries, since)
-        if known is None:
-            known = _reading_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
-        elif known.version() < last:
-            _reading_log(store, known.update_incremental)
-        opened.table, opened.mark = known, _mark(entries, known.version())
-        if _looked is not None:
-            _looked.add(store.uri)
-        yield known
+            table = table if _mark(files, since) == cached.mark else None
+        if table is None:
+            since, files = _list_from_checkpoint(store)
+        last = _check_log(store, files, since)
+        if table is None:
+            table = _read_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
+        elif table.version() < last:
+            _read_log(store, table.update_incremental)
+        cached.table, cached.mark = table, _mark(files, table.version())
+        if _trusted is not None:
+            _trusted.add(store.uri)
+        yield table
 
 
-def forget() -> None:
-    """Closes all tables, as a process does with its end."""
-    _opened.clear()
+def clear_cache() -> None:
+    """Closes all tables."""
+    _cache.clear()
 
 
-def changed(store: Store) -> None:
-    """Called when this process has changed the table: the next question looks again."""
-    if _looked is not None:
-        _looked.discard(store.uri)
+def invalidate(store: Store) -> None:
+    """Call when this process changes the table: `newest_table` reads its log again."""
+    if _trusted is not None:
+        _trusted.discard(store.uri)
 
 
-def _from_checkpoint(store: Store) -> tuple[int, list[Entry]]:
-    """The version of the last checkpoint, before which nothing is read (0 if there is none, or none that can be read), and the log from there."""
+def _list_from_checkpoint(store: Store) -> tuple[int, list[LogFile]]:
+    """The version of the last checkpoint (0 if there is none that can be read), and the files of the log from there on."""
     try:
         version = json.loads(bytes(obstore.get(store.client, _LAST_CHECKPOINT).bytes()))["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         version = 0
     if isinstance(version, int) and version > 0:
-        entries = _log(store, version)
-        if any(entry.version == version and entry.kind not in ("json", "crc") for entry in entries):
-            return version, entries
-    return 0, _log(store, 0)
+        files = _list_log(store, version)
+        if any(file.version == version and file.kind not in ("json", "crc") for file in files):
+            return version, files
+    return 0, _list_log(store, 0)
 
 
-def _log(store: Store, since: int) -> list[Entry]:
-    """The files of the log from a version on."""
-    found: list[Entry] = []
+def _list_log(store: Store, since: int) -> list[LogFile]:
+    """The files of the log from version `since` on."""
+    found: list[LogFile] = []
     if (folder := store.folder) is not None and not folder.is_dir():
         return found
     for file in obstore.list(store.client, "_delta_log", offset=f"_delta_log/{since:020d}").collect():
         if name := _VERSION.fullmatch(file["path"].removeprefix("_delta_log/")):
             mark = file["size"], file["last_modified"], file["e_tag"]
-            found.append(Entry(int(name[1]), name[2], f"{store.uri}/{file['path']}", file["size"], mark))
+            found.append(LogFile(int(name[1]), name[2], f"{store.uri}/{file['path']}", file["size"], mark))
     return found
 
 
-def _mark(entries: Sequence[Entry], version: int) -> tuple[Any, ...]:
-    return next((entry.mark for entry in entries if (entry.version, entry.kind) == (version, "json")), ())
+def _mark(files: Sequence[LogFile], version: int) -> tuple[Any, ...]:
+    return next((file.mark for file in files if (file.version, file.kind) == (version, "json")), ())
 
 
-def _check_log(store: Store, entries: Sequence[Entry], since: int) -> int:
-    """The newest version, -1 if there is none. `since`: the version from which on `entries` were listed. Raises NeedsOperator."""
-    # A checkpoint holds all that came before it, which may be much.
-    last = max((entry.version for entry in entries if entry.kind not in ("json", "crc")), default=-1)
-    read = [entry for entry in entries if entry.version >= last]
-    for entry in read:
+def _check_log(store: Store, files: Sequence[LogFile], since: int) -> int:
+    """The newest version, -1 if there is none. `since`: the version from which on `files` were listed. Raises NeedsOperator."""
+    # A checkpoint holds everything that came before it.
+    last = max((file.version for file in files if file.kind not in ("json", "crc")), default=-1)
+    read = [file for file in files if file.version >= last]
+    for file in read:
         # Delta takes an empty file for a version that changed nothing.
-        if not entry.size:
-            raise damaged(entry.path, "is empty")
-    commits = {entry.version for entry in read if entry.kind == "json"}
-    newest_version = max((entry.version for entry in read), default=-1)
+        if not file.size:
+            raise damaged(file.path, "is empty")
+    commits = {file.version for file in read if file.kind == "json"}
+    newest_version = max((file.version for file in read), default=-1)
     # A checksum is written after its commit.
     for version in range(max(last + 1, since), newest_version + 1):
         if version not in commits:
@@ -172,20 +178,20 @@ def _check_log(store: Store, entries: Sequence[Entry], since: int) -> int:
     return newest_version
 
 
-def _reading_log(store: Store, read: Callable[[], Any]) -> Any:
+def _read_log(store: Store, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except TableNotFoundError:
         raise
     except DeltaError:
-        # It does not say which file it cannot read.
-        for entry in _log(store, 0):
-            if entry.kind == "json" and not _is_whole(store, entry):
-                raise damaged(entry.path, "is cut off or overwritten") from None
+        # delta-rs does not say which file it cannot read.
+        for file in _list_log(store, 0):
+            if file.kind == "json" and not _is_whole(store, file):
+                raise damaged(file.path, "is cut off or overwritten") from None
         raise
 
 
-def _is_whole(store: Store, commit: Entry) -> bool:
+def _is_whole(store: Store, commit: LogFile) -> bool:
     try:
         text = bytes(obstore.get(store.client, commit.path.removeprefix(f"{store.uri}/")).bytes()).decode()
         return all(isinstance(json.loads(line), dict) for line in text.splitlines())
@@ -193,9 +199,9 @@ def _is_whole(store: Store, commit: Entry) -> bool:
         return False
 
 
-def at_version(store: Store, version: int) -> DeltaTable:
-    """The table at an earlier version. Raises delta-rs's own errors where its log is gone."""
-    table = newest(store)
+def table_at_version(store: Store, version: int) -> DeltaTable:
+    """The table at an earlier version. Raises delta-rs's own errors where its log was deleted."""
+    table = newest_table(store)
     return table if table.version() == version else DeltaTable(store.uri, version, store.delta_options)
 
 
@@ -211,8 +217,10 @@ def create(store: Store, schema: StructType, properties: dict[str, str]) -> None
 
 
 def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:
-    """Where files of the table are written. Raises NeedsOperator where files with the declared columns are not all that a change of it
-    takes: somebody has given it other columns, partitions, or what only readers and writers of later protocols can do.
+    """Where files of the table are written.
+
+    Raises NeedsOperator if another program has given the table other columns, partitions, or a protocol version in which files with the
+    declared columns are not all that a change of the table takes.
     """
     protocol, schema = table.protocol(), pa.schema(table.schema().to_arrow())
     what = None
@@ -231,73 +239,48 @@ def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> Fi
     return FilePlace(store, schema)
 
 
-def largest(table: DeltaTable, column: str) -> int | None:
-    """The largest number of a column, by the statistics of the files; None if there are no rows."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    return pc.max(files.column(f"max.{column}")).as_py() if files.num_rows else None
-
-
-def smallest(table: DeltaTable, column: str) -> int | None:
-    """The smallest number of a column, by the statistics of the files; None if there are no rows."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    return pc.min(files.column(f"min.{column}")).as_py() if files.num_rows else None
-
-
-def all_files(table: DeltaTable) -> list[DataFile]:
-    """The files of the version of the table."""
-    return files_with(table, "", lambda *_: True)
-
-
-def files_of(table: DeltaTable, column: str, numbers: Sequence[int]) -> list[DataFile]:
-    """The files that can have rows with one of the numbers (ascending) in the column, by their statistics."""
-    return files_with(
-        table,
-        column,
-        lambda low, high: low is None or high is None or bisect_left(numbers, low) < bisect_right(numbers, high),
-    )
-
-
-def files_between(table: DeltaTable, column: str, first: int, last: int | None) -> list[DataFile]:
-    """The files that can have rows with a number of the column in first..last, both inclusive; `last` None: from first on."""
-    return files_with(
-        table,
-        column,
-        lambda low, high: (high is None or high >= first) and (last is None or low is None or low <= last),
-    )
-
-
-def files_with(table: DeltaTable, column: str, can_have: CanHave) -> list[DataFile]:
-    """The files whose smallest and largest number in the column, None if that is not known, are as wanted."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    unknown = pa.nulls(files.num_rows)
-    wanted = ("path", "size_bytes", "num_records", "min.offset", "max.offset", f"min.{column}", f"max.{column}")
-    columns = [(files.column(name) if name in files.column_names else unknown).to_pylist() for name in wanted]
+def table_files(table: DeltaTable) -> list[TableFile]:
+    """All data files of this version of the table."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    unknown = pa.nulls(actions.num_rows)
+    wanted = ("path", "size_bytes", "num_records", "min.offset", "max.offset", "min.batch_id", "max.batch_id", "modification_time")
+    columns = [(actions.column(name) if name in actions.column_names else unknown).to_pylist() for name in wanted]
+    # Delta escapes names, once.
     return [
-        DataFile(unquote(name), size, rows or 0, first, last)
-        for name, size, rows, first, last, low, high in zip(*columns, strict=True)
-        if can_have(low, high)
+        TableFile(DataFile(unquote(name), size, rows or 0, *offsets), first, last, modified)
+        for name, size, rows, *offsets, first, last, modified in zip(*columns, strict=True)
     ]
 
 
-def small_rows(
-    store: Store, table: DeltaTable, files: Sequence[DataFile], where: ds.Expression | None, columns: list[str] | None
-) -> pa.Table:
-    """The rows of some files that fit, read here. `columns` None: all of them. For as few rows as a ledger has of some batches."""
-    schema = pa.schema(table.schema().to_arrow())
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-
-    def rows_of(file: DataFile) -> pa.Table:
-        with file_named(store, file.name):
-            return fragment_of(store, file).to_table(schema=schema, columns=wanted.names, filter=where)
-
-    if len(files) < 2:
-        return pa.concat_tables([*map(rows_of, files), wanted.empty_table()])
-    # On a store each of them takes as long as all.
-    with ThreadPoolExecutor(max_workers=min(len(files), _AT_ONCE)) as beside:
-        return pa.concat_tables(beside.map(rows_of, files))
+def all_files(table: DeltaTable) -> list[DataFile]:
+    """All data files of this version of the table."""
+    return [each.file for each in table_files(table)]
 
 
-def dataset(store: Store, schema: pa.Schema, files: Sequence[DataFile]) -> ds.Dataset:
-    """Some files of a table, to be read here."""
-    there = PyFileSystem(DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size for file in files}))
-    return ds.FileSystemDataset([PARQUET.make_fragment(file.name, there) for file in files], schema, PARQUET, there)
+def files_of(table: DeltaTable, batches: Sequence[int]) -> list[DataFile]:
+    """The files that can have rows of one of the batches (ascending), by their statistics."""
+
+    def can_have(first: int | None, last: int | None) -> bool:
+        return first is None or last is None or bisect_left(batches, first) < bisect_right(batches, last)
+
+    return [each.file for each in table_files(table) if can_have(each.first_batch, each.last_batch)]
+
+
+def files_between(table: DeltaTable, first: int, last: int | None) -> list[DataFile]:
+    """The files that can have rows of the batches first..last, both inclusive; `last` None: all from `first` on."""
+    return [
+        each.file
+        for each in table_files(table)
+        if (each.last_batch is None or each.last_batch >= first)
+        and (last is None or each.first_batch is None or each.first_batch <= last)
+    ]
+
+
+def newest_batch(table: DeltaTable) -> int | None:
+    """The largest batch_id, by the statistics of the files; None if there are no rows."""
+    return max((each.last_batch for each in table_files(table) if each.last_batch is not None), default=None)
+
+
+def oldest_batch(table: DeltaTable) -> int | None:
+    """The smallest batch_id, by the statistics of the files; None if there are no rows."""
+    return min((each.first_batch for each in table_files(table) if each.first_batch is not None), default=None)

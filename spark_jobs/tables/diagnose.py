@@ -1,4 +1,4 @@
-"""What is wrong with the files of a warehouse or with its store, in one line, where libraries have a stack trace or a page of XML for it."""
+"""Translates errors about files of a warehouse, or about its store, into one line with the remedy; libraries raise them as stack traces or XML."""
 
 from __future__ import annotations
 
@@ -14,65 +14,66 @@ from include.config.store import StoreRefused, local_folder
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 
-# What the operating system says, and what helps. The first kind may pass by itself, the second does not.
+# Texts of the operating system. Problems of the first kind may pass by themselves, those of the second do not.
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 _FORBIDDEN = ("Read-only file system", "Permission denied", "Operation not permitted", "Not a directory")
-# As Python tells it, with the place, also out of a worker.
+# Python's text of such an error, with the place; the same from a worker.
 _IN_PYTHON = re.compile(r"\[Errno \d+\] [^\n]{0,2000}?: '([^'\n]+)'")
-# What a worker raised in one line arrives as the end of a stack trace.
+# The driver gets a worker's one line at the end of a stack trace.
 _IN_WORKER = re.compile(r"spark_jobs\.faults\.problems\.(JobProblem|NeedsOperator): ([^\n]+)")
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.*)$", re.MULTILINE)
-# An error of the object-store client; others that a job meets may say the same of Kafka.
+# Errors of the object-store client; errors about Kafka may contain the same signs.
 _STORE_ERROR = re.compile(
     r"Error performing|Generic (?:S3|MicrosoftAzure|GCS|HTTP)\w* error|obstore|object store|Object at location"
 )
 _RESUMES = "completed steps are kept; the next run resumes"
 
 
-class _Said(NamedTuple):
-    """What a store may say: `sign` in the text, what it means, what helps, and whether trying again can help."""
+class _StoreError(NamedTuple):
+    """An error of a store, recognised by its text."""
 
     sign: re.Pattern[str]
     meaning: str
     remedy: str
+    # Whether trying again can help.
     passes: bool = False
 
 
-def _said(sign: str, meaning: str, remedy: str, passes: bool = False) -> _Said:
-    return _Said(re.compile(sign), meaning, remedy, passes)
+def _error(sign: str, meaning: str, remedy: str, passes: bool = False) -> _StoreError:
+    return _StoreError(re.compile(sign), meaning, remedy, passes)
 
 
 _CONNECTION = "the connection warehouse_default (PAIRING_STORE outside Airflow)"
-# The first that fits is told: what is more exact stands before what is less so.
-_OF_STORE = (
-    _said("NoSuchBucket|ContainerNotFound|The specified bucket does not exist", "there is no such bucket or container",
+# The first that fits counts: exact signs stand before general ones.
+_STORE_ERRORS = (
+    _error("NoSuchBucket|ContainerNotFound|The specified bucket does not exist", "there is no such bucket or container",
           "create it, or correct PAIRING_WAREHOUSE"),
-    _said("InvalidBucketName|InvalidResourceName|OutOfRangeInput", "the bucket's or container's name is not valid", "correct PAIRING_WAREHOUSE"),
-    _said("ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|RequestTimeTooSkewed", "the credentials have expired",
+    _error("InvalidBucketName|InvalidResourceName|OutOfRangeInput", "the bucket's or container's name is not valid", "correct PAIRING_WAREHOUSE"),
+    _error("ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|RequestTimeTooSkewed", "the credentials have expired",
           f"renew them in {_CONNECTION}", True),
-    _said("InvalidAccessKeyId|XAdminUserNotFound|SignatureDoesNotMatch|InvalidToken|AuthenticationFailed|InvalidAuthenticationInfo"
+    _error("InvalidAccessKeyId|XAdminUserNotFound|SignatureDoesNotMatch|InvalidToken|AuthenticationFailed|InvalidAuthenticationInfo"
           "|UnauthenticatedError|401 Unauthorized",
           "the store does not accept the credentials", f"correct them in {_CONNECTION}"),
-    _said("PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|region.{0,40}is wrong|Received redirect without LOCATION",
+    _error("PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|region.{0,40}is wrong|Received redirect without LOCATION",
           "the store is in another region or at another endpoint", f"set region and endpoint in {_CONNECTION}"),
-    _said("AccessDenied|AuthorizationPermissionMismatch|AuthorizationFailure|403 Forbidden", "the store does not allow it",
+    _error("AccessDenied|AuthorizationPermissionMismatch|AuthorizationFailure|403 Forbidden", "the store does not allow it",
           "the user needs the rights to get, put, list and delete objects there"),
-    _said("NotImplemented|501 Not Implemented", "the store lacks what a table needs", "use one that honours If-None-Match (put-if-absent)"),
-    _said("SlowDown|ServerBusy|TooManyRequests|503 Service|429 Too", "the store asks for fewer requests", "try again later", True),
-    _said("InternalError|500 Internal|502 Bad|504 Gateway|OperationTimedOut", "the store had an error of its own", "try again later", True),
-    _said("missing credentials|no credentials|Error getting credentials|CredentialsNotLoaded|169\\.254\\.169\\.254|metadata server",
+    _error("NotImplemented|501 Not Implemented", "the store lacks what a table needs", "use one that honours If-None-Match (put-if-absent)"),
+    _error("SlowDown|ServerBusy|TooManyRequests|503 Service|429 Too", "the store asks for fewer requests", "try again later", True),
+    _error("InternalError|500 Internal|502 Bad|504 Gateway|OperationTimedOut", "the store had an error of its own", "try again later", True),
+    _error("missing credentials|no credentials|Error getting credentials|CredentialsNotLoaded|169\\.254\\.169\\.254|metadata server",
           "there are no credentials for the store", f"give them in {_CONNECTION}, or give the machine a role"),
-    _said("error sending request|Connection refused|dns error|tcp connect error|connection closed|Connection reset|timed out|HTTP error"
+    _error("error sending request|Connection refused|dns error|tcp connect error|connection closed|Connection reset|timed out|HTTP error"
           "|error decoding response",
           "the store does not answer", f"check the network and the endpoint in {_CONNECTION}; try again when it answers", True),
 )  # fmt: skip
 
 
 @contextmanager
-def files_named(place: str) -> Iterator[None]:
-    """Raises a JobProblem with place and remedy where the block fails by the files of a warehouse or its store; other errors pass.
+def translate_file_errors(place: str) -> Iterator[None]:
+    """Raises a JobProblem with place and remedy if the block fails because of files of a warehouse or its store; other errors pass.
 
-    `place`: the table, or the pipeline's folder, that the block is at work on. Where the error names a file itself, that is told.
+    `place`: the table, or the pipeline's folder, that the block works on. If the error names a file, the text has that file.
     """
     try:
         yield
@@ -81,7 +82,7 @@ def files_named(place: str) -> Iterator[None]:
     except StoreRefused as error:
         raise NeedsOperator(str(error)) from None
     except OSError as error:
-        # delta-rs gives a text and no number.
+        # delta-rs sets a text and no number.
         _raise_if_known(error.strerror or str(error), str(error.filename or place))
         raise
     except Exception as error:
@@ -92,13 +93,13 @@ def files_named(place: str) -> Iterator[None]:
 
 
 def full_text(error: Exception) -> str:
-    """What an error says, with its causes: Spark has those only in the stack trace."""
+    """The text of an error with its causes, which Spark has only in the stack trace."""
     trace = getattr(error, "getStackTrace", lambda: None)()
     return f"{error}\n{trace or ''}"
 
 
 def java_line(text: str) -> str | None:
-    """The Java exception in the text of an error that PySpark has no class for: `SparkException: what it says`."""
+    """The Java exception in the text of an error that PySpark has no class for: `SparkException: text`."""
     found = _JAVA.search(text)
     return f"{found[1]}: {found[2]}" if found else None
 
@@ -109,10 +110,10 @@ def _raise_if_known(text: str, place: str) -> None:
     if found := _IN_PYTHON.search(text):
         place = found[1]
     if local_folder(place) is None:
-        for said in _OF_STORE:
-            if _STORE_ERROR.search(text) and said.sign.search(text):
-                problem = JobProblem(f"the store of {place} cannot be used: {said.meaning}: {said.remedy}; {_RESUMES}")
-                raise (problem if said.passes else NeedsOperator(str(problem))) from None
+        for error in _STORE_ERRORS:
+            if _STORE_ERROR.search(text) and error.sign.search(text):
+                problem = JobProblem(f"the store of {place} cannot be used: {error.meaning}: {error.remedy}; {_RESUMES}")
+                raise (problem if error.passes else NeedsOperator(str(problem))) from None
         return
     for reason in _FULL:
         if reason in text:
@@ -129,10 +130,10 @@ def _raise_forbidden(place: str, reason: str) -> NoReturn:
 
 
 def damaged(file: str, what: str) -> NeedsOperator:
-    """The problem of a file of a table that `is missing`, or `is` something else."""
+    """The problem of a damaged file of a table; `what`: "is missing", say."""
     return NeedsOperator(f"{file} {what}: the table is damaged, put all tables of the pipeline back from one backup")
 
 
 def log_file(table: str, version: int) -> str:
-    """The file of a table's log that makes a version."""
+    """The file of a table's log that commits a version."""
     return f"{table}/_delta_log/{version:020d}.json"

@@ -1,4 +1,4 @@
-"""The ledger: one row a step of every batch. What it says is what happened; every job begins by reading it."""
+"""The ledger: one row for each step of every batch. It is the record of what happened; every job reads it first."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from spark_jobs.tables.records import (
     plan_of_struct,
     plan_struct,
 )
-from spark_jobs.tables.warehouse import LEDGER, Condition, Warehouse
+from spark_jobs.tables.schemas import LEDGER
+from spark_jobs.tables.warehouse import Condition, Tables
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
-# Before the first message of a batch is sent: where the output partitions end, so that what is sent from then on can be found again.
+# Written before the first message of a batch: where the output partitions end, so that messages sent from then on can be found.
 PUBLISHING = "publishing"
-# Not every batch comes to these: rows are given up for their age, those of the batch and of all before it; of the ledger and the metrics
-# those of all before it, so that its own are the first that are left.
+# Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
+# before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS = (
     *("removed_raw", "removed_rejected", "removed_compounds"),
     "removed_ledger",
@@ -52,28 +53,31 @@ _COUNTS: Mapping[str, type[StepCounts]] = {
     REMOVED_LEDGER: RemovedBatches,
 }
 _T = TypeVar("_T")
-# Seldom does a step lag further behind than the first of these, and hardly ever further than the second.
+# A step seldom lags behind by more batches than the first number, and hardly ever by more than the second.
 _RECENT = (1, 20)
 
 
 class OffsetRange(NamedTuple):
-    """What a batch reads of one partition: from_offset inclusive, until_offset exclusive. `end_offset`: the read_committed end
-    asked for after W. `max_ts`: largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
-    `lost`: records before from_offset that the broker no longer had and the operator gave up. `began`: the first offset that the
-    partition had when the pipeline planned its first batch; the same in all batches. `cut`: how many offsets, from `cut_from` on, the log
-    once had at its end and then no more, given up likewise. `epoch`: the leader epoch of end_offset, -1 if the broker did not tell.
-    """
+    """The offsets of one partition that a batch reads."""
 
     topic: str
     partition: int
+    # Inclusive.
     from_offset: int
+    # Exclusive.
     until_offset: int
+    # The end for read_committed, exclusive, asked for after W.
     end_offset: int
+    # Largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
     max_ts: int | None = None
+    # Records before from_offset that the broker no longer had and the operator gave up.
     lost: int = 0
+    # The first offset that the partition had when the pipeline planned its first batch; the same in all batches.
     began: int = 0
+    # How many offsets, from `cut_from` on, the log had at its end and then lost; the operator gave them up.
     cut_from: int = 0
     cut: int = 0
+    # The leader epoch of end_offset, -1 if the broker did not say.
     epoch: int = -1
 
     @property
@@ -82,7 +86,7 @@ class OffsetRange(NamedTuple):
         return self.until_offset - self.from_offset
 
     def behind(self) -> OffsetRange:
-        """The empty range behind this one, of a batch that reads nothing."""
+        """The empty range behind this one, for a batch that reads nothing."""
         return self._replace(from_offset=self.until_offset, lost=0, cut_from=0, cut=0)
 
 
@@ -93,11 +97,11 @@ class Rewind(NamedTuple):
     to_batch: int
 
     def voids(self, batch_id: int) -> bool:
-        """Whether this rewind gave the batch up."""
+        """Whether this rewind made the batch void."""
         return self.to_batch < batch_id < self.batch_id
 
 
-def rewinds_among(rows: Iterable[LedgerRow]) -> list[Rewind]:
+def find_rewinds(rows: Iterable[LedgerRow]) -> list[Rewind]:
     """The rewinds planned in these rows, by batch_id."""
     plans = ((row.batch_id, row.plan) for row in rows if row.step == PLANNED)
     return sorted(Rewind(batch_id, plan.to_batch) for batch_id, plan in plans if isinstance(plan, RewindPlan))
@@ -105,16 +109,18 @@ def rewinds_among(rows: Iterable[LedgerRow]) -> list[Rewind]:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One step of one batch. `wall_time` is W, `clock` the batch's clock (None: minus infinity), both epoch ms. `plan`: the batch's own,
-    in all of its rows.
-    """
+    """One step of one batch."""
 
     batch_id: int
     step: str
+    # The batch's plan, in all of its rows.
     plan: AnyPlan
     offsets: tuple[OffsetRange, ...]
+    # W, in epoch ms.
     wall_time: int
+    # The batch's clock, in epoch ms; None: minus infinity.
     clock: int | None
+    # The settings in JSON.
     config: str
     config_hash: str
     started_at: datetime
@@ -130,47 +136,47 @@ class LedgerRow:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The settings the batch was planned with; a batch is finished with these, whatever the file says by now."""
+        """The settings that the batch was planned with; it is finished with these even if the file has changed since."""
         return Pipeline.from_json(self.config)
 
     @property
     def replay(self) -> ReplayPlan:
-        """The plan of a replay; raises TypeError if the batch is none."""
+        """The plan of a replay; raises TypeError for a batch of another kind."""
         return _checked_type(self.plan, ReplayPlan)
 
     @property
     def rewind(self) -> RewindPlan:
-        """The plan of a rewind; raises TypeError if the batch is none."""
+        """The plan of a rewind; raises TypeError for a batch of another kind."""
         return _checked_type(self.plan, RewindPlan)
 
     @property
     def landed(self) -> LandedCounts:
-        """The counts of a `landed` row; raises TypeError if it is another step's."""
+        """The counts of a `landed` row; raises TypeError for another step."""
         return _checked_type(self.counts, LandedCounts)
 
     @property
     def paired(self) -> PairedCounts:
-        """The counts of a `paired` row; raises TypeError if it is another step's."""
+        """The counts of a `paired` row; raises TypeError for another step."""
         return _checked_type(self.counts, PairedCounts)
 
     @property
     def published(self) -> PublishedCounts:
-        """The counts of a `published` row; raises TypeError if it is another step's."""
+        """The counts of a `published` row; raises TypeError for another step."""
         return _checked_type(self.counts, PublishedCounts)
 
     @property
     def reported(self) -> ReportedCounts:
-        """The counts of a `reported` row; raises TypeError if it is another step's."""
+        """The counts of a `reported` row; raises TypeError for another step."""
         return _checked_type(self.counts, ReportedCounts)
 
     @property
     def removed(self) -> RemovedCounts:
-        """The counts of a row of REMOVALS; raises TypeError if it is another step's."""
+        """The counts of a row of REMOVALS; raises TypeError for another step."""
         return _checked_type(self.counts, RemovedCounts)
 
     @property
     def output_state(self) -> OutputState:
-        """The output topic, in a `publishing` or `published` row; raises TypeError in others."""
+        """The output topic in a `publishing` or `published` row; raises TypeError for another step."""
         return _checked_type(self.output, OutputState)
 
     def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
@@ -180,7 +186,7 @@ class LedgerRow:
 
 def _checked_type(value: object, wanted: type[_T]) -> _T:
     if not isinstance(value, wanted):
-        raise TypeError(f"a {wanted.__name__} was asked for, the row has a {type(value).__name__}")
+        raise TypeError(f"the row has a {type(value).__name__}, not a {wanted.__name__}")
     return value
 
 
@@ -190,7 +196,7 @@ _COLUMNS = tuple(each.name for each in fields(LedgerRow))
 class Ledger:
     """Reads and appends ledger rows of one pipeline."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Tables) -> None:
         self.warehouse = warehouse
 
     def last_batch(self) -> dict[str, LedgerRow]:
@@ -198,7 +204,7 @@ class Ledger:
         return {row.step: row for row in self._checked(self.warehouse.newest_rows(LEDGER, 0))}
 
     def last_ids(self) -> dict[str, int]:
-        """Step -> the largest batch_id for which it is recorded; 0 for a step that never was."""
+        """Step -> the largest batch_id with this step; 0 if there is none."""
         found = dict.fromkeys(STEPS, 0)
         for before in (*_RECENT, None):
             wanted = ["batch_id", "step"]
@@ -220,22 +226,22 @@ class Ledger:
 
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
-        found = [_from_row(row) for row in self.warehouse.found(LEDGER, ["kind", *_COLUMNS], condition)]
+        found = [_from_row(row) for row in self.warehouse.select_rows(LEDGER, ["kind", *_COLUMNS], condition)]
         return sorted(found, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind", "step"])
         ids = [row["batch_id"] for row in known if (row["kind"], row["step"]) == (REWIND, PLANNED)]
-        return rewinds_among(row for batch_id in ids for row in self.rows(batch_id, batch_id))
+        return find_rewinds(row for batch_id in ids for row in self.rows(batch_id, batch_id))
 
     def settings(self) -> list[Pipeline]:
-        """All settings that batches were planned with, each once."""
+        """The different settings that batches were planned with."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["config"])
         return [Pipeline.from_json(text) for text in sorted({row["config"] for row in known})]
 
     def removals(self) -> dict[str, LedgerRow]:
-        """The last row of each of REMOVALS that there is, by step: what is given up for its age, and up to which batch."""
+        """Step -> its last row, for each of REMOVALS: which rows are removed for their age, and up to which batch."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])
         last: dict[str, int] = {}
         for row in known:
@@ -258,10 +264,13 @@ class Ledger:
             )
 
     def plan(self, plan: LedgerRow) -> LedgerRow:
-        """Writes the plan of a batch before any work on it, and gives the row that is in the table: that one counts."""
+        """Writes the plan of a batch before any work on it, and returns the row that is in the table, which counts.
+
+        Raises JobProblem if another job has planned this batch otherwise.
+        """
         self.append(plan)
         written = next(row for row in self.rows(plan.batch_id, plan.batch_id) if row.step == PLANNED)
-        # Two live plans may differ in what they read; either will do. Of the others the operator said what is wanted.
+        # Two live plans may differ in what they read; either will do. Plans of other kinds say what the operator wants.
         if written.kind != plan.kind or (written.plan != plan.plan and not isinstance(plan.plan, LivePlan)):
             raise JobProblem(
                 f"batch {plan.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
@@ -269,12 +278,10 @@ class Ledger:
         return written
 
     def append(self, *rows: LedgerRow, among: str = "") -> None:
-        """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repeats do nothing.
+        """Records one step of one or more batches in one commit, fenced by the largest batch_id. Repetitions do nothing.
 
-        `among`: the same step with another text is no repetition.
-
-        Of two planners with one batch_id only one writes, so a plan is read again before it is used. Later steps follow from
-        the plan and the tables; whoever repeats them would write the same.
+        `among`: the same step with another text is not a repetition. Of two planners with one batch_id only one writes, so a plan is read
+        again before it is used. Later steps follow from the plan and the tables, so a repetition would write the same.
         """
         step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
@@ -309,7 +316,7 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
 
 
 def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
-    """The counts of a batch's landing; zeros for a replay or rewind, which lands nothing, with the backlog of its ranges.
+    """The counts of a batch's landing; for a replay or rewind, which lands nothing, zeros and the backlog of its ranges.
 
     `steps`: the batch's rows by step, with the `paired` one.
     """
@@ -321,17 +328,18 @@ def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
 
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:
-    """The last batch whose rows are given up for their age by this one of REMOVALS; 0 if none are."""
+    """The last batch whose rows this one of REMOVALS removed for their age; 0 if there is none."""
     if step not in removals:
         return 0
     return removals[step].batch_id - (step == REMOVED_LEDGER)
 
 
-def counting(rows: list[LedgerRow]) -> list[dict[str, LedgerRow]]:
-    """The paired batches among these, as rows by step, without those that a rewind gave up: their rows are gone from the tables."""
-    rewinds = rewinds_among(rows)
+def paired_batches(rows: Iterable[LedgerRow]) -> list[dict[str, LedgerRow]]:
+    """The paired batches among these rows, as step -> row, by batch_id; without void ones, whose rows are gone from the tables."""
+    known = list(rows)
+    rewinds = find_rewinds(known)
     steps: dict[int, dict[str, LedgerRow]] = {}
-    for row in rows:
+    for row in known:
         if not any(rewind.voids(row.batch_id) for rewind in rewinds):
             steps.setdefault(row.batch_id, {})[row.step] = row
-    return [found for _, found in sorted(steps.items()) if PAIRED in found]
+    return [batch for _, batch in sorted(steps.items()) if PAIRED in batch]

@@ -1,7 +1,7 @@
-"""Corrections of compounds that consumers may have: retractions by the rewind, next revisions by the batches after it.
+"""Corrections of compounds that consumers may have: retractions by a rewind, next revisions by the batches after it.
 
-compound_events is the outbox, so it is never put back: what stands in it has been sent, or will be. Its rows up to a batch, of
-each pair_id the one with the largest revision, are what a consumer has after that batch.
+compound_events is the outbox, so it is never put back: its rows have been sent, or will be. After a batch, a consumer has of each pair_id
+the row with the largest revision among the rows up to that batch.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.tables.ledger import Ledger, LedgerRow
-from spark_jobs.tables.records import Corrected
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse
+from spark_jobs.tables.records import CorrectedBatches
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN
+from spark_jobs.tables.warehouse import Warehouse
 
 UPSERT, RETRACT = "upsert", "retract"
 
 
 def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> DataFrame:
-    """One row for each pair_id that the batches after `to_batch` wrote, up to `last_paired` (inclusive), and that a consumer must
-    be corrected about. `now`: its last row; `then`: its last row up to `to_batch`, null if there is none or it was retracted.
+    """One row for each pair_id that the batches after `to_batch`, up to `last_paired` (inclusive), wrote and that needs a correction.
+
+    `now`: its last row; `then`: its last row up to `to_batch`, null if there is none or it was retracted.
     """
     rows = warehouse.read(COMPOUNDS, where=lambda column: column("batch_id") <= last_paired)
     touched = rows.where(F.col("batch_id") > to_batch).select("pair_id").distinct()
@@ -29,16 +31,16 @@ def changed_since(warehouse: Warehouse, to_batch: int, last_paired: int) -> Data
         .groupBy("pair_id")
         .agg(F.max_by(whole, "revision").alias("now"), F.max_by(whole, before).alias("earlier"))
     )
-    # max_by gives any row where all revisions are null.
+    # max_by returns any row where all revisions are null.
     was = (F.col("earlier.batch_id") <= to_batch) & (F.col("earlier.op") == UPSERT)
     sides = both.select("pair_id", "now", F.when(was, F.col("earlier")).alias("then"))
     return sides.where((F.col("now.op") == UPSERT) | F.col("then").isNotNull())
 
 
 def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
-    """The rows of compound_events that take back what changed, each with the next revision: as in `then`, or retracted.
+    """The rows of compound_events that correct what changed, each with the next revision: as in `then`, or retracted.
 
-    `changed`: has `now`, the last row of a pair_id (null: it never had one), and `then`, as it should be (null: not at all).
+    `changed` has the columns `now`, the last row of a pair_id (null: it never had one), and `then`, the row it should have (null: none).
     """
     gone = F.col("then").isNull()
     row = F.when(gone, F.col("now")).otherwise(F.col("then"))
@@ -52,9 +54,10 @@ def corrections(changed: DataFrame, batch_id: int) -> DataFrame:
     return picked.select(*(given.get(name, F.col("row").getField(name)).alias(name) for name in columns))
 
 
-def still_to_correct(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> Corrected | None:
-    """Where the batch after `last` (a `paired` row) looks for revisions; None if no compound of a void batch can come back any more,
-    because all its events have been read again and are not open.
+def pending_corrections(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | None) -> CorrectedBatches | None:
+    """The batches in which the batch after `last` (a `paired` row) looks up revisions.
+
+    None if no compound of a void batch can come back any more, because all its events were read again and none is open.
     """
     if last is None or (corrected := last.plan.corrected) is None:
         return None
@@ -69,7 +72,7 @@ def still_to_correct(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | Non
 
 
 def _before(ends: dict[tuple[str, int], int]) -> Column:
-    """Whether an event stands before the end of its partition's range, exclusive."""
+    """Whether an event is before the end of its partition's range, exclusive."""
     found = F.lit(False)
     for (topic, partition), end in ends.items():
         found = found | ((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end))

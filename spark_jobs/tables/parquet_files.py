@@ -1,4 +1,4 @@
-"""Parquet files of a Delta table: workers write them into the table's place; they are in the table once they are committed."""
+"""Writes Parquet files into the place of a Delta table, mostly in workers. A commit then makes them part of the table."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from include.config.store import Store
 
 # How files of the tables are compressed.
 CODEC = "zstd"
-# Columns of the tables that say the same again and again. Of most others Parquet would fill a dictionary in vain, which takes time; what
-# files gain in size without, zstd more than makes up for.
+# Columns with few different values. For most others Parquet would fill a dictionary in vain, which takes time; files without one are
+# larger, but zstd more than makes up for it.
 REPEATED = (
     *("topic", "partition", "problem", "reason", "side", "kind", "op", "revision", "batch_id"),
     *("left_topic", "left_partition", "right_topic", "right_partition"),
 )
-# What rows are looked for by. Statistics of the other columns would help nobody and take a third of the time of a write.
+# Columns by which rows are searched. Statistics of the other columns would be of no use and take a third of the time of a write.
 SEARCHED = ("batch_id", "ts", "partition", "offset")
 LONGEST_TEXTS = b"longest texts"
 _ROWS_A_GROUP = 65_536
@@ -41,21 +41,28 @@ class FilePlace(NamedTuple):
     schema: pa.Schema
 
 
-# The fields of NewFile, as workers hand them to Spark.
-WRITTEN = "name string, size bigint, stats string"
+# The fields of NewFile in SQL, as workers hand them to Spark.
+NEW_FILE = "name string, size bigint, stats string"
 
 
 class NewFile(NamedTuple):
-    """A file that is complete. `name`: below the table's place; `stats`: its statistics in Delta's JSON."""
+    """A complete file."""
 
+    # Below the table's place.
     name: str
+    # Bytes.
     size: int
+    # Statistics in Delta's JSON.
     stats: str
+
+    def as_row(self) -> pa.RecordBatch:
+        """One row of `NEW_FILE`."""
+        return pa.RecordBatch.from_pylist([self._asdict()])
 
 
 class _Sink:
-    """What Arrow writes to. Arrow closes it however a file ends; whether the upload is completed is said by `complete` alone, so a file
-    that failed half-way never becomes visible.
+    """The file object that Arrow writes to. Arrow closes it after errors, too; only `complete` completes the upload, so a file that failed
+    half-way never becomes visible.
     """
 
     closed = False
@@ -73,19 +80,19 @@ class _Sink:
         return True
 
     def flush(self) -> None:
-        """An upload has no half-written state that others could see."""
+        """Does nothing: others see no half-written upload."""
 
     def close(self) -> None:
-        """See `complete`."""
+        """Does nothing; see `complete`."""
 
     def complete(self) -> None:
         self._upload.close()
 
 
 class FileWriter:
-    """Writes rows into one new file of the table at a place; the upload begins with the first of them, and is dropped after an error.
+    """Writes rows into one new file at a table's place; the upload begins with the first row, and is dropped after an error.
 
-    A file that was finished but is never committed, because the job died, stays behind until maintenance deletes it.
+    A finished file that is never committed, because the job died, stays until maintenance deletes it.
     Raises OSError with the table's place.
     """
 
@@ -103,15 +110,15 @@ class FileWriter:
         return self
 
     def __exit__(self, problem: type[BaseException] | None, *rest: object) -> None:
-        # Not completed, an upload leaves nothing that anybody sees.
+        # An upload that is not completed leaves nothing visible.
         self._sink = self._writer = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Adds the rows, as a row group of their own."""
+        """Adds the rows as one row group."""
         if not rows.num_rows:
             return
-        with place_named(self.store):
-            self._writer = self._writer or self._begun(rows.schema)
+        with name_place_in_errors(self.store):
+            self._writer = self._writer or self._open_writer(rows.schema)
             self._writer.write_batch(rows)
         self.rows += rows.num_rows
         for name in rows.schema.names:
@@ -120,7 +127,7 @@ class FileWriter:
         texts = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if pa.types.is_string(column.type)]
         self.longest_texts = max(self.longest_texts, sum(texts))
 
-    def _begun(self, schema: pa.Schema) -> pq.ParquetWriter:
+    def _open_writer(self, schema: pa.Schema) -> pq.ParquetWriter:
         self._sink = _Sink(self.store, self.name)
         return pq.ParquetWriter(
             self._sink,
@@ -135,15 +142,15 @@ class FileWriter:
     def _count(self, name: str, column: pa.Array) -> None:
         self.nulls[name] = self.nulls.get(name, 0) + column.null_count
         if column.null_count < len(column):
-            found = pc.min_max(column).as_py()
-            self.least[name] = min(found["min"], self.least.get(name, found["min"]))
-            self.most[name] = max(found["max"], self.most.get(name, found["max"]))
+            edges = pc.min_max(column).as_py()
+            self.least[name] = min(edges["min"], self.least.get(name, edges["min"]))
+            self.most[name] = max(edges["max"], self.most.get(name, edges["max"]))
 
     def finish(self) -> NewFile | None:
-        """Completes the file; None if there were no rows."""
+        """Completes the file and returns it; None if there were no rows."""
         if self._writer is None or self._sink is None:
             return None
-        with place_named(self.store):
+        with name_place_in_errors(self.store):
             self._writer.add_key_value_metadata({LONGEST_TEXTS: str(self.longest_texts)})
             self._writer.close()
             self._sink.complete()
@@ -151,8 +158,8 @@ class FileWriter:
         return NewFile(self.name, self._sink.size, json.dumps(stats))
 
 
-def worth_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches worth a row group."""
+def merge_into_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the same rows in batches of the size of a row group."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:
@@ -166,14 +173,14 @@ def worth_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 @contextmanager
-def place_named(store: Store) -> Iterator[None]:
-    """Raises what the object-store client raises as an OSError with the place: of an error in a worker only the text arrives."""
+def name_place_in_errors(store: Store) -> Iterator[None]:
+    """Turns errors of the object-store client into an OSError with the place: only the text of an error in a worker reaches the driver."""
     try:
         yield
     except Exception as error:
-        # delta-rs draws a tree in colours.
+        # delta-rs draws a tree with colours.
         text = str(error).partition("\n\nDebug source")[0].replace("\x1b[31m↳\x1b[0m", ":")
-        # Of a store what the text says is more than the number: that nobody answers at an address, say.
+        # Errors of a store say more in their text than in the number: that no server answers at an address, say.
         found = _OS_ERROR.search(text) if store.folder is not None else None
         number = int(found[1]) if found else errno.EIO
         raise OSError(number, os.strerror(number) if found else " ".join(text.split()), store.uri) from error

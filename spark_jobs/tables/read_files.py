@@ -1,12 +1,14 @@
-"""Rows of a table's files, read in the workers through the object-store client with which delta-rs finds them.
+"""Reads rows of a table's files through the object-store client of delta-rs, in the workers or in this process.
 
-Spark sees no file: it gets the columns that are asked for, already filtered, so that no second client of a store is needed.
+Spark opens no file: workers hand it the requested columns, already filtered, so that no second client of a store is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 import obstore
@@ -21,19 +23,20 @@ from pyspark.sql.types import StructType
 
 from include.config.store import Store
 from spark_jobs.tables.diagnose import damaged
-from spark_jobs.tables.parquet_files import LONGEST_TEXTS, place_named
+from spark_jobs.tables.parquet_files import LONGEST_TEXTS, name_place_in_errors
 
-# Python and its socket take 60 ms of every task; of rows of ordinary size 128 MB of files are some millions.
+# Python and its socket take 60 ms of every task; 128 MB of files are some millions of rows of ordinary size.
 _ROWS_A_TASK = 500_000
 _BYTES_A_TASK = 128_000_000
 _ROWS_AT_ONCE = 65_536
-# Of large rows: what is on its way to the JVM takes several times that.
+# For large rows: a piece on its way to the JVM takes several times that.
 _BYTES_AT_ONCE = 16_000_000
-# Fetched whole; as long as a request takes, a store sends some megabytes.
+# Files up to this size are fetched whole: a store sends some megabytes in the time of one request.
 _WHOLE_BYTES = 1_000_000
+_FILES_AT_ONCE = 8
 # Column chunks are fetched together: on a store each request takes as long as many rows.
-PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
-# What Arrow, and a store that is asked for more than there is, say of a file whose content is not what it was.
+_PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
+# Errors of Arrow, and of a store asked for more than there is, about a file whose content has changed.
 _DAMAGED = (
     "deserialize thrift",
     "decompression failed",
@@ -45,17 +48,20 @@ _DAMAGED = (
 
 
 class DataFile(NamedTuple):
-    """A file of a table, below its place; `rows`: how many it has; `first`, `last`: its smallest and largest offset, None if not known."""
+    """A data file of a table."""
 
+    # Below the table's place.
     name: str
+    # Bytes.
     size: int
     rows: int
+    # Smallest and largest offset of its rows; None if not known.
     first: int | None = None
     last: int | None = None
 
 
 class Share(NamedTuple):
-    """What one task reads: some files, and of their row groups every `parts`-th from `part` on."""
+    """What one task reads: some files, and every `parts`-th of their row groups from `part` on."""
 
     files: tuple[DataFile, ...]
     part: int = 0
@@ -63,7 +69,7 @@ class Share(NamedTuple):
 
 
 def shares(files: Iterable[DataFile]) -> list[Share]:
-    """The files in portions worth a task: small ones together, a large one in parts."""
+    """Divides the files into portions for tasks: small files together, a large one in parts."""
     found: list[Share] = []
     waiting: list[DataFile] = []
     for file in files:
@@ -83,13 +89,14 @@ def _fit(files: Sequence[DataFile]) -> bool:
 
 
 class Summary(NamedTuple):
-    """What a worker makes of each piece of the rows that it reads, before they go to Spark; `columns`: of what it makes, in SQL."""
+    """A function that a worker applies to each piece of rows before Spark gets it."""
 
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
+    # The columns that it returns, in SQL.
     columns: str
 
 
-def rows_of(
+def frame_of_files(
     spark: SparkSession,
     store: Store,
     files: Iterable[DataFile],
@@ -97,7 +104,7 @@ def rows_of(
     where: ds.Expression | None,
     summary: Summary | None = None,
 ) -> DataFrame:
-    """The columns of the rows that fit, or their summaries, as a DataFrame of one task a share."""
+    """The columns of the rows that fit, or their summaries, as a DataFrame with one task a share."""
     parts = shares(files)
     returned = summary.columns if summary else columns
     if not parts:
@@ -114,9 +121,9 @@ def rows_of(
 
 
 def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a share that fit, in pieces of at most some megabytes, with the columns of `schema` in its order.
+    """Yields the rows of a share that fit, in pieces of at most some megabytes, with the columns of `schema` in its order.
 
-    Row groups that cannot have such rows are not fetched. Raises NeedsOperator where a file is damaged, else OSError with the table's place.
+    Row groups that cannot have such rows are not fetched. Raises NeedsOperator if a file is damaged, otherwise OSError with the table's place.
     """
     for file in share.files:
         pieces = _pieces(store, file, share, schema, where)
@@ -124,16 +131,29 @@ def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expressi
             yield piece
 
 
+def read_small_files(store: Store, files: Sequence[DataFile], schema: pa.Schema, where: ds.Expression | None) -> pa.Table:
+    """All rows of the files that fit, read into this process: for as few rows as a ledger has of some batches. Errors as `read_share`."""
+
+    def rows_of(file: DataFile) -> list[pa.RecordBatch]:
+        return list(read_share(store, Share((file,)), schema, where))
+
+    if len(files) < 2:
+        return pa.Table.from_batches(chain.from_iterable(map(rows_of, files)), schema)
+    # On a store reading one of them takes as long as all.
+    with ThreadPoolExecutor(max_workers=min(len(files), _FILES_AT_ONCE)) as pool:
+        return pa.Table.from_batches(chain.from_iterable(pool.map(rows_of, files)), schema)
+
+
 def _next(pieces: Iterator[pa.RecordBatch], store: Store, name: str) -> pa.RecordBatch | None:
-    with file_named(store, name):
+    with _name_damaged_file(store, name):
         return next(pieces, None)
 
 
 @contextmanager
-def file_named(store: Store, name: str) -> Iterator[None]:
-    """Raises NeedsOperator with the file where it is missing or damaged, else OSError with the table's place."""
+def _name_damaged_file(store: Store, name: str) -> Iterator[None]:
+    """Raises NeedsOperator with the file's name if it is missing or damaged, otherwise OSError with the table's place."""
     try:
-        with place_named(store):
+        with name_place_in_errors(store):
             yield
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError):
@@ -146,12 +166,12 @@ def file_named(store: Store, name: str) -> Iterator[None]:
 def _pieces(
     store: Store, file: DataFile, share: Share, schema: pa.Schema, where: ds.Expression | None
 ) -> Iterator[pa.RecordBatch]:
-    fragment = fragment_of(store, file)
+    fragment = _open_fragment(store, file)
     groups = fragment.row_groups
     if where is not None:
         groups = [
             group
-            for each in fragment.split_by_row_group(where, schema=_known(fragment, schema))
+            for each in fragment.split_by_row_group(where, schema=_file_schema(fragment, schema))
             for group in each.row_groups
         ]
     mine = groups[share.part :: share.parts]
@@ -159,7 +179,7 @@ def _pieces(
         at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * group.num_rows // max(group.total_byte_size, 1)))
         part = fragment.subset(row_group_ids=[group.id])
         found = part.to_batches(
-            schema=_known(fragment, schema),
+            schema=_file_schema(fragment, schema),
             columns=schema.names,
             filter=where,
             batch_size=at_once,
@@ -172,8 +192,8 @@ def _pieces(
                 yield pa.record_batch([rows[field.name].cast(field.type) for field in schema], schema=schema)
 
 
-def _known(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Schema:
-    """The file's columns: a filter may need others than those that are asked for."""
+def _file_schema(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Schema:
+    """The columns of the file: a filter may need other columns than `schema` has."""
     there: pa.Schema = fragment.physical_schema
     return pa.schema(
         [schema.field(name) if name in schema.names else _not_a_view(there.field(name)) for name in there.names]
@@ -181,28 +201,28 @@ def _known(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Schema:
 
 
 def _not_a_view(field: pa.Field) -> pa.Field:
-    """The field as Arrow can filter it: a DELETE of delta-rs writes texts of another kind, with which it cannot."""
+    """The field with a type that Arrow can filter: a DELETE of delta-rs writes views of texts, which it cannot filter."""
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return field.with_type(views.get(field.type, field.type))
 
 
-def fragment_of(store: Store, file: DataFile) -> ds.ParquetFileFragment:
-    """The file, to be read: a small one is fetched whole, by one request instead of one for its footer and one for each range of its columns."""
+def _open_fragment(store: Store, file: DataFile) -> ds.ParquetFileFragment:
+    """Opens the file. A small one is fetched whole, by one request instead of one for its footer and one for each range of its columns."""
     if file.size <= _WHOLE_BYTES:
-        return PARQUET.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
-    # A size that is known need not be asked for.
+        return _PARQUET.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
+    # The known size saves a request.
     handler = DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size})
-    return PARQUET.make_fragment(file.name, pafs.PyFileSystem(handler))
+    return _PARQUET.make_fragment(file.name, pafs.PyFileSystem(handler))
 
 
 def longest_texts(store: Store, files: Sequence[DataFile]) -> int | None:
-    """No row of the files has texts of more bytes than this together; None if a file does not tell, as those of other writers do not."""
+    """An upper bound of the bytes of all texts of one row; None if a file does not say, as files of other programs."""
     longest = 0
     for file in files:
         try:
-            known = (fragment_of(store, file).metadata.metadata or {}).get(LONGEST_TEXTS)
+            known = (_open_fragment(store, file).metadata.metadata or {}).get(LONGEST_TEXTS)
         except (OSError, BaseError, pa.ArrowException):
-            # Whoever reads its rows says what is wrong with it.
+            # Reading its rows reports the problem.
             return None
         if known is None:
             return None

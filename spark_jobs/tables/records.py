@@ -1,6 +1,6 @@
-"""What the ledger keeps of a batch, typed: its plan, the counts of each of its steps, and where the output topic ended.
+"""The typed parts of a ledger row: the plan of the batch, the counts of a step, and where the output topic ended.
 
-In the table a plan is the struct `plan`, counts are the map `counts`, and the state of the output topic is the struct `output`.
+In the table, a plan is the struct `plan`, counts are the map `counts`, and the state of the output topic is the struct `output`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from include.config.time_text import moment
 from spark_jobs.rules.outcomes import Outcome
 
 LIVE, REPLAY, REWIND = "live", "replay", "rewind"
-# What the counts of a paired batch have a field for, each.
+# Each of them has a field in PairedCounts.
 OUTCOMES = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.OPEN)
 
 
@@ -33,9 +33,9 @@ class Window(NamedTuple):
         return f"{moment(self.start)} to {moment(self.end)}"
 
 
-class Corrected(NamedTuple):
-    """Compounds of void batches may come back. Their last revision is in compound_events, in the rows of the batches first..last, both
-    inclusive.
+class CorrectedBatches(NamedTuple):
+    """After a rewind, compounds of void batches may come back. The rows of the batches first..last, both inclusive, in compound_events
+    have their last revision.
     """
 
     first: int
@@ -43,7 +43,7 @@ class Corrected(NamedTuple):
 
 
 class TopicIds(NamedTuple):
-    """Kafka's ids of both input topics: a topic that is created again has another one."""
+    """Kafka's ids of both input topics: a topic that is created again has another id."""
 
     left: str
     right: str
@@ -51,34 +51,37 @@ class TopicIds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every batch begins with. `open_before`: events that the batches before it left open."""
+    """What every batch starts from."""
 
+    # Events that the batches before it left open.
     open_before: int
     topic_ids: TopicIds
-    corrected: Corrected | None = None
+    # Where this batch looks up revisions after a rewind.
+    corrected: CorrectedBatches | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LivePlan(Plan):
-    """Reads new records. `gone_at_start`: offsets that the topics had lost before the pipeline's first batch; 0 in all others."""
+    """Reads new records."""
 
+    # Offsets that the topics had lost before the pipeline's first batch; 0 in all other batches.
     gone_at_start: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPlan(Plan):
-    """Pairs an interval again. `reach_ms`: how long before its own event a compound can have begun. `removed_until`: raw rows with
-    events up to this event time (epoch ms, inclusive) may have been removed for their age; None if none were.
-    """
+    """Pairs an interval again."""
 
     window: Window
+    # How long before its own event a compound can have begun.
     reach_ms: int
+    # Raw rows with events up to this event time (epoch ms, inclusive) may have been removed for their age; None if none were.
     removed_until: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewindPlan(Plan):
-    """Goes back to what batch `to_batch` left; 0: to the time before the first batch."""
+    """Goes back to the state after batch `to_batch`; 0: before the first batch."""
 
     to_batch: int
 
@@ -86,7 +89,7 @@ class RewindPlan(Plan):
 AnyPlan = LivePlan | ReplayPlan | RewindPlan
 KINDS: Mapping[type[Plan], str] = {LivePlan: LIVE, ReplayPlan: REPLAY, RewindPlan: REWIND}
 _PLANS = {kind: plan for plan, kind in KINDS.items()}
-# Only one kind of plan has them.
+# Fields that only one kind of plan has.
 _OWN = ("gone_at_start", "reach_ms", "removed_until", "to_batch")
 PLAN_COLUMNS = (
     "struct<open_before: bigint, left_topic_id: string, right_topic_id: string, corrected_from: bigint, corrected_to: bigint, "
@@ -95,7 +98,7 @@ PLAN_COLUMNS = (
 
 
 def plan_struct(plan: AnyPlan) -> dict[str, Any]:
-    """The plan as a value of the column `plan`; what it does not have is null."""
+    """The plan as a value of the column `plan`; fields of other kinds are null."""
     window = plan.window if isinstance(plan, ReplayPlan) else None
     return {
         "open_before": plan.open_before,
@@ -110,12 +113,12 @@ def plan_struct(plan: AnyPlan) -> dict[str, Any]:
 
 
 def plan_of_struct(kind: str, row: Mapping[str, Any]) -> AnyPlan:
-    """The plan of a batch of this kind, out of a value of the column `plan`."""
+    """The plan of a batch of this kind, from a value of the column `plan`."""
     made = _PLANS[kind]
     given: dict[str, Any] = {each.name: row[each.name] for each in fields(made) if each.name in row}
     given["topic_ids"] = TopicIds(row["left_topic_id"], row["right_topic_id"])
     if row["corrected_to"] is not None:
-        given["corrected"] = Corrected(row["corrected_from"], row["corrected_to"])
+        given["corrected"] = CorrectedBatches(row["corrected_from"], row["corrected_to"])
     if made is ReplayPlan:
         given["window"] = Window(row["window_start"], row["window_end"])
     return made(**given)  # type: ignore[return-value]  # _PLANS has no other classes
@@ -123,7 +126,7 @@ def plan_of_struct(kind: str, row: Mapping[str, Any]) -> AnyPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCounts:
-    """The counts of one step. In the table and in what a job ends with, counts that have a default are left out where they are that."""
+    """The counts of one step. The table and a job's last line leave out counts that equal their default."""
 
     def flat(self) -> dict[str, int]:
         """Name -> count, in the order of the fields."""
@@ -138,16 +141,14 @@ class StepCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class LandedCounts(StepCounts):
-    """planned offsets = landed rows + offset_gaps; landed = accepted + those with a problem.
-
-    `lost`: offsets that the operator gave up; `backlog`: offsets that were there and not planned; `held`: offsets behind open
-    transactions, `held_since`: epoch ms of the oldest.
-    """
+    """planned offsets = landed rows + offset_gaps; landed = accepted + those with a problem."""
 
     planned: int
     landed: int
     offset_gaps: int
+    # Offsets that the operator gave up.
     lost: int
+    # Offsets on the broker that were not planned.
     backlog: int
     accepted: int
     landed_left: int
@@ -160,20 +161,20 @@ class LandedCounts(StepCounts):
     future: int = 0
     bad_header: int = 0
     gone_at_start: int = 0
+    # Offsets behind open transactions, and the begin of the oldest of these (epoch ms).
     held: int
     held_since: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedCounts(StepCounts):
-    """open_before + accepted events = open_after + those of all outcomes. `rejected` rows: of the batch's landing and pairing.
-
-    `compounds`: rows of compound_events, in a replay or rewind `new`, `changed` or `retracted` ones; `unchanged` are not written.
-    """
+    """open_before + accepted events = open_after + the events of all outcomes."""
 
     open_before: int
     accepted: int
+    # Rows of compound_events; in a replay or rewind those that are new, changed or retracted.
     compounds: int
+    # Rows of rejected_events, from landing and pairing.
     rejected: int
     pair: int
     left_only: int
@@ -185,50 +186,54 @@ class PairedCounts(StepCounts):
     new: int = 0
     changed: int = 0
     retracted: int = 0
+    # Not written.
     unchanged: int = 0
 
 
 def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
-    """The counts of a batch that landed and paired nothing and only corrected: zero, but for `counts` and its open events."""
+    """The counts of a replay or rewind, which lands and pairs nothing: zero, except for `counts` and the open events."""
     nothing = dict.fromkeys(("accepted", "rejected", *OUTCOMES), 0)
     return PairedCounts(open_before=plan.open_before, open_after=plan.open_before, **nothing, **counts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCounts(StepCounts):
-    """`compounds`: acknowledged records; `refused`: those that the topic does not take for their size."""
+    """Records on the output topic."""
 
+    # Acknowledged records.
     compounds: int
+    # Records that the topic refuses because of their size.
     refused: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedCounts(StepCounts):
-    """`first_of_report`: the first batch of the same report."""
+    """The verdict on a batch."""
 
     failed_checks: int
+    # The first batch of the same report.
     first_of_report: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedCounts(StepCounts):
-    """Rows removed for their age by this step, and ever; `first_batch`: the first batch whose rows this step removes.
-
-    `removed_until`: the largest timestamp (epoch ms) of an event that was ever removed. `late_given_up`: late events removed before
-    any replay took them in.
-    """
+    """Rows removed for their age, by this step and ever."""
 
     removed: int
     removed_ever: int
+    # The first batch whose rows this step removes.
     first_batch: int
+    # The largest timestamp (epoch ms) of an event that was ever removed.
     removed_until: int | None = None
+    # Late events that were removed before a replay included them.
     late_given_up: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedBatches(RemovedCounts):
-    """Rows of the ledger removed, and the sums over all batches that ever were: `batches` live ones, `corrections` others."""
+    """Removed rows of the ledger, and the sums over all batches whose rows were ever removed."""
 
+    # Live batches, and replays with rewinds.
     batches: int = 0
     corrections: int = 0
     compounds: int = 0
@@ -248,17 +253,18 @@ class RemovedBatches(RemovedCounts):
 
 @dataclass(frozen=True)
 class OutputState:
-    """The output topic as publishing found it (step `publishing`) or left it (`published`).
-
-    `ends`: partition -> end, exclusive. `sent`: partition -> acknowledged records of the batch. `position`: the last batch of the same
-    transaction. `positions_kept_minutes`: for so long the broker keeps positions; None if it does not say.
-    """
+    """The output topic as publishing found it (step `publishing`) or left it (`published`)."""
 
     topic_id: str
+    # Number of its partitions.
     slots: int
+    # Partition -> end, exclusive.
     ends: Mapping[int, int] = field(default_factory=dict)
+    # Partition -> acknowledged records of the batch.
     sent: Mapping[int, int] = field(default_factory=dict)
+    # The last batch of the same transaction.
     position: int | None = None
+    # How long the broker keeps positions; None if it does not say.
     positions_kept_minutes: int | None = None
 
 
@@ -269,5 +275,5 @@ OUTPUT_COLUMNS = (
 
 
 def output_of_struct(row: Mapping[str, Any] | None) -> OutputState | None:
-    """The state out of a value of the column `output`, whose maps are lists of pairs."""
+    """The state from a value of the column `output`, whose maps are lists of pairs."""
     return None if row is None else OutputState(**{**row, "ends": dict(row["ends"]), "sent": dict(row["sent"])})

@@ -1,9 +1,10 @@
-"""Late events that are to be replayed without anybody's asking (`late: replay`): of which intervals, and whether it is time yet."""
+"""The replays that late events of live batches request (`late: replay`): of which intervals, and which of them are due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from croniter import croniter
 from pyspark.sql import DataFrame
@@ -13,9 +14,10 @@ from pyspark.sql import functions as F
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.stages.pairing_input import accepted_events
-from spark_jobs.tables.ledger import PAIRED, PLANNED, LedgerRow, rewinds_among
+from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
 from spark_jobs.tables.records import LIVE, REPLAY, Window
-from spark_jobs.tables.warehouse import OPEN, REJECTED, Warehouse
+from spark_jobs.tables.schemas import OPEN, REJECTED
+from spark_jobs.tables.warehouse import Warehouse
 
 _MINUTE = MS_PER_UNIT["m"]
 # No field of a message can have such names.
@@ -23,36 +25,73 @@ _BEGINS, _CHAIN, _FIRST, _LAST = "begins a chain", "number of the chain", "first
 _IS_LATE, _MINUTE_OF, _COPY = "is late", "minute of the late event", "number of the copy"
 
 
-class Asked(NamedTuple):
-    """A replay that the late events of a batch ask for. `interval`: begin of the interval of `replay_schedule` that they are in."""
+class ReplayRequest(NamedTuple):
+    """A replay that the late events of a batch request."""
 
     batch_id: int
+    # Epoch ms of the begin of the interval of `replay_schedule` that has the events.
     interval: int
     window: Window
 
 
-def late_batches(rows: list[LedgerRow]) -> list[LedgerRow]:
-    """The `paired` rows of the live batches that rejected late events and were planned with `late: replay`, less the void ones."""
-    rewinds = rewinds_among(rows)
-    asking = {row.batch_id for row in rows if row.step == PLANNED and row.pipeline.late == "replay"}
-    return [
-        row
-        for row in rows
-        if (row.kind, row.step) == (LIVE, PAIRED)
-        and row.paired.late
-        and row.batch_id in asking
-        and not any(rewind.voids(row.batch_id) for rewind in rewinds)
+def late_replays(warehouse: Warehouse, after: int = 0) -> dict[str, Any]:
+    """`replays`: the due ones, of late events in batches > `after`. `waiting`: how many are not due yet. `settled`: the largest `after` for
+    the next call, once these replays are started.
+    """
+    ledger = Ledger(warehouse)
+    if after > ledger.last_ids()[PAIRED]:
+        # `after` is of other tables: these were created again, or put back.
+        after = 0
+    rows = ledger.rows(after + 1)
+    if find_rewinds(rows):
+        # A rewind may have made replays void that were started long ago.
+        rows = ledger.rows(1)
+    paired = [row for row in rows if row.step == PAIRED]
+    batches = late_batches(rows)
+    if not batches:
+        return {"replays": [], "waiting": 0, "settled": paired[-1].batch_id if paired else after}
+    last, pipeline = paired[-1], warehouse.pipeline
+    requests = [
+        request for late in batches for request in requested_replays(warehouse, late, last) if not is_done(request, rows)
     ]
+    still_open = first_open(warehouse, last)
+    due = [each for each in requests if is_due(each.window, last, still_open, pipeline.gap_ms + pipeline.grace_ms)]
+    waiting = [each for each in requests if each not in due]
+    settled = min((each.batch_id - 1 for each in waiting), default=last.batch_id)
+    rewound = max((rewind.batch_id for rewind in find_rewinds(rows)), default=0)
+    return {"replays": [_run(each, rewound) for each in due], "waiting": len(waiting), "settled": settled}
 
 
-def asked(warehouse: Warehouse, late: LedgerRow, last: LedgerRow) -> list[Asked]:
-    """The replays that the late events of a batch ask for, at most one for each interval of `replay_schedule`.
+def _run(request: ReplayRequest, rewound: int) -> dict[str, Any]:
+    # After a rewind the same late events may request a replay again.
+    again = f"_after_rewind_{rewound}" if rewound > request.batch_id else ""
+    return {
+        "run_id": f"late__batch_{request.batch_id}_{_iso(request.interval)}{again}",
+        "batch_id": request.batch_id,
+        "window_start": _iso(request.window.start),
+        "window_end": _iso(request.window.end),
+    }
 
-    `late`: the batch's `paired` row; `last`: that of the last paired batch, whose events count, too.
+
+def _iso(ts: int) -> str:
+    return datetime.fromtimestamp(ts // 1000, UTC).replace(microsecond=ts % 1000 * 1000).isoformat()
+
+
+def late_batches(rows: list[LedgerRow]) -> list[LedgerRow]:
+    """The `paired` rows of valid live batches that rejected late events and were planned with `late: replay`."""
+    asking = {row.batch_id for row in rows if row.step == PLANNED and row.pipeline.late == "replay"}
+    paired = (steps[PAIRED] for steps in paired_batches(rows))
+    return [row for row in paired if row.kind == LIVE and row.paired.late and row.batch_id in asking]
+
+
+def requested_replays(warehouse: Warehouse, late: LedgerRow, last: LedgerRow) -> list[ReplayRequest]:
+    """The replays that the late events of a batch request, at most one for each interval of `replay_schedule`.
+
+    `late`: the batch's `paired` row; `last`: that of the last paired batch, up to which events count.
     """
     minutes = _spans(warehouse, late.batch_id, last.batch_id)
     return [
-        Asked(late.batch_id, interval, window)
+        ReplayRequest(late.batch_id, interval, window)
         for interval, window in by_interval(minutes, warehouse.pipeline.replay_schedule).items()
     ]
 
@@ -60,18 +99,18 @@ def asked(warehouse: Warehouse, late: LedgerRow, last: LedgerRow) -> list[Asked]
 def by_interval(spans: Iterable[tuple[int, Window]], cron: str) -> dict[int, Window]:
     """One window for each interval of the cron expression (UTC), from its first span's start to its last one's end.
 
-    `spans`: minute in which a late event lies (minutes since the epoch, since cron knows nothing smaller), and what it touches.
+    `spans`: the minute of a late event (minutes since the epoch, cron's smallest unit), and the event times that it affects.
 
     >>> by_interval([(59, Window(1, 5)), (60, Window(7, 9)), (119, Window(6, 8))], "0 * * * *")
     {0: Window(start=1, end=5), 3600000: Window(start=6, end=9)}
     """
-    found: dict[int, Window] = {}
+    windows: dict[int, Window] = {}
     for minute, span in sorted(spans):
         # The expression's last time that is not after the minute's begin.
         begin = int(croniter(cron, minute * 60 + 1).get_prev(float)) * 1000
-        known = found.get(begin, span)
-        found[begin] = Window(min(known.start, span.start), max(known.end, span.end))
-    return found
+        window = windows.get(begin, span)
+        windows[begin] = Window(min(window.start, span.start), max(window.end, span.end))
+    return windows
 
 
 def is_due(window: Window, last: LedgerRow, first_open: int | None, after_ms: int) -> bool:
@@ -84,26 +123,24 @@ def is_due(window: Window, last: LedgerRow, first_open: int | None, after_ms: in
 
 
 def first_open(warehouse: Warehouse, last: LedgerRow) -> int | None:
-    """The smallest timestamp of the events that the batch has left open."""
-    found = warehouse.read(OPEN, ["ts"], version=last.versions[OPEN]).agg(F.min("ts")).first()
-    return None if found is None else found[0]
+    """The smallest timestamp of the events that the batch left open; None if there are none."""
+    row = warehouse.read(OPEN, ["ts"], version=last.versions[OPEN]).agg(F.min("ts")).first()
+    return None if row is None else row[0]
 
 
-def is_done(wanted: Asked, rows: list[LedgerRow]) -> bool:
-    """Whether a later replay that still counts has covered the interval, whoever asked for it."""
-    rewinds = rewinds_among(rows)
+def is_done(request: ReplayRequest, rows: list[LedgerRow]) -> bool:
+    """Whether a later valid replay has covered the interval, requested or not."""
+    replays = (steps[PAIRED] for steps in paired_batches(rows) if steps[PAIRED].kind == REPLAY)
     return any(
-        (row.kind, row.step) == (REPLAY, PAIRED)
-        and row.batch_id > wanted.batch_id
-        and row.replay.window.start <= wanted.window.start
-        and wanted.window.end <= row.replay.window.end
-        and not any(rewind.voids(row.batch_id) for rewind in rewinds)
-        for row in rows
+        row.batch_id > request.batch_id
+        and row.replay.window.start <= request.window.start
+        and request.window.end <= row.replay.window.end
+        for row in replays
     )
 
 
 def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[int, Window]]:
-    """For each minute with late events of the batch what they touch: the chains that they are in, as far as a session reaches."""
+    """For each minute with late events of the batch the event times that they affect: their chains, as far as a session reaches."""
     pipeline = warehouse.pipeline
     reach = pipeline.max_session_ms
     late = _late_events(warehouse, batch_id).persist()
@@ -122,12 +159,12 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
         )
         if pipeline.drop_duplicates:
             same = Over.partitionBy(*key, "side", "ts", "payload").orderBy("partition", "offset")
-            # A late event that only repeats another one changes nothing.
+            # A late event that only repeats another one has no effect.
             marked = marked.withColumn(_COPY, F.row_number().over(same)).where(F.col(_COPY) == 1)
-        found = _touched(marked, key, pipeline.gap_ms, reach).collect()
+        rows = _affected_times(marked, key, pipeline.gap_ms, reach).collect()
     finally:
         late.unpersist()
-    return [(row[_MINUTE_OF], Window(row["start"], row["end"])) for row in found]
+    return [(row[_MINUTE_OF], Window(row["start"], row["end"])) for row in rows]
 
 
 def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
@@ -139,7 +176,7 @@ def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
     return accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
 
 
-def _touched(marked: DataFrame, key: list[str], gap_ms: int, reach: int) -> DataFrame:
+def _affected_times(marked: DataFrame, key: list[str], gap_ms: int, reach: int) -> DataFrame:
     of_key = Over.partitionBy(*key).orderBy("ts", "side", "partition", "offset")
     begins = F.coalesce(F.col("ts") - F.lag("ts").over(of_key) > gap_ms, F.lit(True))
     chained = marked.withColumn(_BEGINS, begins.cast("int"))

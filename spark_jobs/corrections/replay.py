@@ -1,0 +1,252 @@
+"""Replays: whether an interval can be replayed, the plan, the difference to what was published, and writing the corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include.config.time_text import moment
+from spark_jobs.corrections.replay_events import events_around
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.run import Counts
+from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
+from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.stages.outcome_rows import compound_rows
+from spark_jobs.stages.pairing_input import decide
+from spark_jobs.tables.commit import commit_frame
+from spark_jobs.tables.integrity import table_versions
+from spark_jobs.tables.ledger import PAIRED, PLANNED, REMOVED_RAW, Ledger, LedgerRow
+from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
+from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN
+from spark_jobs.tables.warehouse import Warehouse
+
+NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
+_PLACE = ("side", "partition", "offset")
+# No field of a message can have such a name.
+_COMPOUND_TS, _PUBLISHED = "ts of the compound", "is published"
+# Columns that say how a row came about, not what the compound is.
+_HISTORY = ("revision", "op", "batch_id")
+
+
+def check_window(window: Window, last: LedgerRow, warehouse: Warehouse) -> None:
+    """Raises NeedsOperator if events of the interval may still wait for others. `last`: the `paired` row of the last batch."""
+    pipeline = warehouse.pipeline
+    if window.start >= window.end:
+        raise NeedsOperator(f"the interval {window} is empty: its start is inclusive and must lie before its end")
+    after = pipeline.gap_ms + pipeline.grace_ms
+    if last.clock is None:
+        raise NeedsOperator(
+            f"the interval {window} is not closed yet: batch {last.batch_id} has no clock, so no time is closed"
+        )
+    # An event at end - 1 is over if end - 1 + gap + grace < clock.
+    if window.end + after > last.clock:
+        raise NeedsOperator(
+            f"the interval {window} is not closed yet: after batch {last.batch_id} everything before {moment(last.clock - after)} is; "
+            f"replay it when a batch has a clock of at least {moment(window.end + after)}"
+        )
+
+
+def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
+    """The plan of a replay, the batch after `last` (as `finish_batch` returns it). It reads nothing from the topics.
+
+    Raises NeedsOperator if raw rows of the interval were removed for their age.
+    """
+    pipeline, now = warehouse.pipeline, datetime.now(UTC)
+    return LedgerRow(
+        batch_id=last.batch_id + 1,
+        step=PLANNED,
+        plan=ReplayPlan(
+            open_before=last.paired.open_after,
+            topic_ids=last.plan.topic_ids,
+            corrected=last.plan.corrected,
+            window=window,
+            reach_ms=_reach(ledger, warehouse),
+            removed_until=_removed_until(ledger, window),
+        ),
+        offsets=tuple(at.behind() for at in last.offsets),
+        wall_time=int(now.timestamp() * 1000),
+        clock=last.clock,
+        versions=last.versions,
+        config=pipeline.to_json(),
+        config_hash=pipeline.config_hash,
+        started_at=now,
+    )
+
+
+def _removed_until(ledger: Ledger, window: Window) -> int | None:
+    """The event time, inclusive, up to which raw rows may be removed; None if none are."""
+    removal = ledger.removals().get(REMOVED_RAW)
+    until = removal.removed.removed_until if removal else None
+    if until is not None and window.start <= until:
+        raise NeedsOperator(
+            f"the interval {window} cannot be replayed: raw rows with events up to {moment(until)} were removed for their age; begin at "
+            f"{moment(until + 1)} or later"
+        )
+    return until
+
+
+def _reach(ledger: Ledger, warehouse: Warehouse) -> int:
+    """How long before its own event a compound can have begun, in ms, with any settings that this pipeline ever had."""
+    settings = [warehouse.pipeline, *ledger.settings()]
+    return max(max(each.max_session_ms, each.tolerance_ms) for each in settings)
+
+
+class Difference(NamedTuple):
+    """The difference between the compounds of an interval and what was published of it."""
+
+    # As `compare` returns them.
+    rows: DataFrame
+    # Compounds of the interval, by DIFFERENCES.
+    counts: Counts
+
+    @property
+    def corrections(self) -> int:
+        """Number of rows to write."""
+        return sum(number for name, number in self.counts.items() if name != UNCHANGED)
+
+
+@contextmanager
+def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
+    """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
+    rules = batch_rules(planned.pipeline, planned.clock, previous_clock=None)
+    with events_around(warehouse, planned) as events:
+        read = events.count()
+        outcomes = decide(events, rules, read).persist(StorageLevel.DISK_ONLY)
+        rows = None
+        try:
+            decided = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
+            check_conservation(0, read, decided)
+            known = known_compounds(warehouse, planned)
+            check_decided(warehouse, outcomes, known, planned)
+            rows = compare(outcomes, known, planned).persist(StorageLevel.DISK_ONLY)
+            counted = {row["difference"]: row["count"] for row in rows.groupBy("difference").count().collect()}
+            yield Difference(rows, {name: counted.get(name, 0) for name in DIFFERENCES})
+        finally:
+            outcomes.unpersist()
+            if rows is not None:
+                rows.unpersist()
+
+
+def finish_replay(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:
+    """Completes the planned replay, which may have been begun before, and returns the `paired` row."""
+    with difference(warehouse, planned) as changes:
+        return write_corrections(warehouse, ledger, planned, changes)
+
+
+def write_corrections(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, changes: Difference) -> LedgerRow:
+    """Appends the corrections and records them; returns the `paired` row, from which the next batch continues."""
+    started, batch_id = datetime.now(UTC), planned.batch_id
+    rows = corrections(changes.rows.where(F.col("difference") != UNCHANGED), batch_id)
+    commit_frame(warehouse, COMPOUNDS, rows, COMPOUNDS, batch_id)
+    mine = warehouse.read(COMPOUNDS, ["op", "revision"], batches=[batch_id])
+    kind = F.when(F.col("op") == RETRACT, RETRACTED).when(F.col("revision") == 0, NEW).otherwise(CHANGED)
+    written = {row["difference"]: row["count"] for row in mine.groupBy(kind.alias("difference")).count().collect()}
+    if written != {name: number for name, number in changes.counts.items() if number and name != UNCHANGED}:
+        raise BrokenInvariant(f"replay {batch_id} was to write {changes.counts}, but {COMPOUNDS} has {written} of it")
+    counts = correction_counts(planned.plan, compounds=changes.corrections, **changes.counts)
+    versions = planned.versions | table_versions(warehouse, [COMPOUNDS])
+    paired = planned.next_step(PAIRED, started, counts, versions=versions)
+    ledger.append(paired)
+    return paired
+
+
+def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
+    """`pair_id` and `now`, its last row, of all compounds that are or ever were in the interval, and of others around it."""
+    window, reach = planned.replay.window, planned.replay.reach_ms
+
+    def around(column: Callable[[str], Any]) -> Any:
+        near = (column("ts") >= window.start - reach) & (column("ts") < window.end + reach)
+        return near & (column("batch_id") < planned.batch_id)
+
+    rows = warehouse.read(COMPOUNDS, where=around)
+    return rows.groupBy("pair_id").agg(F.max_by(F.struct(*rows.columns), "revision").alias("now"))
+
+
+def _published(known: DataFrame, planned: LedgerRow) -> Column:
+    return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
+
+
+def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
+    """One row for each compound that is in the interval as published or by these outcomes.
+
+    Columns: `pair_id`, `now` (its last row, null if it has none), `then` (the row it should have, null if none) and `difference`,
+    one of DIFFERENCES.
+    """
+    rows = compound_rows(outcomes, planned.pipeline, planned.batch_id)
+    should_be = rows.select("pair_id", F.struct(*rows.columns).alias("then"))
+    contents = [name for name in rows.columns if name not in _HISTORY]
+
+    def content(version: str) -> Column:
+        return F.struct(*(F.col(f"{version}.{name}") for name in contents))
+
+    is_out = F.coalesce(F.col("now.op") == UPSERT, F.lit(False))
+    difference = (
+        F.when(F.col("then").isNull() & is_out, RETRACTED)
+        .when(F.col("then").isNotNull() & F.col("now").isNull(), NEW)
+        .when(F.col("then").isNotNull() & is_out & content("now").eqNullSafe(content("then")), UNCHANGED)
+        .when(F.col("then").isNotNull(), CHANGED)
+    )
+    both = should_be.join(known, "pair_id", "full").withColumn("difference", difference)
+    return both.where(
+        F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(known, planned))
+    )
+
+
+def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
+    """Raises NeedsOperator if events of the interval's compounds may still get another outcome, or are removed."""
+    pipeline, window = planned.pipeline, planned.replay.window
+    events = _events(
+        outcomes, known, warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN]), planned
+    )
+    mine = F.col(_PUBLISHED) | window.has(F.col("ts")) | window.has(F.col(_COMPOUND_TS))
+    still = F.col("is_open") & F.coalesce(mine, F.lit(False))
+    by_key = events.groupBy(*pipeline.key).agg(
+        F.count_if(F.col(_PUBLISHED) & F.col("ts").isNull()).alias("gone events"),
+        F.max(still).alias("has open ones"),
+        F.max(F.when(F.col("is_open"), F.col("ts"))).alias("open until"),
+    )
+    gone, until = by_key.agg(F.sum("gone events"), F.max(F.when(F.col("has open ones"), F.col("open until")))).collect()[0]
+    if gone:
+        raise NeedsOperator(
+            f"the interval {window} cannot be replayed: {gone} events of its published compounds are no longer in the raw tables, "
+            "which without them would all be taken back; nothing was changed"
+        )
+    if until is not None:
+        over = until + pipeline.gap_ms + pipeline.grace_ms + 1
+        raise NeedsOperator(
+            f"the interval {window} is not closed yet: sessions that begin in it are still open, with events up to {moment(until)}; replay "
+            f"it when a batch has a clock of at least {moment(over)}"
+        )
+
+
+def _events(outcomes: DataFrame, known: DataFrame, waiting: DataFrame, planned: LedgerRow) -> DataFrame:
+    """One row for each event: key fields, place, `ts` (null: it is not in the raw tables), the `ts` of its compound by this pairing, whether
+    a session of it is open (by this pairing or by the live one), and whether it is in a published compound of the interval.
+    """
+    key = planned.pipeline.key
+    published = known.where(_published(known, planned)).select("now.*")
+    parts = [_event_rows(waiting, F.col("side"), "", key, {"is_open": F.lit(True)})]
+    for side in ("left", "right"):
+        there, name = F.col(f"{side}_offset").isNotNull(), F.lit(side)
+        decided = {"ts": F.col(f"{side}_ts"), _COMPOUND_TS: F.least("left_ts", "right_ts")}
+        decided["is_open"] = F.col("outcome") == str(Outcome.OPEN)
+        parts.append(_event_rows(outcomes.where(there), name, f"{side}_", key, decided))
+        parts.append(_event_rows(published.where(there), name, f"{side}_", key, {_PUBLISHED: F.lit(True)}))
+    merged = [F.max(name).alias(name) for name in ("ts", _COMPOUND_TS, "is_open", _PUBLISHED)]
+    return reduce(DataFrame.unionAll, parts).groupBy(*key, *_PLACE).agg(*merged)
+
+
+def _event_rows(rows: DataFrame, side: Column, prefix: str, key: tuple[str, ...], facts: dict[str, Column]) -> DataFrame:
+    place = [side.alias("side"), *(F.col(f"{prefix}{name}").alias(name) for name in _PLACE[1:])]
+    nothing = F.lit(None).cast("bigint")
+    columns = {"ts": nothing, _COMPOUND_TS: nothing, "is_open": F.lit(False), _PUBLISHED: F.lit(False)} | facts
+    return rows.select(*key, *place, *(column.alias(name) for name, column in columns.items()))

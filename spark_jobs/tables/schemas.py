@@ -1,0 +1,73 @@
+"""The tables of a pipeline: their names and their columns. Every write is checked against these declarations."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pyspark.sql.types import StructType
+
+from include.config.pipeline import Pipeline, Side
+from spark_jobs.tables.records import OUTPUT_COLUMNS, PLAN_COLUMNS
+
+LEDGER = "batch_ledger"
+COMPOUNDS = "compound_events"
+REJECTED = "rejected_events"
+OPEN = "open_events"
+METRICS = "quality_metrics"
+
+# One struct an input partition; `OffsetRange` in ledger.py documents the fields.
+_OFFSETS = (
+    "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
+    "max_ts: bigint, lost: bigint, began: bigint, cut_from: bigint, cut: bigint, epoch: int>>"
+)
+
+
+def raw_table(side: Side) -> str:
+    """Name of the raw table of one side."""
+    return f"raw_{side.payload}"
+
+
+def declared_schema(pipeline: Pipeline, table: str) -> StructType:
+    """The declared schema of a table."""
+    return _columns(schemas(pipeline)[table])
+
+
+@cache
+def _columns(declaration: str) -> StructType:
+    # Spark parses it with each call, and a job calls a dozen times.
+    columns = StructType.fromDDL(declaration)
+    if not isinstance(columns, StructType):
+        raise TypeError(f"{declaration} is not a list of columns")
+    return columns
+
+
+def schemas(pipeline: Pipeline) -> dict[str, str]:
+    """Table name -> columns in SQL. Times are epoch ms (BIGINT), payloads JSON texts as they came, null where there is none."""
+    key = ", ".join(f"`{name}` STRING" for name in pipeline.key)
+    raw = (
+        "topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
+        f"headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>, ts BIGINT, {key}, payload STRING, problem STRING, batch_id BIGINT"
+    )
+    left, right = pipeline.sides
+    coordinates = ", ".join(
+        f"{side}_ts BIGINT, {side}_topic STRING, {side}_partition INT, {side}_offset BIGINT" for side in ("left", "right")
+    )
+    return {
+        raw_table(left): raw,
+        raw_table(right): raw,
+        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, batch_id BIGINT",
+        COMPOUNDS: (
+            f"pair_id STRING, revision INT, op STRING, kind STRING, {key}, ts BIGINT, `{left.payload}` STRING, "
+            f"`{right.payload}` STRING, {coordinates}, batch_id BIGINT"
+        ),
+        REJECTED: (
+            "reason STRING, topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
+            "batch_id BIGINT"
+        ),
+        METRICS: "batch_id BIGINT, judged_at TIMESTAMP, success BOOLEAN, metrics MAP<STRING, DOUBLE>",
+        LEDGER: (
+            f"batch_id BIGINT, kind STRING, step STRING, plan {PLAN_COLUMNS}, offsets {_OFFSETS}, wall_time BIGINT, clock BIGINT, "
+            f"counts MAP<STRING, BIGINT>, output {OUTPUT_COLUMNS}, versions MAP<STRING, BIGINT>, started_at TIMESTAMP, finished_at TIMESTAMP, "
+            "config_hash STRING, config STRING"
+        ),
+    }
