@@ -16,7 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.retries import patiently
+from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S
 
 _METADATA = re.compile(r"(\S+)(?: (\d{1,19})(?: (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*))?)?", re.ASCII)
@@ -156,7 +156,7 @@ def committed_positions(
 ) -> dict[int, Position | None]:
     """What is committed for these partitions, None where nothing is. Raises KafkaException."""
     places = [TopicPartition(topic, number) for number in partitions]
-    answer = patiently(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
+    answer = retry_transient(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
     for place in answer:
         if place.error is not None:
             raise KafkaException(place.error)
