@@ -12,18 +12,21 @@ from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow, topic_id
 
-_HALVES = {side: (f"{side}_topic_high", f"{side}_topic_low") for side in ("left", "right")}
+_HALVES = tuple((f"{side}_topic_high", f"{side}_topic_low") for side in ("left", "right"))
 
 
 def known_ids(counts: Mapping[str, int]) -> dict[str, int]:
-    """What the counts of a plan say of the topics; nothing where an earlier version made the plan."""
-    return {name: counts[name] for halves in _HALVES.values() for name in halves if name in counts}
+    """The ids among the counts of a plan, for the counts of the next one."""
+    return {name: counts[name] for halves in _HALVES for name in halves if name in counts}
 
 
 def checked_ids(pipeline: Pipeline, known: Mapping[str, int], now: TopicsNow) -> dict[str, int]:
-    """The ids of both topics now, for the counts of a plan; raises NeedsOperator if the counts `known` have another one."""
+    """The ids of both topics now, for the counts of a plan. `known`: the counts of the plan before, empty before the first plan.
+
+    Raises NeedsOperator if a topic has another id than in `known`.
+    """
     ids: dict[str, int] = {}
-    for side, (high, low) in zip(pipeline.sides, _HALVES.values(), strict=True):
+    for side, (high, low) in zip(pipeline.sides, _HALVES, strict=True):
         new = now.ids[side.topic]
         if high in known and (known[high], known[low]) != new:
             raise NeedsOperator(
