@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, Field
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 from include.config.pipeline import BEFORE_PUBLISH, Maintenance, Quality, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE
