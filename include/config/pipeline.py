@@ -13,28 +13,9 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import ConfigDict
 
+from include.config import setting_types as kinds
 from include.config.project import ROOT
-from include.config.setting_types import (
-    MAINTENANCE_SUFFIX,
-    MS_PER_UNIT,
-    ON_DATA,
-    REPLAY_SUFFIX,
-    Age,
-    Column,
-    Columns,
-    Field,
-    Flag,
-    Folder,
-    Group,
-    PipelineName,
-    Topic,
-    choice,
-    cron,
-    duration,
-    file_key,
-    mapping,
-    number,
-)
+from include.config.setting_types import MAINTENANCE_SUFFIX, MS_PER_UNIT, ON_DATA, REPLAY_SUFFIX
 
 # Each file here is a pipeline.
 PIPELINES = ROOT / "include" / "pipelines"
@@ -45,7 +26,7 @@ FEWEST_ORPHANS = 10
 BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
 # How the fields of an output key become one text.
 ESCAPED, AS_JSON = "escaped", "json"
-_KEYS = ConfigDict(alias_generator=file_key, extra="forbid")
+_KEYS = ConfigDict(alias_generator=kinds.file_key, extra="forbid")
 
 
 def pipeline_of(dag_id: str) -> str:
@@ -62,8 +43,8 @@ class Side:
     """One of the two input topics and the body field in which its events differ."""
 
     __pydantic_config__ = _KEYS
-    topic: Topic
-    payload: Column
+    topic: kinds.Topic
+    payload: kinds.Column
 
 
 @dataclass(frozen=True)
@@ -77,16 +58,16 @@ class Quality:
     """
 
     __pydantic_config__ = _KEYS
-    max_orphan_ratio: Annotated[float, number(float, 0, 1)] = 1.0
-    orphan_ratio_mads: Annotated[float, number(float, 1, 1_000, "; below, every other batch would warn")] = 6.0
-    history_batches: Annotated[int, number(int, FEWEST_BATCHES, 5_000, "; that few say nothing")] = 50
-    max_skew_drift_ms: Annotated[int, duration("leave the key out for the default, 30s")] = 30_000
-    keep_pages: Annotated[int, number(int, 100, 1_000_000, "; pages of recent runs would be gone")] = 2_000
-    gate: Annotated[str, choice(AFTER_PUBLISH, BEFORE_PUBLISH)] = AFTER_PUBLISH
+    max_orphan_ratio: Annotated[float, kinds.number(float, 0, 1)] = 1.0
+    orphan_ratio_mads: Annotated[float, kinds.number(float, 1, 1_000, "; below, every other batch would warn")] = 6.0
+    history_batches: Annotated[int, kinds.number(int, FEWEST_BATCHES, 5_000, "; that few say nothing")] = 50
+    max_skew_drift_ms: kinds.Duration = 30_000
+    keep_pages: Annotated[int, kinds.number(int, 100, 1_000_000, "; pages of recent runs would be gone")] = 2_000
+    gate: Annotated[str, kinds.choice(AFTER_PUBLISH, BEFORE_PUBLISH)] = AFTER_PUBLISH
     silence_ms: Annotated[
-        int | None, duration(None, 60_000, "1m (null: never warn); topics that take turns would seem silent")
+        int | None, kinds.duration(None, 60_000, "1m (null: never warn); topics that take turns would seem silent")
     ] = 1_800_000
-    silent_share: Annotated[float, number(float, 0.5, 1, "; below, pairs that do come would not count")] = 0.95
+    silent_share: Annotated[float, kinds.number(float, 0.5, 1, "; below, pairs that do come would not count")] = 0.95
 
 
 @dataclass(frozen=True)
@@ -97,21 +78,19 @@ class Maintenance:
     """
 
     __pydantic_config__ = _KEYS
-    schedule: Annotated[str | None, cron(" (null: only by hand)", None)] = "30 3 * * *"
-    raw_retention_ms: Age = None
+    schedule: Annotated[str | None, kinds.cron(" (null: only by hand)", None)] = "30 3 * * *"
+    raw_retention_ms: kinds.Age = None
     time_travel_ms: Annotated[
         int,
-        duration(
-            "leave the key out for the default, 3d", MS_PER_UNIT["d"], "1d; files would be deleted that somebody is reading"
-        ),
+        kinds.duration(kinds.DEFAULT, MS_PER_UNIT["d"], "1d; files would be deleted that somebody is reading"),
     ] = 3 * MS_PER_UNIT["d"]
-    rejected_retention_ms: Age = None
-    compound_retention_ms: Age = None
-    ledger_retention_ms: Age = None
-    archive: Folder = None
+    rejected_retention_ms: kinds.Age = None
+    compound_retention_ms: kinds.Age = None
+    ledger_retention_ms: kinds.Age = None
+    archive: kinds.Folder = None
 
 
-_SIDE = mapping(Side, "missing; write {topic: …, payload: …}, one side of the events would never be read")
+_SIDE = kinds.mapping(Side, "missing; write {topic: …, payload: …}, one side of the events would never be read")
 _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 
 
@@ -123,34 +102,36 @@ class Pipeline:
     """
 
     __pydantic_config__ = _KEYS
-    name: PipelineName
+    name: kinds.PipelineName
     left: Annotated[Side, _SIDE]
     right: Annotated[Side, _SIDE]
-    output_topic: Topic
-    output_key: Annotated[str, choice(ESCAPED, AS_JSON)] = ESCAPED
-    key: Columns
-    timestamp: Field = "timestamp"
-    tolerance_ms: Annotated[int, duration("without it nothing says how far apart two sides of one call may be")]
+    output_topic: kinds.Topic
+    output_key: Annotated[str, kinds.choice(ESCAPED, AS_JSON)] = ESCAPED
+    key: kinds.Columns
+    timestamp: kinds.Field = "timestamp"
+    tolerance_ms: Annotated[int, kinds.duration("without it nothing says how far apart two sides of one call may be")]
     gap_ms: Annotated[
         int,
-        duration("without it nothing says when a session ends", 1, "1 ms, or every event would be a session of its own"),
+        kinds.duration(
+            "without it nothing says when a session ends", 1, "1 ms, or every event would be a session of its own"
+        ),
     ]
-    grace_ms: Annotated[int, duration("without it nothing says how long to wait for late events")]
-    max_future_ms: Annotated[int, duration("leave the key out for the default, 5m")] = 300_000
-    max_session_ms: Annotated[int, duration("leave the key out for the default, 1h")] = 3_600_000
-    matching: Annotated[str, choice("one_to_one", "collapse")] = "one_to_one"
-    late: Annotated[str, choice("dead_letter", "replay")] = "dead_letter"
-    clock: Annotated[str, choice("lag_aware", "stream_time")] = "lag_aware"
-    drop_duplicates: Flag = True
-    offset_gaps: Annotated[str, choice("count", "fail")] = "count"
-    schedule: Annotated[str | None, cron(_BY_HAND_OR_DATA, ON_DATA, None)] = "*/5 * * * *"
-    max_records_per_batch: Annotated[int, number(int, 1, None, "; no batch could read anything")] = 5_000_000
-    consumer_group: Group = None
-    run_deadline_ms: Annotated[int, duration("leave the key out for the default, 30m")] = 1_800_000
-    replay_schedule: Annotated[str, cron()] = "0 * * * *"
-    quality: Annotated[Quality, mapping(Quality, "must be a mapping of thresholds")] = field(default_factory=Quality)
+    grace_ms: Annotated[int, kinds.duration("without it nothing says how long to wait for late events")]
+    max_future_ms: kinds.Duration = 300_000
+    max_session_ms: kinds.Duration = 3_600_000
+    matching: Annotated[str, kinds.choice("one_to_one", "collapse")] = "one_to_one"
+    late: Annotated[str, kinds.choice("dead_letter", "replay")] = "dead_letter"
+    clock: Annotated[str, kinds.choice("lag_aware", "stream_time")] = "lag_aware"
+    drop_duplicates: kinds.Flag = True
+    offset_gaps: Annotated[str, kinds.choice("count", "fail")] = "count"
+    schedule: Annotated[str | None, kinds.cron(_BY_HAND_OR_DATA, ON_DATA, None)] = "*/5 * * * *"
+    max_records_per_batch: Annotated[int, kinds.number(int, 1, None, "; no batch could read anything")] = 5_000_000
+    consumer_group: kinds.Group = None
+    run_deadline_ms: kinds.Duration = 1_800_000
+    replay_schedule: Annotated[str, kinds.cron()] = "0 * * * *"
+    quality: Annotated[Quality, kinds.mapping(Quality, "must be a mapping of thresholds")] = field(default_factory=Quality)
     maintenance: Annotated[
-        Maintenance, mapping(Maintenance, "must be a mapping of schedule, retentions, archive and time_travel")
+        Maintenance, kinds.mapping(Maintenance, "must be a mapping of schedule, retentions, archive and time_travel")
     ] = field(default_factory=Maintenance)
 
     @property

@@ -20,6 +20,7 @@ LONGEST_MS = 365 * MS_PER_UNIT["d"]
 REPLAY_SUFFIX, MAINTENANCE_SUFFIX = "_replay", "_maintenance"
 # In the place of a cron expression: runs begin when there are records.
 ON_DATA = "on_data"
+DEFAULT = "leave the key out for its default"
 # The tables use these columns themselves, so no key or payload field may have such a name.
 RESERVED_COLUMNS = frozenset(
     "topic partition offset record_timestamp key value headers ts payload problem reason batch_id side kind op revision "
@@ -198,4 +199,5 @@ Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 Group = Annotated[str | None, BeforeValidator(_group)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
+Duration = Annotated[int, duration(DEFAULT)]
 Age = Annotated[int | None, duration()]
