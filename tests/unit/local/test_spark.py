@@ -21,7 +21,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[LocalSpark]:
     server = LocalSpark(tmp_path, free_port())
-    start_program(tmp_path, "server", SLEEP, {**os.environ, **server._told()})
+    start_program(tmp_path, "server", SLEEP, {**os.environ, **server._identity()})
     yield server
     stop_programs(tmp_path)
 
@@ -38,7 +38,7 @@ def test_the_same_server_is_not_started_twice(running: LocalSpark) -> None:
 def test_another_one_is_replaced(running: LocalSpark, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = LocalSpark(running.folder, free_port() if change == "port" else running.port)
     if change == "code":
-        monkeypatch.setattr(wanted, "_told", lambda: {**running._told(), "PAIRING_CODE": "other"})
+        monkeypatch.setattr(wanted, "_told", lambda: {**running._identity(), "PAIRING_CODE": "other"})
     started: list[str] = []
     monkeypatch.setattr(local_spark, "start_program", lambda folder, name, *rest: started.append(name))
     monkeypatch.setattr(wanted, "_wait_until_it_listens", lambda: None)
