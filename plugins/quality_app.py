@@ -20,8 +20,8 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from include.airflow.quality_runs import batch_of
-from include.airflow.warehouse_connection import CONNECTION, options_of
+from include.airflow.connections import WAREHOUSE, options_of
+from include.airflow.pages import batch_of
 from include.config.page_theme import THEME
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
 from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
@@ -110,7 +110,7 @@ def _pages(pipeline: str) -> Store:
 def _options() -> dict[str, str]:
     """Of the connection warehouse_default, asked for once a process; none if there is no such connection."""
     try:
-        return options_of(Connection.get_connection_from_secrets(CONNECTION))
+        return options_of(Connection.get_connection_from_secrets(WAREHOUSE))
     except AirflowNotFoundException:
         return {}
 

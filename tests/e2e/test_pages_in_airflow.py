@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.airflow.quality_runs import note_batch
+from include.airflow.pages import note_batch
 from include.config.pipeline import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
 from tests.helpers.airflow_pages import (
     FAILED,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 from include.config.store import Store, StoreRefused, checked_root
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.positions import read_position

@@ -22,11 +22,6 @@ def test_the_first_plan_notes_the_ids_and_later_ones_keep_them():
     assert known_ids({"open_before": 9, **FIRST}) == FIRST
 
 
-def test_after_a_plan_of_an_earlier_version_the_topics_are_taken_as_they_are():
-    assert checked_ids(CALLS, {"open_before": 0}, now(NEW, OTHER))["left_topic_low"] == 5
-    assert known_ids({"open_before": 0}) == {}
-
-
 @pytest.mark.parametrize(
     ("left", "right", "told"),
     [(NEW, OTHER, (LEFT, OLD, NEW)), (OLD, OLD, (RIGHT, OTHER, OLD)), ((2, -5), OTHER, (LEFT, OLD, (2, -5)))],

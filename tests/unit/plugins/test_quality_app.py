@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api import security
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from include.airflow.quality_runs import batch_of, note_batch
+from include.airflow.pages import batch_of, note_batch
 from include.config.pipeline import PIPELINES
 from plugins import quality_app
 from plugins.quality_pages import QualityPages

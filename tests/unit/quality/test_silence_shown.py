@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.airflow import alerts
-from include.airflow import operator as pairing_operator
+from include.airflow import operators as pairing_operator
 from include.config.pipeline import Quality, Side
 from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
@@ -131,8 +131,7 @@ def test_news_are_told_by_the_address_of_alerts_however_the_job_ends(ends, monke
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", submitted)
-    hook = SimpleNamespace(get_connection=lambda _: SimpleNamespace(extra_dejson={}))
-    monkeypatch.setattr(pairing_operator, "KafkaBaseHook", lambda **_: hook)
+    monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "note_batch", lambda *_: None)
     operator = pairing_operator.PairingJobOperator(job="report_quality", pipeline_file=tmp_path / "calls.yaml")
     task = SimpleNamespace(dag_id="calls", run_id="r1", task_id="report_quality")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 from tests.helpers.timeline import ROOT
 
 PAGES = ROOT / "docs" / "runbooks"
@@ -41,7 +41,7 @@ def test_without_the_pages_there_is_none(tmp_path):
 
 @pytest.mark.parametrize(("batch_id", "page"), [(7, "batch-7"), (None, "index")])
 def test_a_task_links_to_the_page_of_its_batch(batch_id, page, monkeypatch):
-    from include.airflow.operator import QualityPage
+    from include.airflow.operators import QualityPage
 
     task = SimpleNamespace(batch_id=batch_id, pipeline_file=Path("x/calls.yaml"))
     monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)

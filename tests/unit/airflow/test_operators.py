@@ -13,7 +13,7 @@ def test_airflow_hides_whatever_is_a_secret_of_the_connection(tmp_path, monkeypa
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": SETTINGS}))
     from airflow.sdk._shared.secrets_masker import redact
 
-    from include.airflow.operator import kafka_settings
+    from include.airflow.operators import kafka_settings
 
     assert redact(f"with {KEY} in it") != "with *** in it"
     assert kafka_settings() == SETTINGS
@@ -23,14 +23,14 @@ def test_airflow_hides_whatever_is_a_secret_of_the_connection(tmp_path, monkeypa
 
 def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    from include.airflow import operator as pairing_operator
-    from include.airflow.operator import PairingJobOperator
+    from include.airflow import operators as pairing_operator
+    from include.airflow.operators import PairingJobOperator
 
     around = {}
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
     monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "warehouse_options", lambda: {"aws_region": "eu"})
-    monkeypatch.setattr(pairing_operator, "_tell_news", lambda *_: None)
+    monkeypatch.setattr(pairing_operator, "_alert_news", lambda *_: None)
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.airflow.record_watch import ASK_AGAIN_S, RecordsWaiting, WakeUps
+from include.airflow.triggers import ASK_AGAIN_S, RecordsWaiting, WakeUps
 
 QUIET, WAITS, OVER = None, "records wait", "sessions are over"
 
@@ -39,5 +39,5 @@ def test_silence_that_closes_nothing_wakes_nobody():
 
 def test_the_triggerer_can_make_it_again():
     path, kwargs = RecordsWaiting(["a", "b"], "group", [241.0]).serialize()
-    assert path == "include.airflow.record_watch.RecordsWaiting"
+    assert path == "include.airflow.triggers.RecordsWaiting"
     assert RecordsWaiting(**kwargs).serialize() == (path, kwargs)
