@@ -32,4 +32,6 @@ _SENTENCES = {
 
 # What a single message tells by itself; the other reasons need the events around it.
 AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE, Reason.BAD_HEADER)
+# The reasons for which a message has no key.
+WITHOUT_KEY = (Reason.MALFORMED_JSON, Reason.MISSING_KEY)
 AT_PAIRING = (Reason.DUPLICATE, Reason.LATE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_jobs.rules.rules import LEFT
-from spark_jobs.story.played_batches import Played
+from spark_jobs.story.play import Played
 from tests.draw_timelines.marks import clock_lines, event_mark
 from tests.draw_timelines.scale import LANES_FROM, Scale
 from tests.draw_timelines.svg import line, words

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_jobs.rules.rules import LEFT
-from spark_jobs.story.fates import Fate, Session, fates, play_key
+from spark_jobs.story.history import Fate, Session
+from spark_jobs.story.play import fates
 from tests.draw_timelines.marks import VERDICTS, clock_lines, event_mark, is_rejected, pair_line
 from tests.draw_timelines.scale import LANES_FROM, LANES_TO, Scale
 from tests.draw_timelines.svg import WIDTH, bar, element, fitting_words, line, text_width, words
-from tests.helpers.timeline import T0, Batch, Timeline, records
+from tests.helpers.timeline import T0, Batch, Timeline, play_every, records
 
 LANE_LABELS = ("analytics (left)", "metrics (right)")
 ROW = 42
@@ -34,8 +35,8 @@ class Panel:
 
     def __init__(self, name: str, case: Timeline, shown: Shown) -> None:
         self.name, self.shown, self.scale, self.pipeline = name, shown, shown.scale, case.pipeline
-        self.played = play_key(case.pipeline, records([Batch(*batch) for batch in case.batches]))
-        self.told = fates(case.pipeline, self.played)
+        self.played = play_every(case.pipeline, records([Batch(*batch) for batch in case.batches]))
+        self.told = fates(self.played)
         self.by_source = {fate.source: fate for fate in self.told}
         self.several = len(case.batches) > 1
 
@@ -51,7 +52,7 @@ class Panel:
 
     def draw(self, top: float) -> tuple[list[str], float]:
         """The elements, and where the panel ends."""
-        clocks = [(batch.batch_id, batch.rules.clock) for batch in self.played]
+        clocks = [(batch.batch.batch_id, batch.rules.clock) for batch in self.played]
         labels = [(self._clock_label(number, clock - T0), clock - T0) for number, clock in clocks if clock is not None]
         texts, lines = clock_lines(labels, self.scale)
         levels = self._levels()
@@ -100,7 +101,7 @@ class Panel:
             drawn += [words(label, self._x(first.ts - reach) + 6, y + (28 if y == right else -18), "faint small", "start")]
         if self.shown.span:
             length = getattr(self.pipeline, f"{self.shown.span}_ms")
-            start = self.played[0].wall_time if self.shown.span == "max_future" else self.told[0].ts
+            start = self.played[0].batch.wall_time if self.shown.span == "max_future" else self.told[0].ts
             assert start is not None
             begin, end = self._x(start), self._x(start + length)
             drawn += [bar("grace", begin, end, right + 30, 18)]

@@ -26,8 +26,8 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.maintenance import care
 from spark_jobs.quality.trend import FILE, Trend
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
 from spark_jobs.tables.ledger import (
     PLANNED,
     REMOVALS,
