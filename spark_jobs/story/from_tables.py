@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
@@ -16,7 +17,7 @@ from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message,
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
 from spark_jobs.tables import ledger as steps
-from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, REJECTED, Condition, Warehouse, raw_table
 
 Row = dict[str, Any]
@@ -45,77 +46,49 @@ def load(warehouse: Warehouse, key: tuple[str, ...], around: int | None = None) 
     batches = None
     if near:
         # Messages without a readable key have no time to compare.
-        batches = {row["batch_id"] for row in ledger.live if near.start <= row["wall_time"] < near.end}
+        batches = {batch.batch_id for batch in ledger.batches if near.start <= batch.wall_time < near.end}
         batches |= {row["batch_id"] for row in own}
     unreadable = rows.without_key(batches)
     compounds = [_compound(row, ledger) for row in rows.compounds(near and Window(near.start - reach, near.end + reach))]
-    removals = ledger.removals_text()
     if not (own or unreadable or compounds):
-        searched = (
-            f"{count(len(ledger.live), 'batch')} of pipeline {pipeline.name}{f' in the interval {near}' if near else ''}"
-        )
-        swapped = 0 if near else len(KeyRows(warehouse, key[::-1]).named(None))
-        raise UnknownKey(key, f"{searched}; {removals}" if removals else searched, swapped)
-    live = {row["batch_id"] for row in ledger.live}
-    decided = [row for row in own if row["batch_id"] in live]
-    recorded = {source: (each.kind, each.batch) for each in compounds if each.batch in live for source in each.sources}
-    rejections = [row for row in rows.rejections(decided) if row["batch_id"] in live]
-    removed = ledger.removals.get(steps.REMOVED_RAW)
-    until = removed.counts.get(steps.REMOVED_UNTIL) if removed else None
+        searched = f"{count(len(ledger.batches), 'batch')} of pipeline {pipeline.name}"
+        searched += f" in the interval {near}" if near else ""
+        searched += f"; {ledger.removals}" if ledger.removals else ""
+        raise UnknownKey(key, searched, 0 if near else len(KeyRows(warehouse, key[::-1]).named(None)))
+    messages: dict[int, list[Message]] = {batch.batch_id: [] for batch in ledger.batches}
+    decided = [row for row in own if row["batch_id"] in messages]
+    for row in decided:
+        messages[row["batch_id"]].append(_message(row))
+    recorded = {source: (each.kind, each.batch) for each in compounds if each.batch in messages for source in each.sources}
+    rejections = [row for row in rows.rejections(decided) if row["batch_id"] in messages]
     return PairHistory(
         key,
         pipeline,
-        ledger.batches(decided),
+        [batch._replace(messages=messages[batch.batch_id]) for batch in ledger.batches],
         others=[
-            *(_fate(pipeline, row, NOT_PAIRED) for row in own if row["batch_id"] not in live),
+            *(_fate(pipeline, row, NOT_PAIRED) for row in own if row["batch_id"] not in messages),
             *(_fate(pipeline, row, row["problem"]) for row in unreadable),
         ],
         compounds=compounds,
         recorded=recorded | {_source(row): (row["reason"], row["batch_id"]) for row in rejections},
-        removals=removals,
-        incomplete_until=None if until is None else until + reach,
+        removals=ledger.removals,
+        incomplete_until=None if ledger.removed_until is None else ledger.removed_until + reach,
         interval=near,
     )
 
 
 class _LedgerExtract(NamedTuple):
-    """What a story needs of the ledger. `live`: batch_id, wall_time, clock and config_hash of the paired live batches that no
-    rewind voided, ascending; `settings`: by config_hash; `replays`, `rewinds`: in words, by batch_id; `removals`: by step.
+    """What a story needs of the ledger. `batches`: the paired live ones that no rewind voided, ascending, without messages.
+
+    `replays`, `rewinds`: in words, by batch_id. `removals`: in words, which rows were removed for their age. `removed_until`: the
+    largest timestamp of an event among them (epoch ms), None if none was.
     """
 
-    live: list[Row]
-    settings: dict[str, Pipeline]
+    batches: list[Batch]
     replays: dict[int, str]
     rewinds: dict[int, str]
-    removals: dict[str, LedgerRow]
-
-    def batches(self, rows: list[Row]) -> list[Batch]:
-        """All live batches with the messages of these rows of raw tables."""
-        messages: dict[int, list[Message]] = {}
-        for row in rows:
-            # The table has no headers; the verdict stands for them.
-            is_bad = row["problem"] == Reason.BAD_HEADER
-            message = Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], row["value"], is_bad)
-            messages.setdefault(row["batch_id"], []).append(message)
-        return [
-            Batch(
-                row["batch_id"],
-                messages.get(row["batch_id"], []),
-                row["clock"],
-                row["wall_time"],
-                self.settings[row["config_hash"]],
-            )
-            for row in self.live
-        ]
-
-    def removals_text(self) -> str | None:
-        """Which rows were removed for their age, for people; None if none were."""
-        parts = [
-            f"{what} up to batch {self.removals[step].batch_id}"
-            for step, what in _REMOVABLE.items()
-            if step in self.removals
-        ]
-        return f"removed for their age, so not in this story: {', '.join(parts)}" if parts else None
+    removals: str | None
+    removed_until: int | None
 
 
 def _read_ledger(warehouse: Warehouse) -> _LedgerExtract:
@@ -123,28 +96,33 @@ def _read_ledger(warehouse: Warehouse) -> _LedgerExtract:
     ledger = Ledger(warehouse)
     newest = warehouse.newest_batch(LEDGER)
     if newest is None:
-        return _LedgerExtract([], {}, {}, {}, {})
+        return _LedgerExtract([], {}, {}, None, None)
     # Checks that topics and key are those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
-    paired = warehouse.found(LEDGER, columns, lambda column: column("step") == steps.PAIRED)
-    paired.sort(key=lambda row: int(row["batch_id"]))
-    corrections = ledger.where(
-        lambda column: (column("step") == steps.PLANNED) & column("kind").isin([steps.REPLAY, steps.REWIND])
-    )
+    corrections = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("kind").isin([steps.REPLAY, steps.REWIND]))
     rewinds = steps.rewinds_among(corrections)
-    live = [
-        row for row in paired if row["kind"] == steps.LIVE and not any(rewind.voids(row["batch_id"]) for rewind in rewinds)
-    ]
-    first_with = list({row["config_hash"]: row["batch_id"] for row in reversed(live)}.values())
-    planned = ledger.where(lambda column: (column("step") == steps.PLANNED) & column("batch_id").isin(first_with))
+    live = warehouse.found(LEDGER, columns, lambda row: (row("step") == steps.PAIRED) & (row("kind") == steps.LIVE))
+    live = [row for row in live if not any(rewind.voids(row["batch_id"]) for rewind in rewinds)]
+    live.sort(key=lambda row: int(row["batch_id"]))
+    one_of_each = list({row["config_hash"]: row["batch_id"] for row in live}.values())
+    planned = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("batch_id").isin(one_of_each))
+    settings = {row.config_hash: row.pipeline for row in planned}
+    removals = ledger.removals()
+    removed = [f"{rows} up to batch {removals[step].batch_id}" for step, rows in _REMOVABLE.items() if step in removals]
     return _LedgerExtract(
-        live,
-        settings={row.config_hash: row.pipeline for row in planned},
+        [Batch(row["batch_id"], [], row["clock"], row["wall_time"], settings[row["config_hash"]]) for row in live],
         replays={row.batch_id: f"a replay of {window_of(row)}" for row in corrections if row.kind == steps.REPLAY},
         rewinds={rewind.batch_id: f"a rewind to batch {rewind.to_batch}" for rewind in rewinds},
-        removals=ledger.removals(),
+        removals=f"removed for their age, so not in this story: {', '.join(removed)}" if removed else None,
+        removed_until=removals[steps.REMOVED_RAW].counts.get(steps.REMOVED_UNTIL) if steps.REMOVED_RAW in removals else None,
     )
+
+
+def _message(row: Row) -> Message:
+    # The table has no headers; the verdict stands for them.
+    has_bad_header = row["problem"] == Reason.BAD_HEADER
+    return Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], row["value"], has_bad_header)
 
 
 def _source(row: Row, side: str = "") -> str:
@@ -203,8 +181,7 @@ class KeyRows:
         kafka_keys = sorted({"-".join(self.key).encode(), output_key(self.warehouse.pipeline, self.key)})
 
         def condition(column: Any) -> Any:
-            unreadable = column("problem").isin([reason.value for reason in WITHOUT_KEY])
-            fits = column("key").isin(kafka_keys) & unreadable
+            fits = column("key").isin(kafka_keys) & column("problem").isin([reason.value for reason in WITHOUT_KEY])
             return fits if batches is None else fits & column("batch_id").isin(sorted(batches))
 
         return [] if batches is not None and not batches else self._whole(self._raw([*_PLACE, "ts"], condition))
@@ -218,20 +195,17 @@ class KeyRows:
 
     def rejections(self, messages: list[Row]) -> list[Row]:
         """Place and reason of the rows of `rejected_events` of these messages."""
-        places = {(row["topic"], row["partition"], row["offset"]) for row in messages}
-        offsets = sorted({offset for _, _, offset in places})
-        if not offsets:
+        if not messages:
             return []
+        sources, offsets = set(map(_source, messages)), sorted({row["offset"] for row in messages})
         rows = self.warehouse.found(REJECTED, ["reason", *_PLACE], lambda column: column("offset").isin(offsets))
-        return [row for row in rows if (row["topic"], row["partition"], row["offset"]) in places]
+        return [row for row in rows if _source(row) in sources]
 
     def _is_own(self, near: Window | None) -> Condition:
         def condition(column: Any) -> Any:
-            (first, value), *others = zip(self.warehouse.pipeline.key, self.key, strict=True)
-            own = column(first) == value
-            for name, each in others:
-                own = own & (column(name) == each)
-            return own if near is None else own & (column("ts") >= near.start) & (column("ts") < near.end)
+            own = [column(name) == value for name, value in zip(self.warehouse.pipeline.key, self.key, strict=True)]
+            interval = [column("ts") >= near.start, column("ts") < near.end] if near else []
+            return reduce(and_, own + interval)
 
         return condition
 
@@ -243,13 +217,13 @@ class KeyRows:
         """The rows with their content, which is read of these alone."""
         if not found:
             return []
-        places = {(row["topic"], row["partition"], row["offset"]) for row in found}
         batches, offsets = sorted({row["batch_id"] for row in found}), sorted({row["offset"] for row in found})
         rows = self._raw(
             [*_PLACE, "record_timestamp", "value", "ts", "problem"],
             lambda column: column("batch_id").isin(batches) & column("offset").isin(offsets),
         )
-        return [row for row in rows if (row["topic"], row["partition"], row["offset"]) in places]
+        sources = set(map(_source, found))
+        return [row for row in rows if _source(row) in sources]
 
 
 def _widened(pipeline: Pipeline, rows: list[Row], near: Window) -> Window | None:

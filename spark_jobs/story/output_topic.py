@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import lacking, on_topic
@@ -33,41 +33,34 @@ class Stretch(NamedTuple):
 def locate(warehouse: Warehouse, key: tuple[str, ...], compounds: list[Compound]) -> tuple[dict[Revision, str], str | None]:
     """Where the compounds of one key are, in words; and why the topic could not be read, None if it was."""
     batches = sorted({compound.batch for compound in compounds})
-    steps = Ledger(warehouse).where(
-        lambda column: column("batch_id").isin(batches) & column("step").isin([PAIRED, PUBLISHED])
-    )
-    search = _Search(warehouse, key, {(row.batch_id, row.step): row for row in steps})
-    unread = search.read(compounds)
+    steps = Ledger(warehouse).where(lambda row: row("batch_id").isin(batches) & row("step").isin([PAIRED, PUBLISHED]))
+    search, unread = _Search(warehouse, key, {(row.batch_id, row.step): row for row in steps}), None
+    try:
+        search.read(compounds)
+    except (JobProblem, KafkaException) as error:
+        search.now, unread = None, str(error.args[0].str() if isinstance(error, KafkaException) else error)
     return {(each.pair_id, each.revision): search.place_of(each) for each in compounds}, unread
 
 
 class _Search:
-    """Looks for the compounds of one key. `steps`: ledger rows by (batch_id, step)."""
+    """Looks for the compounds of one key. `steps`: ledger rows by (batch_id, step). `now`: the topic, None if it was not read."""
 
     def __init__(self, warehouse: Warehouse, key: tuple[str, ...], steps: dict[tuple[int, str], LedgerRow]) -> None:
         self.key, self.topic, self.steps = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic, steps
         self.now: TopicsNow | None = None
         self.offsets: dict[Revision, list[int]] = {}
 
-    def read(self, compounds: list[Compound]) -> str | None:
-        """Reads the topic; returns why that is not possible, None if it was."""
-        try:
-            settings = kafka_settings()
-            self.now = ask_broker(settings, [self.topic])
-            wanted: dict[Stretch, list[Revision]] = {}
-            for compound in compounds:
-                paired, published = (self.steps.get((compound.batch, step)) for step in (PAIRED, PUBLISHED))
-                if paired and not (published and self._is_elsewhere(published)):
-                    stretch = Stretch(self._partition(published), _finished_ms(paired), _finished_ms(published))
-                    wanted.setdefault(stretch, []).append((compound.pair_id, compound.revision))
-            self.offsets = find(settings, self.topic, self.now, wanted)
-        except JobProblem as problem:
-            self.now = None
-            return str(problem)
-        except KafkaException as error:
-            self.now = None
-            return str(error.args[0].str())
-        return None
+    def read(self, compounds: list[Compound]) -> None:
+        """Reads the topic. Raises JobProblem, KafkaException."""
+        settings = kafka_settings()
+        self.now = ask_broker(settings, [self.topic])
+        wanted: dict[Stretch, list[Revision]] = {}
+        for compound in compounds:
+            paired, published = (self.steps.get((compound.batch, step)) for step in (PAIRED, PUBLISHED))
+            if paired and not (published and self._is_elsewhere(published)):
+                stretch = Stretch(self._partition(published), _finished_ms(paired), _finished_ms(published))
+                wanted.setdefault(stretch, []).append((compound.pair_id, compound.revision))
+        self.offsets = find(settings, self.topic, self.now, wanted)
 
     def place_of(self, compound: Compound) -> str:
         """Where a compound is, or why it is not there, in words."""
@@ -121,7 +114,12 @@ def find(
         for stretch, revisions in wanted.items():
             # Headers may be anyone's, so they are compared as text: a number of thousands of digits is none to Python.
             ids = {(pair_id, str(revision)): (pair_id, revision) for pair_id, revision in revisions}
-            _read(consumer, topic, stretch, now.end[topic, stretch.partition], ids, found)
+            for message in _messages(consumer, topic, stretch, now.end[topic, stretch.partition]):
+                # Our messages have no header that cannot be decoded.
+                (decoded,), _ = headers_of([message])
+                headers = dict(decoded or [])
+                if revision := ids.get((_header(headers, "pair-id"), _header(headers, "revision"))):
+                    found.setdefault(revision, []).append(message.offset() or 0)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise lacking(settings, on_topic("Read", topic)) from None
@@ -131,26 +129,13 @@ def find(
     return found
 
 
-def _read(
-    consumer: Consumer,
-    topic: str,
-    stretch: Stretch,
-    end: int,
-    ids: Mapping[tuple[str, str], Revision],
-    found: dict[Revision, list[int]],
-) -> None:
+def _messages(consumer: Consumer, topic: str, stretch: Stretch, end: int) -> Iterator[Message]:
     first, until = _offset_at(consumer, topic, stretch.partition, stretch.after - _CLOCKS_DIFFER_MS, end), end
     if stretch.before is not None:
         until = _offset_at(consumer, topic, stretch.partition, stretch.before + _CLOCKS_DIFFER_MS, end)
-    if first >= until:
-        return
-    consumer.assign([TopicPartition(topic, stretch.partition, first)])
-    for message in read_messages(consumer, first, until):
-        # Our messages have no header that cannot be decoded.
-        (decoded,), _ = headers_of([message])
-        headers = dict(decoded or [])
-        if revision := ids.get((_header(headers, "pair-id"), _header(headers, "revision"))):
-            found.setdefault(revision, []).append(message.offset() or 0)
+    if first < until:
+        consumer.assign([TopicPartition(topic, stretch.partition, first)])
+        yield from read_messages(consumer, first, until)
 
 
 def _header(headers: Mapping[str, object], name: str) -> str:
