@@ -24,12 +24,10 @@ def tell(history: PairHistory, locate: Locate | None = None) -> Iterator[str]:
     events = EventStory(history.pipeline, batches, played)
     shown = [fate for fate in events.fates if history.shows(fate.ts)]
     yield from _headlines(history, shown, played)
-    for fate in (*shown, *history.others):
-        yield ""
-        yield events.headline(fate)
-        yield from (f"  {sentence}" for sentence in events.sentences(fate))
-        if fate not in history.others:
-            yield from (f"  {sentence}" for sentence in (*_contradiction(history, fate), *_replays(history, fate)))
+    for fate in shown:
+        yield from events.paragraph(fate, *_contradiction(history, fate), *_replays(history, fate))
+    for fate in history.others:
+        yield from events.paragraph(fate)
     if history.without_key:
         yield from ("", f"{count(history.without_key, 'message')} without a readable key: each may be of any pair")
     sources = {fate.source for fate in shown}
@@ -111,14 +109,14 @@ class EventStory:
         self.by_source = {fate.source: fate for fate in self.fates}
         self.remedies = Remedies(batches, self.played, self.fates)
 
-    def headline(self, fate: Fate) -> str:
-        """Where the message is, its time, and which batch read it."""
+    def paragraph(self, fate: Fate, *more: str) -> Iterator[str]:
+        """A blank line, where the message is and which batch read it, and indented what became of it and why, and `more`."""
         at = "no readable time" if fate.ts is None else moment(fate.ts)
         at = "no readable key" if fate.verdict in WITHOUT_KEY else at
-        return f"{fate.source} ({self.pipeline.sides[fate.side].payload}), {at}, read in batch {fate.landed}"
+        yield from ("", f"{fate.source} ({self.pipeline.sides[fate.side].payload}), {at}, read in batch {fate.landed}")
+        yield from (f"  {sentence}" for sentence in (*self._sentences(fate), *more))
 
-    def sentences(self, fate: Fate) -> Iterator[str]:
-        """What became of the message and why."""
+    def _sentences(self, fate: Fate) -> Iterator[str]:
         if fate.session:
             yield _span(fate.session)
         if fate.verdict == Outcome.OPEN:

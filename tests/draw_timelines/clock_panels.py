@@ -27,8 +27,8 @@ class ClockPanels:
 
     def description(self) -> str:
         """The panels in words."""
-        told = [self._heading(number) for number in range(len(self.played))]
-        return f"{self.name}. {'; '.join(told)}."
+        batches = [self._heading(number) for number in range(len(self.played))]
+        return f"{self.name}. {'; '.join(batches)}."
 
     def draw(self, top: float) -> tuple[list[str], float]:
         """The elements of all batches, and where they end."""

@@ -1,4 +1,4 @@
-"""Files of records that nobody should write."""
+"""Files of records that are not as kcat prints them."""
 
 import json
 

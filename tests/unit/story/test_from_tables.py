@@ -76,10 +76,10 @@ CUTS = [
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: " / ".join(events for events, _ in cut))
 def test_events_are_told_as_the_rehearsal_tells_them(cut, tmp_path):
-    told = list(explain(played(tmp_path, cut), KEY))
+    lines = list(explain(played(tmp_path, cut), KEY))
     for block in "\n".join(rehearsed(SMALL, KEY, read_batches(records([Batch(*batch) for batch in cut])))).split("\n\n")[1:]:
         headline, *sentences = block.splitlines()
-        assert about(told, headline) == [sentence.strip() for sentence in sentences]
+        assert about(lines, headline) == [sentence.strip() for sentence in sentences]
 
 
 def test_each_batch_has_its_own_settings(tmp_path):
@@ -110,7 +110,7 @@ def test_only_what_lies_about_a_time_is_told(tmp_path):
         "analyticsTopic-0-3",
         "metricsTopic-0-0",
     ]
-    # Where a session is cut hangs on its begin, far from what is told.
+    # Where a session is cut hangs on its begin, far from what is shown.
     for source in ("analyticsTopic-0-3 ", "metricsTopic-0-0 "):
         assert about(near, source) == about(whole, source)
     assert "compound analyticsTopic-0-3" in near and "compound analyticsTopic-0-0" not in near

@@ -23,13 +23,13 @@ def test_every_message_has_one_fate_that_agrees_with_the_others(drawn, matching)
     pipeline = replace(SMALL, matching=matching)
     sent = records([Batch(*batch) for batch in drawn])
     played = play_every(pipeline, sent)
-    told = fates(played)
+    known = fates(played)
     assert sorted(f"{r['topic']}-{r['partition']}-{r['offset']}" for mine, _ in sent for r in mine) == sorted(
-        f.source for f in told
+        f.source for f in known
     )
-    assert fates(play(read_batches(sent, pipeline))) == told, "a batch that was left out made a difference"
-    by_source = {fate.source: fate for fate in told}
-    for fate in told:
+    assert fates(play(read_batches(sent, pipeline))) == known, "a batch that was left out made a difference"
+    by_source = {fate.source: fate for fate in known}
+    for fate in known:
         rules = played[fate.batch - 1].rules
         if fate.verdict in ("future", "duplicate"):
             assert fate.session is None
@@ -46,11 +46,11 @@ def test_every_message_has_one_fate_that_agrees_with_the_others(drawn, matching)
             assert (partner.session, partner.batch) == (fate.session, fate.batch)
             assert (partner.side == fate.side) == (fate.verdict == "collapsed")
             assert fate.verdict == "collapsed" or partner.partner == fate.source
-        assert fate.session.events == sum(other.session == fate.session and other.batch == fate.batch for other in told)
+        assert fate.session.events == sum(other.session == fate.session and other.batch == fate.batch for other in known)
 
 
 def test_the_times_of_the_events_come_in_order_and_unreadable_ones_last():
     (mine,) = records([Batch("m50 a0 a100", 10)])
     mine[0][1]["payload"] = '{"user1":"u","user2":"v","timestamp":-1}'
-    told = fates(play_every(SMALL, [mine]))
-    assert [fate.ts for fate in told] == [T0 + 50, T0 + 100, None]
+    known = fates(play_every(SMALL, [mine]))
+    assert [fate.ts for fate in known] == [T0 + 50, T0 + 100, None]

@@ -43,14 +43,14 @@ def partners(pipeline: Pipeline, sent) -> dict[str, str | None]:
 @given(batches)
 def test_every_proposal_comes_true(drawn):
     sent = records([Batch(*batch) for batch in drawn])
-    told: str | None = None
+    source: str | None = None
     for line in explain(SMALL, ("u", "v"), read_batches(sent)):
         if line and not line.startswith(" "):
-            told = line.partition(" ")[0]
+            source = line.partition(" ")[0]
         found = PROPOSAL.match(line)
         if found:
             with_these, claim, partner = found.groups()
             event(claim)
-            assert partners(changed(with_these), sent)[told] == partner
+            assert partners(changed(with_these), sent)[source] == partner
         else:
             assert not line.startswith("  with ")

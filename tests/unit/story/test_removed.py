@@ -58,8 +58,8 @@ def test_a_key_of_which_all_went_says_why_it_is_unknown(warehouse):
     remove(warehouse, REMOVED_RAW, 2, *RAW)
     remove(warehouse, REMOVED_REJECTED, 2, "rejected_events")
     remove(warehouse, REMOVED_COMPOUNDS, 2, "compound_events")
-    told = r"no message of .*y.* removed for their age, so not in this story: messages up to batch 2, rejected events up to batch 2, compounds up to batch 2"
-    with pytest.raises(UnknownKey, match=told):
+    words = r"no message of .*y.* removed for their age, so not in this story: messages up to batch 2, rejected events up to batch 2, compounds up to batch 2"
+    with pytest.raises(UnknownKey, match=words):
         list(explain(warehouse, ("y", "v")))
     with pytest.raises(UnknownKey, match=r"in the interval .*; removed for their age, so not in this story"):
         list(explain(warehouse, ("y", "v"), 50))

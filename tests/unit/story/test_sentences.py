@@ -17,19 +17,19 @@ KEY = ("u", "v")
 NOT_MORE = "no setting keeps them apart: an event has one partner at most, and this one was left over"
 
 
-def told(batches, key=KEY, **changes) -> list[str]:
+def story(batches, key=KEY, **changes) -> list[str]:
     pipeline = replace(SMALL, **changes)
     return list(explain(pipeline, key, read_batches(records([Batch(*batch) for batch in batches]), pipeline)))
 
 
 def about(source: str, batches, **changes) -> list[str]:
     """The sentences about one event."""
-    return story_lines.about(told(batches, **changes), f"{source} ")
+    return story_lines.about(story(batches, **changes), f"{source} ")
 
 
 def test_the_whole_story_of_a_pair():
     assert (
-        told([("a0 m50 a0:w", 100), ("", 751)])
+        story([("a0 m50 a0:w", 100), ("", 751)])
         == """\
 u, v: 2 messages in 1 batch, pipeline calls (tolerance 100ms, gap 200ms, grace 500ms, max_future 10s, max_session 1s, one_to_one)
 batch 1: 2 messages read, clock 1970-01-01T00:16:40.100Z (1000100)
@@ -49,7 +49,7 @@ metricsTopic-0-0 (metrics), 1970-01-01T00:16:40.050Z (1000050), read in batch 1
 
 NEAREST = "alone (left_only): the nearest of the other side is"
 ALONE = {
-    "nobody came": ("analyticsTopic-0-0", [("a0", FAR)], ["alone (left_only): no event of the other side was read"]),
+    "no other side": ("analyticsTopic-0-0", [("a0", FAR)], ["alone (left_only): no event of the other side was read"]),
     "1 ms too far": (
         "analyticsTopic-0-0",
         [("a0 m101", FAR)],
@@ -234,7 +234,7 @@ def record(body: str, offset: int) -> dict:
     return {"topic": "analyticsTopic", "partition": 0, "offset": offset, "ts": T0, "payload": body}
 
 
-def test_a_message_of_the_key_without_a_time_and_messages_of_nobody():
+def test_a_message_of_the_key_without_a_time_and_messages_without_a_key():
     bodies = ['{"user1":"u","user2":"v","timestamp":1.5}', '{"user1":"u"}', "{", '{"user1":"other","user2":"v"}']
     lines = list(explain(SMALL, KEY, read_batches([([record(body, offset) for offset, body in enumerate(bodies)], T0)])))
     assert lines[1:] == [
@@ -249,12 +249,12 @@ def test_a_message_of_the_key_without_a_time_and_messages_of_nobody():
 
 def test_an_unknown_key_is_said_with_a_hint_if_its_fields_are_swapped():
     with pytest.raises(UnknownKey) as swapped:
-        told([("a0 m5", FAR)], key=("v", "u"))
+        story([("a0 m5", FAR)], key=("v", "u"))
     assert str(swapped.value) == (
         "error: no message of v, u in 1 batch of 2 messages; u, v has 2 messages: the order of the key's fields matters"
     )
     with pytest.raises(UnknownKey, match=r'^error: no message of "\\n", v in 1 batch of 0 messages$'):
-        told([("", FAR)], key=("\n", "v"))
+        story([("", FAR)], key=("\n", "v"))
 
 
 def command(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
