@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.story.played_batches import Rehearsal, land, rows_of, source
+from spark_jobs.story.from_files import message_of
+from spark_jobs.story.history import Batch as ReadBatch
+from spark_jobs.story.play import Rehearsal, land, rows_of, source
 from spark_jobs.tables.commit import Going, commit_once, taken
 from spark_jobs.tables.delta_log import newest
 from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow
@@ -49,19 +51,20 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
     warehouse = Warehouse(None, str(root), pipeline)
     for table, ddl in schemas(pipeline).items():
         DeltaTable.create(warehouse.path(table), pa.schema(arrow_fields(re.findall(r"\w+|[<>]", ddl))))
-    rehearsal = Rehearsal(pipeline)
+    rehearsal = Rehearsal(pipeline.key)
     for number, (mine, clock) in enumerate(records([Batch(*batch) for batch in batches]), 1):
-        rehearsal.pipeline = replace(pipeline, **(settings or {}).get(number, {}))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
-        messages = land(rehearsal.pipeline, mine, clock, number)
+        own = replace(pipeline, **(settings or {}).get(number, {}))
+        record(warehouse, ledger_row(own, number, PLANNED, rehearsal.clock))
+        batch = ReadBatch(number, [message_of(each) for each in mine], clock, clock, own)
+        messages = land(batch)
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, LANDED, clock))
+        record(warehouse, ledger_row(own, number, LANDED, clock))
         if paired is None or number <= paired:
-            done = rehearsal.play(messages, clock, clock)
+            done = rehearsal.play(batch)
             write(warehouse, "compound_events", compound_rows(pipeline, done))
             write(warehouse, "rejected_events", rejected_rows(pipeline, done))
-            record(warehouse, ledger_row(rehearsal.pipeline, number, PAIRED, clock))
+            record(warehouse, ledger_row(own, number, PAIRED, clock))
     return warehouse
 
 
@@ -94,17 +97,17 @@ def compound_rows(pipeline, done):
         ts = min(at for at in (row["left_ts"], row["right_ts"]) if at is not None)
         key = {name: row[name] for name in pipeline.key}
         about = {"pair_id": pair_id, "revision": 0, "op": "upsert", "kind": row["outcome"], "ts": ts}
-        rows.append({**about, **key, **sides, "batch_id": done.batch_id})
+        rows.append({**about, **key, **sides, "batch_id": done.batch.batch_id})
     return rows
 
 
 def rejected_rows(pipeline, done):
     found = [(row, row["problem"]) for row in done.messages.to_pylist() if row["problem"]]
-    rows = [rejected(pipeline, row["side"], row, "", reason, done.batch_id) for row, reason in found]
+    rows = [rejected(pipeline, row["side"], row, "", reason, done.batch.batch_id) for row, reason in found]
     for reason in ("duplicate", "late"):
         for row in rows_of(done.outcomes, reason):
             number, name = (0, "left_") if row["left_offset"] is not None else (1, "right_")
-            rows.append(rejected(pipeline, number, row, name, reason, done.batch_id))
+            rows.append(rejected(pipeline, number, row, name, reason, done.batch.batch_id))
     return rows
 
 

@@ -33,7 +33,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import warehouse_folder
 from spark_jobs.kafka import records
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.hostile_messages import FIRST_BEYOND, Hostile, Message
 from tests.helpers.reading import consume

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from spark_jobs import publish_compounds, reconcile
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land

@@ -18,7 +18,8 @@ from spark_jobs.corrections import replay_events as replayed_events
 from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.rehearsal import BatchFile, rehearse
+from spark_jobs.story.from_files import BatchFile
+from spark_jobs.story.rehearsal import rehearse
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from tests.helpers import stream_clock
 from tests.helpers.pages import pages_folder

@@ -26,8 +26,8 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.maintenance import care
 from spark_jobs.quality.trend import FILE, Trend
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
 from spark_jobs.tables.ledger import (
     PLANNED,
     REMOVALS,
@@ -210,11 +210,12 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
     with pytest.raises(NeedsOperator, match="name batch 3 or a later one"):
         rewind.main(warehouse, 2)
     with pytest.raises(
-        UnknownKey, match=r"removed for their age, and not told: messages up to batch 3, rejected events up to batch 3"
+        UnknownKey,
+        match=r"removed for their age, so not in this story: messages up to batch 3, rejected events up to batch 3",
     ):
         list(explain(warehouse, ("x1", "v")))
     told = list(explain(warehouse, ("x4", "v")))
-    assert any(line.startswith("removed for their age, and not told") for line in told)
+    assert any(line.startswith("removed for their age, so not in this story") for line in told)
     assert not [line for line in told if "otherwise" in line or "not on" in line]
     assert replay_interval.main(warehouse, Window(begun + 10_000, begun + 10_200))["unchanged"] == 3
     assert rewind.main(warehouse, 4)["batch_id"] == 6

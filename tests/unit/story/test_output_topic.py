@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from spark_jobs.story import on_topic
-from spark_jobs.story.on_topic import Stretch, find
+from spark_jobs.story import output_topic
+from spark_jobs.story.output_topic import Stretch, find
 
 
 def test_headers_of_strangers_are_no_revisions(monkeypatch):
@@ -20,10 +20,10 @@ def test_headers_of_strangers_are_no_revisions(monkeypatch):
         [pair, ("revision", b"2")],
     ]
     messages = [SimpleNamespace(headers=lambda h=h: h, offset=lambda at=at: at) for at, h in enumerate(headers)]
-    monkeypatch.setattr(on_topic, "Consumer", lambda _: SimpleNamespace(assign=lambda _: None, close=lambda: None))
+    monkeypatch.setattr(output_topic, "Consumer", lambda _: SimpleNamespace(assign=lambda _: None, close=lambda: None))
     # Real messages come from the client only.
-    monkeypatch.setattr(on_topic, "headers_of", lambda given: ([each.headers() for each in given], []))
-    monkeypatch.setattr(on_topic, "_offset_at", lambda *_: 0)
-    monkeypatch.setattr(on_topic, "read_messages", lambda *_: iter(messages))
+    monkeypatch.setattr(output_topic, "headers_of", lambda given: ([each.headers() for each in given], []))
+    monkeypatch.setattr(output_topic, "_offset_at", lambda *_: 0)
+    monkeypatch.setattr(output_topic, "read_messages", lambda *_: iter(messages))
     now = SimpleNamespace(end={("out", 0): 9})
     assert find({}, "out", now, {Stretch(0, 0, None): [("calls-0-1", 2)]}) == {("calls-0-1", 2): [0, 8]}

@@ -6,18 +6,18 @@ import pytest
 
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.story import published as compounds
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.rehearsed import explain as rehearsed
-from spark_jobs.story.stored import explain
+from spark_jobs.story import output_topic
+from spark_jobs.story.from_files import explain as rehearsed
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
 from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND
 from tests.helpers.story_lines import about
 from tests.helpers.story_tables import compound_rows, ledger_row, played, record, write
-from tests.helpers.timeline import SMALL, T0, Batch, records
+from tests.helpers.timeline import SMALL, T0, Batch, play_every, read_batches, records
 
 KEY = ("u", "v")
 FAR = 1_000_000
-NOT_READ = f"outputTopic was not read, so offsets are not told: {VARIABLE} is not set"
+NOT_READ = f"outputTopic was not read, so offsets are unknown: {VARIABLE} is not set"
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +76,10 @@ CUTS = [
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: " / ".join(events for events, _ in cut))
 def test_events_are_told_as_the_rehearsal_tells_them(cut, tmp_path):
-    told = list(explain(played(tmp_path, cut), KEY))
-    for block in "\n".join(rehearsed(SMALL, KEY, records([Batch(*batch) for batch in cut]))).split("\n\n")[1:]:
+    lines = list(explain(played(tmp_path, cut), KEY))
+    for block in "\n".join(rehearsed(SMALL, KEY, read_batches(records([Batch(*batch) for batch in cut])))).split("\n\n")[1:]:
         headline, *sentences = block.splitlines()
-        assert about(told, headline) == [sentence.strip() for sentence in sentences]
+        assert about(lines, headline) == [sentence.strip() for sentence in sentences]
 
 
 def test_each_batch_has_its_own_settings(tmp_path):
@@ -104,13 +104,13 @@ def test_only_what_lies_about_a_time_is_told(tmp_path):
     whole, near = list(explain(warehouse, KEY)), list(explain(warehouse, KEY, T0 + 900))
     assert (
         near[1]
-        == "told is what lies in the interval 1970-01-01T00:16:40.400Z (1000400) to 1970-01-01T00:16:41.401Z (1001401)"
+        == "only what lies in the interval 1970-01-01T00:16:40.400Z (1000400) to 1970-01-01T00:16:41.401Z (1001401) is shown"
     )
     assert [line.split()[0] for line in near if " (analytics), " in line or " (metrics), " in line] == [
         "analyticsTopic-0-3",
         "metricsTopic-0-0",
     ]
-    # Where a session is cut hangs on its begin, far from what is told.
+    # Where a session is cut hangs on its begin, far from what is shown.
     for source in ("analyticsTopic-0-3 ", "metricsTopic-0-0 "):
         assert about(near, source) == about(whole, source)
     assert "compound analyticsTopic-0-3" in near and "compound analyticsTopic-0-0" not in near
@@ -158,9 +158,9 @@ def on_the_topic(monkeypatch, earliest=0, offsets=(), written=9):
     place = ("outputTopic", 0)
     now = TopicsNow(0, {place: earliest}, {place: 9}, {"outputTopic": (0, 7)}, written={place: written})
     monkeypatch.setenv(VARIABLE, '{"bootstrap.servers": "127.0.0.1:1"}')
-    monkeypatch.setattr(compounds, "ask_broker", lambda *_: now)
+    monkeypatch.setattr(output_topic, "ask_broker", lambda *_: now)
     found = {("analyticsTopic-0-0", 0): list(offsets)}
-    monkeypatch.setattr(compounds, "find", lambda settings, topic, now, wanted: found if wanted else {})
+    monkeypatch.setattr(output_topic, "find", lambda settings, topic, now, wanted: found if wanted else {})
 
 
 PUBLISHED_AS = {"slots": 1, "topic_id_high": 0, "topic_id_low": 7}
@@ -194,9 +194,7 @@ def test_where_a_published_compound_is(counts, topic, where, tmp_path, monkeypat
 
 
 def _only(batch):
-    from spark_jobs.story.fates import play_key
-
-    return play_key(SMALL, records([Batch(*batch)]))[0]
+    return play_every(SMALL, records([Batch(*batch)]))[0]
 
 
 def test_explaining_changes_nothing(tmp_path):

@@ -7,29 +7,31 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.story.rehearsed import UnknownKey, explain
+from spark_jobs.story.from_files import explain
+from spark_jobs.story.history import UnknownKey
 from tests.helpers import story_lines
-from tests.helpers.timeline import ROOT, SMALL, T0, Batch, records
+from tests.helpers.timeline import ROOT, SMALL, T0, Batch, read_batches, records
 
 FAR = 1_000_000
 KEY = ("u", "v")
 NOT_MORE = "no setting keeps them apart: an event has one partner at most, and this one was left over"
 
 
-def told(batches, key=KEY, **changes) -> list[str]:
-    return list(explain(replace(SMALL, **changes), key, records([Batch(*batch) for batch in batches])))
+def story(batches, key=KEY, **changes) -> list[str]:
+    pipeline = replace(SMALL, **changes)
+    return list(explain(pipeline, key, read_batches(records([Batch(*batch) for batch in batches]), pipeline)))
 
 
 def about(source: str, batches, **changes) -> list[str]:
     """The sentences about one event."""
-    return story_lines.about(told(batches, **changes), f"{source} ")
+    return story_lines.about(story(batches, **changes), f"{source} ")
 
 
 def test_the_whole_story_of_a_pair():
     assert (
-        told([("a0 m50 a0:w", 100), ("", 751)])
+        story([("a0 m50 a0:w", 100), ("", 751)])
         == """\
-u, v: 2 messages in 2 batches, pipeline calls (tolerance 100ms, gap 200ms, grace 500ms, max_future 10s, max_session 1s, one_to_one)
+u, v: 2 messages in 1 batch, pipeline calls (tolerance 100ms, gap 200ms, grace 500ms, max_future 10s, max_session 1s, one_to_one)
 batch 1: 2 messages read, clock 1970-01-01T00:16:40.100Z (1000100)
 batch 2: 0 messages read, clock 1970-01-01T00:16:40.751Z (1000751)
 
@@ -47,7 +49,7 @@ metricsTopic-0-0 (metrics), 1970-01-01T00:16:40.050Z (1000050), read in batch 1
 
 NEAREST = "alone (left_only): the nearest of the other side is"
 ALONE = {
-    "nobody came": ("analyticsTopic-0-0", [("a0", FAR)], ["alone (left_only): no event of the other side was read"]),
+    "no other side": ("analyticsTopic-0-0", [("a0", FAR)], ["alone (left_only): no event of the other side was read"]),
     "1 ms too far": (
         "analyticsTopic-0-0",
         [("a0 m101", FAR)],
@@ -232,27 +234,27 @@ def record(body: str, offset: int) -> dict:
     return {"topic": "analyticsTopic", "partition": 0, "offset": offset, "ts": T0, "payload": body}
 
 
-def test_a_message_of_the_key_without_a_time_and_messages_of_nobody():
+def test_a_message_of_the_key_without_a_time_and_messages_without_a_key():
     bodies = ['{"user1":"u","user2":"v","timestamp":1.5}', '{"user1":"u"}', "{", '{"user1":"other","user2":"v"}']
-    lines = list(explain(SMALL, KEY, [([record(body, offset) for offset, body in enumerate(bodies)], T0)]))
+    lines = list(explain(SMALL, KEY, read_batches([([record(body, offset) for offset, body in enumerate(bodies)], T0)])))
     assert lines[1:] == [
         "batch 1: 1 message read, clock 1970-01-01T00:16:40.000Z (1000000)",
         "",
         "analyticsTopic-0-0 (analytics), no readable time, read in batch 1",
         "  rejected in batch 1 as bad_timestamp: the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1",
         "",
-        "2 messages without a readable key: whose, nobody can say",
+        "2 messages without a readable key: each may be of any pair",
     ]
 
 
 def test_an_unknown_key_is_said_with_a_hint_if_its_fields_are_swapped():
     with pytest.raises(UnknownKey) as swapped:
-        told([("a0 m5", FAR)], key=("v", "u"))
+        story([("a0 m5", FAR)], key=("v", "u"))
     assert str(swapped.value) == (
-        "error: --explain: no message of v, u in 1 batch of 2 messages; u, v has 2 messages: the order of the key's fields matters"
+        "error: no message of v, u in 1 batch of 2 messages; u, v has 2 messages: the order of the key's fields matters"
     )
-    with pytest.raises(UnknownKey, match=r'^error: --explain: no message of "\\n", v in 1 batch of 0 messages$'):
-        told([("", FAR)], key=("\n", "v"))
+    with pytest.raises(UnknownKey, match=r'^error: no message of "\\n", v in 1 batch of 0 messages$'):
+        story([("", FAR)], key=("\n", "v"))
 
 
 def command(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
@@ -266,7 +268,7 @@ def command(tmp_path, *arguments: str) -> subprocess.CompletedProcess:
     ("values", "status", "stdout", "stderr"),
     [
         (KEY, 0, "u, v: 2 messages in 1 batch", ""),
-        (("nobody", "v"), 1, "", "error: --explain: no message of nobody, v in 1 batch of 2 messages\n"),
+        (("nobody", "v"), 1, "", "error: no message of nobody, v in 1 batch of 2 messages\n"),
         (("u",), 2, "", "error: --explain takes one value for each of user1, user2, in this order; 1 given\n"),
         ((), 2, "", "error: argument --explain: expected at least one argument (see rehearse_pairing --help)\n"),
     ],
@@ -281,10 +283,10 @@ def test_a_header_that_cannot_be_told_is_the_reason_if_there_is_no_other():
     read = records([Batch("a0 a1", FAR)])
     _, bad = read[0][0]
     bad["headers"] = ["good", "1", "b\udcffd", None]
-    lines = list(explain(SMALL, KEY, read))
+    lines = list(explain(SMALL, KEY, read_batches(read)))
     assert story_lines.about(lines, "analyticsTopic-0-1 ") == [
         "rejected in batch 1 as bad_header: the record has a header whose name is not UTF-8"
     ]
     assert "alone (left_only)" in story_lines.about(lines, "analyticsTopic-0-0 ")[-1]
     bad["payload"] = "{"
-    assert "bad_header" not in " ".join(explain(SMALL, KEY, read))
+    assert "bad_header" not in " ".join(explain(SMALL, KEY, read_batches(read)))

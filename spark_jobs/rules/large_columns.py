@@ -1,6 +1,8 @@
-"""Texts of many rows out of a column of many chunks, however large the column is."""
+"""Columns of texts that may be large: reads some rows, and divides all rows into portions that fit into memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +11,9 @@ from spark_jobs.rules.rules import Ints
 
 
 def gather_texts(column: pa.ChunkedArray, row: Ints) -> pa.Array:
-    """The texts of these rows, null for row -1; together they must be less than 2 GB, the column may be more.
+    """The texts of these rows, null for row -1. Together they must be smaller than 2 GB; the column may be larger.
 
-    Arrow's own `take` on several chunks joins them all first: a copy of everything, and refused from 2 GB on.
+    Arrow's `take` joins all chunks first: it copies everything, and fails from 2 GB on.
 
     >>> gather_texts(pa.chunked_array([["a", "b"], ["c"]]), np.array([2, -1, 0])).to_pylist()
     ['c', None, 'a']
@@ -32,3 +34,16 @@ def gather_texts(column: pa.ChunkedArray, row: Ints) -> pa.Array:
     place = np.full(len(row), -1)
     place[by_chunk] = np.arange(len(by_chunk))
     return pa.concat_arrays(parts).take(pa.array(place, mask=place < 0))
+
+
+def portions(sizes: Ints, limit: int) -> Iterator[tuple[int, int]]:
+    """Begin (inclusive) and end (exclusive) of each portion of rows: at most `limit` bytes and one more row, never empty.
+
+    `sizes`: bytes of each row, at least one row. The portions cover all rows in order.
+
+    >>> list(portions(np.array([4, 4, 4, 30, 1]), 10))
+    [(0, 2), (2, 3), (3, 5)]
+    """
+    portion = np.cumsum(sizes) // limit
+    begins = np.append(0, np.flatnonzero(np.diff(portion)) + 1).tolist()
+    yield from zip(begins, [*begins[1:], len(sizes)], strict=True)
