@@ -26,13 +26,13 @@ from spark_jobs import (
     report_quality,
     rewind,
 )
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.maintenance.needed import needed_since
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables import delta_log
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_RAW, REMOVED_UNTIL, Ledger
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED_RAW, Ledger
+from spark_jobs.tables.records import Window
 from tests.helpers import comparing, stream_clock
 from tests.helpers.all_stages import run_all
 from tests.helpers.job_processes import JOBS, Faults, Jobs

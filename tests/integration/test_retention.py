@@ -20,7 +20,6 @@ from include.config.store import pages_store
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.maintenance import care
@@ -37,6 +36,7 @@ from spark_jobs.tables.ledger import (
     REMOVED_REJECTED,
     Ledger,
 )
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.writer_lock import writer_lock
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land, run_all
