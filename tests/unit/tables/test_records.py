@@ -60,7 +60,7 @@ PLANS = {
     "rewind": plan(REWIND, open_before=5, topic_ids=IDS, corrected=AGAIN, to_batch=2),
     "rewind to the beginning": plan(REWIND, open_before=0, topic_ids=IDS, corrected=Corrected(1, 5), to_batch=0),
 }
-COUNTS = {*_COUNTS.values(), StepCounts}
+COUNTS = list(dict.fromkeys((*_COUNTS.values(), StepCounts)))
 OUTPUTS = {
     PUBLISHING: [output_state(slots=2, ends={0: 5, 1: 0}, positions_kept_minutes=1_440), output_state(ends={0: 5})],
     PUBLISHED: [output_state(slots=2, ends={0: 9, 1: 0}, sent={0: 4}, position=3), output_state(slots=1, position=3)],
