@@ -13,9 +13,8 @@ from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, PAIRED, STEPS, LedgerRow
-
-# The ids of topics are two halves of 128 bits: nothing to read.
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, STEPS, LedgerRow
+from spark_jobs.tables.records import plan_struct
 
 
 def batch_details(steps: dict[str, LedgerRow], metrics: Metrics, offenders: Iterable[Offender]) -> str:
@@ -41,12 +40,23 @@ def _ledger(steps: dict[str, LedgerRow]) -> str:
 
 def _step(row: LedgerRow) -> str:
     seconds = took(row)
-    shown = {name: count for name, count in row.counts.flat().items() if count}
-    counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in shown.items())
+    counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in _numbers(row).items() if count)
     return (
         f"<tr><td>{html.escape(row.step)}</td><td>{_time(row.started_at)}</td>"
         f'<td class="number">{"" if seconds is None else f"{seconds:.1f} s"}</td><td>{html.escape(counts) or "nothing"}</td></tr>\n'
     )
+
+
+def _numbers(row: LedgerRow) -> dict[str, int]:
+    """What there is to count in the row: of a plan its numbers, of the output topic also what is by partition."""
+    found = dict(row.counts.flat())
+    if row.step == PLANNED:
+        found |= {name: number for name, number in plan_struct(row.plan).items() if isinstance(number, int)}
+    if row.output is not None:
+        found |= {"position": row.output.position or 0, "slots": row.output.slots}
+        found |= {f"end_{number}": end for number, end in sorted(row.output.ends.items())}
+        found |= {f"partition_{number}": sent for number, sent in sorted(row.output.sent.items())}
+    return found
 
 
 def _time(at: datetime) -> str:

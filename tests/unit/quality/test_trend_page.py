@@ -9,8 +9,11 @@ from spark_jobs.quality import details, trend_page
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
+from spark_jobs.tables.records import REWIND, Corrected
 from tests.helpers.batch_history import history, offenders
+from tests.helpers.ledger_rows import ledger_rows
+from tests.helpers.timeline import CALLS
 
 
 def test_the_library_is_the_published_one():
@@ -50,6 +53,19 @@ def test_details_tell_steps_offsets_and_events():
     duplicates = batch.metrics["rejected_duplicate"]
     assert duplicates > SHOWN and f"And {duplicates - SHOWN:,.0f} more." in text
     assert text.count("<code>") == sum(min(count, SHOWN) for count in events(batch).values())
+
+
+def test_details_tell_the_numbers_of_the_plan_and_of_the_output_topic():
+    rows = ledger_rows(
+        7, (PLANNED, PAIRED, PUBLISHED), REWIND, CALLS, to_batch=3, open_before=1_200, corrected=Corrected(4, 7), compounds=5, retracted=5,
+        slots=2, ends={1: 30, 0: 2_000}, sent={1: 5}, position=7,
+    )  # fmt: skip
+    text = details.batch_details({row.step: row for row in rows}, {}, [])
+    assert re.findall(r"<td>(\w+)</td><td>[^<]*</td><td class=\"number\"></td><td>([^<]*)</td>", text) == [
+        ("planned", "open before 1,200, corrected from 4, corrected to 7, to batch 3"),
+        ("paired", "open before 1,200, compounds 5, retracted 5"),
+        ("published", "compounds 5, position 7, slots 2, end 0 2,000, end 1 30, partition 1 5"),
+    ]
 
 
 def events(batch):
