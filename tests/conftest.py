@@ -113,6 +113,13 @@ def azure(tmp_path_factory) -> Iterator[LocalStore]:
         yield store
 
 
+@pytest.fixture(scope="session")
+def gs(tmp_path_factory) -> Iterator[LocalStore]:
+    """A server for `gs://`: Google's names in front of a real S3 server."""
+    with running_store("gs", tmp_path_factory.mktemp("gs")) as store:
+        yield store
+
+
 def yaml_of(pipeline: Pipeline, folder: Path) -> Path:
     """The pipeline as a file, for jobs that run as processes."""
     path = folder / f"{pipeline.name}.yaml"

@@ -207,6 +207,9 @@ def normal_options(given: Mapping[str, Any]) -> dict[str, str]:
         bare = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         options[bare if bare in _CLIENT | _RETRIES else key] = text
+    # Amazon's variable for S3 alone takes precedence over that for all services; the client does not know it as an option.
+    if endpoint := options.pop("aws_endpoint_url_s3", None):
+        options["aws_endpoint_url"] = endpoint
     return options
 
 

@@ -6,10 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from include.config.pipeline import MS_PER_UNIT
+from include.config.store import warehouse_store
 from spark_jobs.job.run import Counts
 from spark_jobs.maintenance.files import checkpoint, compact, keep
 from spark_jobs.maintenance.needed import all_done, needed_since
 from spark_jobs.maintenance.retention import remove_old
+from spark_jobs.maintenance.uploads import unfinished_uploads
 from spark_jobs.tables.agreement import check_tables, newest_row
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import LEDGER, OPEN, Warehouse, schemas
@@ -24,7 +26,9 @@ _MARGIN_MS = MS_PER_UNIT["m"]
 
 
 def care_for_tables(warehouse: Warehouse) -> Counts:
-    """Takes care of all tables; gives how many rows were removed and how many files put together."""
+    """Takes care of all tables; returns how many rows were removed, how many files were put together, and how many uploads below the
+    pipeline's place are unfinished, if there are any.
+    """
     if not warehouse.exists(LEDGER):
         return {}
     ledger = Ledger(warehouse)
@@ -48,7 +52,11 @@ def care_for_tables(warehouse: Warehouse) -> Counts:
         return 0
 
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as beside:
-        return counts | {"files_put_together": sum(beside.map(care_for, schemas(warehouse.pipeline)))}
+        counts |= {"files_put_together": sum(beside.map(care_for, schemas(warehouse.pipeline)))}
+    if uploads := unfinished_uploads(warehouse_store(warehouse.root).at(warehouse.pipeline.name)):
+        print(f"maintain_tables: {uploads}")
+        counts["unfinished_uploads"] = uploads.number
+    return counts
 
 
 def _now() -> int:
