@@ -31,9 +31,9 @@ from include.airflow.dag_settings import DEFAULT_ARGS, NO_BACKFILLS, dag_setting
 from include.airflow.late_replays import LateReplayOperator
 from include.airflow.live_schedule import live_schedule
 from include.airflow.operator import PairingJobOperator
+from include.airflow.scheduling import OnlyBackfills
 from include.config.pipeline import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
-from plugins.replay_timetable import OnlyBackfills
 
 
 def live_dag(pipeline: Pipeline, file: Path) -> DAG:

@@ -1,4 +1,4 @@
-"""What a run has done, in a line: the note that Airflow shows beside the run. Registered by plugins/scheduling.py.
+"""What a run has done, in a line: the note that Airflow shows beside the run. Registered by plugins/event_pairing.py.
 
 A task cannot write a note of its run; the scheduler, in which a run's end is told, can.
 """
