@@ -24,6 +24,7 @@ from spark_jobs.quality.trend import rewound_to, took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import LANDED, PAIRED, REPLAY, REWIND, STEPS, LedgerRow
 
+NO_DETAILS = Markup("")
 _PAGE = re.compile(r"batch-(\d+)\.html")
 # Names the batch whose page is the index. A list of all pages would take a request for every thousand.
 _NEWEST = "newest.txt"
@@ -39,7 +40,7 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: Markup = Markup("")) -> str:  # noqa: B008
+def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: Markup = NO_DETAILS) -> str:
     """Writes `batch-<id>.html`, which ends with the `details`, its Great Expectations page and its script for the trend page. Returns
     where the first is.
     """

@@ -37,8 +37,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(theme=Markup(THEME), source=_source, charts_file=CHARTS_FILE)
-    environment.filters.update(utc=utc, whole=lambda number: f"{number:,.0f}")
+    environment.filters.update(utc=utc, whole=_whole)
     return environment
+
+
+def _whole(number: float) -> str:
+    # An int keeps every digit; a float would not beyond 2^53.
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
 
 
 def _source(*files: str) -> Markup:

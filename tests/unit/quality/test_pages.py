@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jinja2 import UndefinedError
 
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import pages
 from spark_jobs.quality.orphan_section import orphan_section, sentences
+from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
 from spark_jobs.rules.reasons import Reason
 from tests.helpers.pages import pages_in
@@ -143,3 +146,17 @@ def test_a_report_that_could_not_be_made_has_a_page(tmp_path):
     pages.write_index(place, 7)
     page = (tmp_path / "quality" / "index.html").read_text()
     assert "calls: batch 7" in page and "not judged" in page and "ValueError: no &lt;b&gt; at all" in page
+
+
+def test_a_template_escapes_what_it_is_given_and_lacks_nothing():
+    page = render("unjudged.html", title="<b>'\"&", error="<script>")
+    assert page.count("&lt;b&gt;&#39;&#34;&amp;") == 2 and "&lt;script&gt;" in page and "<b>" not in page
+    with pytest.raises(UndefinedError, match="'error' is undefined"):
+        render("unjudged.html", title="x")
+
+
+def test_large_counts_keep_their_digits():
+    steps = {"paired": SimpleNamespace(
+        batch_id=7, step="paired", started_at=datetime(2026, 1, 1, tzinfo=UTC), finished_at=None, offsets=(), counts={"pair": 2**63 - 1},
+    )}  # fmt: skip
+    assert "pair 9,223,372,036,854,775,807" in pages.batch_details(steps, {}, [])
