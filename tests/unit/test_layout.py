@@ -34,6 +34,13 @@ def test_imports_point_one_way(folder, banned):
     assert not found
 
 
+def test_every_plugin_file_registers_something():
+    """Airflow imports every file of the folder in every process, each task's, too."""
+    for path in {*(ROOT / "plugins").glob("*.py")} - {ROOT / "plugins/__init__.py"}:
+        classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+        assert [ast.unparse(base) for each in classes for base in each.bases] == ["AirflowPlugin"], path.name
+
+
 def test_jobs_run_on_spark_connect_too():
     for path in (ROOT / "spark_jobs").rglob("*.py"):
         text = path.read_text()
