@@ -28,9 +28,9 @@ from include.airflow.dag_settings import (
 )
 from include.airflow.docs import live_doc, refused_doc, replay_doc
 from include.airflow.operators import LateReplayOperator, PairingJobOperator
+from include.airflow.scheduling import OnlyBackfills
 from include.config.pipeline import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
-from plugins.replay_timetable import OnlyBackfills
 
 
 def live_dag(pipeline: Pipeline, file: Path) -> DAG:

@@ -1,4 +1,4 @@
-"""What a run did, in one line: the note that Airflow shows beside the run. plugins/scheduling.py registers this module as a listener.
+"""What a run did, in one line: the note that Airflow shows beside the run. plugins/event_pairing.py registers this module as a listener.
 
 A task cannot write a note of its run. The scheduler can, and it calls the listeners when a run ends.
 """

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 from include.local.machine import ROOT
-from spark_jobs.quality.details import batch_details
-from spark_jobs.quality.pages import write_index, write_pages
+from spark_jobs.quality.pages import batch_details, write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, checks
 from spark_jobs.quality.trend import Reported
 from spark_jobs.quality.trend_files import write_trend

@@ -16,12 +16,10 @@ from include.airflow import operators as pairing_operator
 from include.config.pipeline import Quality, Side
 from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
-from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.history import Past
 from spark_jobs.quality.report_input import _targets
-from spark_jobs.quality.silence import silence_metrics, state_of
-from spark_jobs.quality.silence_words import checked_sentences, notices, notices_html
+from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.tables.ledger import PAIRED, PLANNED
@@ -57,7 +55,7 @@ def test_great_expectations_says_it_and_does_not_run_it():
     (judged,) = (judged for judged in verdict.checks if not judged.passed)
     assert (judged.check.metric, judged.check.severity) == ("silent_left", suite.WARNING)
     assert judged.check.sentence == SAID["silent_left"] and verdict.failed == []
-    page = standing_alone(verdict.page, "calls: batch 7", "batch-7.html", notices_html(notices(NAMED, SILENT)))
+    page = pages.expectations_page(verdict.page, "calls: batch 7", "batch-7.html", notices(NAMED, SILENT))
     assert "has been silent since 2026-01-31 11:59 UTC: 312 right_only since" in page
     assert "<img" not in page
 

@@ -69,8 +69,7 @@ function start() {
   fromAddress() || showBatch();
   addEventListener("hashchange", fromAddress);
   addEventListener("resize", () => plots.forEach((figure, plot) => plot.setSize({ width: figure.clientWidth - 20, height: 190 })));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-  addEventListener("storage", drawCharts);
+  onThemeChange(drawCharts);
   window.readyAfterMs = performance.now();
 }
 

@@ -9,11 +9,11 @@ from airflow.api_fastapi.core_api import security
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from include.airflow import quality_app
 from include.airflow.pages import batch_of, note_batch
 from include.config.pipeline import PIPELINES
-from plugins import quality_app
-from plugins.quality_pages import QualityPages
-from spark_jobs.quality.details import details_script
+from plugins.event_pairing import EventPairing
+from spark_jobs.quality.pages import details_script
 from spark_jobs.quality.trend_files import write_trend
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_folder, pages_in
@@ -68,6 +68,7 @@ def client(pages, monkeypatch):
 
 PLACES = (
     "/quality/calls", "/quality/calls/index.html", "/quality/calls/trend.html", "/quality/calls/trend-data.js", "/quality/calls/batch-17.js",
+    "/quality/calls/charts.js",
     "/quality/calls/metrics", f"/quality/-/dag/calls/run/{RUN}", "/quality/-/dag/calls", "/quality/calls/batch-99.html", "/quality/nobody/x",
 )  # fmt: skip
 
@@ -87,14 +88,14 @@ def test_who_may_see_airflow_but_not_the_dag_gets_nothing(client, monkeypatch):
             return details.id != "calls"
 
     monkeypatch.setattr(quality_app, "get_auth_manager", NotCalls)
-    assert {client("viewer").get(place).status_code for place in PLACES[:8]} == {403}
+    assert {client("viewer").get(place).status_code for place in PLACES[:9]} == {403}
     assert set(others) == {("GET", "calls")}
 
 
 @pytest.mark.parametrize(
     ("page", "media_type"),
     [("index.html", "text/html"), ("batch-17.html", "text/html"), ("batch-17-expectations.html", "text/html"), ("trend.html", "text/html"),
-     ("trend-data.js", "text/javascript"), ("batch-17.js", "text/javascript"),
+     ("trend-data.js", "text/javascript"), ("batch-17.js", "text/javascript"), ("charts.js", "text/javascript"),
      ("metrics", "application/openmetrics-text; version=1.0.0"), ("metrics.prom", "application/openmetrics-text; version=1.0.0")],
 )  # fmt: skip
 def test_a_viewer_gets_the_files(page, media_type, client, pages):
@@ -185,7 +186,7 @@ def test_a_run_is_told_by_its_dag_and_a_folder_that_cannot_be_written_fails_no_t
 
 def test_the_views_lead_to_routes_that_exist(client, pages):
     note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
-    views = QualityPages.external_views
+    views = EventPairing.external_views
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task", "task_instance"}
     assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 4
     for view in views:

@@ -1,18 +1,6 @@
 // The charts: uPlot with the marks of batches, one cursor for all, a click picks a batch.
 const plots = new Map();
-const color = (name) => {
-  // A custom property with light-dark() is only resolved where it is used.
-  const probe = document.body.appendChild(document.createElement("i"));
-  probe.style.color = `var(--${name})`;
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
-};
 let colors = {};
-const readColors = () => {
-  const names = ["ink", "soft", "line", "s0", "s1", "s2", "s3", "s4", "s5", ...Object.keys(markKinds)];
-  colors = Object.fromEntries(names.map((name) => [name, color(name)]));
-};
 
 function bar(plot, from, to, style, alpha) {
   const { ctx, bbox } = plot;
@@ -65,7 +53,7 @@ function drawChart(place, [title, unit, wanted]) {
   figure.firstChild.textContent = `${title} `;
   figure.firstChild.append(Object.assign(document.createElement("small"), { textContent: unit === "ratio" ? "%" : unit }));
   const short = (value) => formatted(value, unit === "seconds" ? "" : unit);
-  const axis = { stroke: colors.soft, grid: { stroke: colors.line, width: 1 }, ticks: { stroke: colors.line, width: 1 } };
+  const axis = axisOf(colors);
   const plot = new uPlot({
     width: figure.clientWidth - 20,
     height: 190,
@@ -91,7 +79,7 @@ function drawChart(place, [title, unit, wanted]) {
 function drawCharts() {
   for (const plot of plots.keys()) plot.destroy();
   plots.clear();
-  readColors();
+  colors = colorsOf(["ink", "soft", "line", "s0", "s1", "s2", "s3", "s4", "s5", ...Object.keys(markKinds)]);
   const [charts, other] = [document.getElementById("charts"), document.getElementById("other")];
   charts.replaceChildren();
   other.replaceChildren();

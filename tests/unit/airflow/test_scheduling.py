@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugins import pool_listener
+from include.airflow import scheduling
 
 
 @pytest.fixture
@@ -18,17 +18,17 @@ def made(monkeypatch):
         def __init__(self, target, **_):
             self.start = target
 
-    monkeypatch.setattr(pool_listener, "make_pools", lambda: calls.append(1))
-    monkeypatch.setattr(pool_listener, "Thread", Thread)
-    monkeypatch.setattr(pool_listener, "_known", set())
+    monkeypatch.setattr(scheduling, "make_pools", lambda: calls.append(1))
+    monkeypatch.setattr(scheduling, "Thread", Thread)
+    monkeypatch.setattr(scheduling, "_known", set())
     return calls
 
 
 def test_when_a_part_of_airflow_starts_but_not_when_a_task_does(made):
     task = type("TaskRunnerMarker", (), {"__module__": "airflow.sdk.execution_time.task_runner"})()
-    pool_listener.on_starting(task)
+    scheduling.on_starting(task)
     assert made == []
-    pool_listener.on_starting(type("Job", (), {"__module__": "airflow.jobs.job"})())
+    scheduling.on_starting(type("Job", (), {"__module__": "airflow.jobs.job"})())
     assert made == [1]
 
 
@@ -37,8 +37,8 @@ def test_when_a_part_of_airflow_starts_but_not_when_a_task_does(made):
 )
 def test_when_a_pipeline_runs_for_the_first_time(dag_id, times, made, monkeypatch):
     run = SimpleNamespace(dag_id=dag_id)
-    pool_listener.on_dag_run_running(run, "")
+    scheduling.on_dag_run_running(run, "")
     assert len(made) == times
-    monkeypatch.setattr(pool_listener, "_known", {"calls"})
-    pool_listener.on_dag_run_running(run, "")
+    monkeypatch.setattr(scheduling, "_known", {"calls"})
+    scheduling.on_dag_run_running(run, "")
     assert len(made) == times
