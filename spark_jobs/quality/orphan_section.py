@@ -10,9 +10,8 @@ from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
 from spark_jobs.quality.charts import Bar, bars, curve
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.quality.orphan_metrics import NOBODY, histogram
-from spark_jobs.quality.orphans import BOUNDS_MS
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
 
 # What is told, and its numbers.
 Row = tuple[str, Sequence[float]]
@@ -22,15 +21,15 @@ _SHOWN = 48
 _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this weekday and hour"}
 
 
-def orphan_section(pipeline: Pipeline, metrics: Metrics) -> str:
+def orphan_section(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown] = ()) -> str:
     """HTML; empty for what is no live batch, or was reported by a version that did not count them."""
     if not metrics.get("live"):
         return ""
-    told = "".join(f"<li>{html.escape(sentence)}</li>\n" for sentence in sentences(pipeline, metrics))
-    return f'<section id="orphans"><h2>Orphans</h2>\n<ul>\n{told}</ul>\n{_misses(pipeline, metrics)}{_hours(metrics)}</section>\n'
+    told = "".join(f"<li>{html.escape(sentence)}</li>\n" for sentence in sentences(pipeline, metrics, breakdowns))
+    return f'<section id="orphans"><h2>Orphans</h2>\n<ul>\n{told}</ul>\n{_misses(pipeline, breakdowns)}{_hours(breakdowns)}</section>\n'
 
 
-def sentences(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
+def sentences(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     """What the numbers say, for people."""
     orphans, compounds = sum(metrics.get(kind, 0.0) for kind in ORPHANS), metrics.get("compounds", 0.0)
     yield f"{orphans:,.0f} of {compounds:,.0f} compounds are one-sided: {metrics.get('orphan_ratio', 0.0):.1%}."
@@ -42,11 +41,11 @@ def sentences(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
                 f"{metrics[kind]:,.0f} {side} events were given up, {metrics[f'orphan_ratio_{side}']:.1%} of that side: "
                 f"{duration(middle)} after their timestamp (median), at most {duration(oldest)}."
             )
-        yield from _where(metrics, side, kind)
-    if "top_user_share" in metrics:
-        yield _whose(metrics, orphans)
-    yield from _reach(pipeline, metrics, orphans)
-    yield from _late(pipeline, metrics)
+        yield from _where(metrics, breakdowns, side, kind)
+    if rows_of(breakdowns, "top_user"):
+        yield _whose(breakdowns, orphans)
+    yield from _reach(pipeline, breakdowns, orphans)
+    yield from _late(pipeline, metrics, breakdowns)
     if "skew_median" in metrics:
         yield _skew(metrics)
 
@@ -61,28 +60,28 @@ def _compared(metrics: Metrics) -> str:
     )
 
 
-def _where(metrics: Metrics, side: str, kind: str) -> Iterator[str]:
-    partitions = {
-        name.partition(":")[2]: number for name, number in metrics.items() if name.startswith(f"partition_{kind}:")
-    }
+def _where(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind: str) -> Iterator[str]:
+    partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
-        most = max(partitions, key=lambda partition: partitions[partition])
+        most = max(partitions, key=lambda row: row.number)
         yield (
-            f"{partitions[most]:,.0f} of the {metrics[kind]:,.0f} {side} ones are of partition {most}, one of {len(partitions)} "
+            f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of partition {most.bucket}, one of {len(partitions)} "
             "that have any."
         )
 
 
-def _whose(metrics: Metrics, orphans: float) -> str:
-    most, name = max((number, name.partition(":")[2]) for name, number in metrics.items() if name.startswith("top_user:"))
-    field = name.partition("=")[0]
-    others = metrics.get(f"users:{field}", 0.0)
-    return f"{most:,.0f} of the {orphans:,.0f} are of {name}, one of {others:,.0f} values of {field} that have orphans."
+def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
+    most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
+    others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
+    name = f"{most.field}={most.value}"
+    return (
+        f"{most.number:,} of the {orphans:,.0f} are of {name}, one of {others:,} values of {most.field} that have orphans."
+    )
 
 
-def _reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Iterator[str]:
+def _reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
     """What a larger tolerance would reach; sessions end at the gap, so that has to grow with it."""
-    found = histogram(metrics, *_MISSES)
+    found = histogram(breakdowns, *_MISSES)
     if orphans and not any(found.values()):
         yield f"None of the {orphans:,.0f} has an unpaired event of the other side with its key near it."
     so_far = said = sum(number for at, number in found.items() if at <= pipeline.tolerance_ms)
@@ -95,11 +94,11 @@ def _reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Iterator[str
             said = so_far
 
 
-def _late(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
+def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
     if not late:
         return
-    found, so_far = histogram(metrics, "grace_needed"), 0.0
+    found, so_far = histogram(breakdowns, "grace_needed"), 0.0
     yield f"{metrics.get('late_healable', 0.0):,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
     for at, number in found.items():
         so_far += number
@@ -116,10 +115,10 @@ def _skew(metrics: Metrics) -> str:
     )
 
 
-def _misses(pipeline: Pipeline, metrics: Metrics) -> str:
-    families = [histogram(metrics, family) for family in _MISSES]
-    nobody = sum(metrics.get(f"{family}:{NOBODY}", 0.0) for family in _MISSES)
-    everybody = sum(sum(each.values()) for each in families) + nobody
+def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> str:
+    families = [histogram(breakdowns, family) for family in _MISSES]
+    rest = [unbounded(breakdowns, family) for family in _MISSES]
+    everybody = sum(sum(each.values()) for each in families) + sum(rest)
     if not everybody:
         return ""
     labels, so_far = [duration(at) for at in BOUNDS_MS], 0.0
@@ -131,7 +130,6 @@ def _misses(pipeline: Pipeline, metrics: Metrics) -> str:
         shares.append(so_far / everybody)
         if any(here):
             lines.append((f"up to {duration(at)}", [*here, so_far]))
-    rest = [metrics.get(f"{family}:{NOBODY}", 0.0) for family in _MISSES]
     lines.append(("further, or nobody", [*rest, everybody]))
     mark = max((number for number, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
     title = (
@@ -142,18 +140,17 @@ def _misses(pipeline: Pipeline, metrics: Metrics) -> str:
     return f"<h3>Nearest misses</h3>\n{drawn}{curve(title, labels, shares, mark)}<p>{title}.</p>\n{table(heads, lines)}"
 
 
-def _bars(labels: list[str], families: list[dict[int, float]]) -> list[Bar]:
+def _bars(labels: list[str], families: list[dict[int, int]]) -> list[Bar]:
     return [Bar(label, tuple(each[at] for each in families)) for label, at in zip(labels, BOUNDS_MS, strict=True)]
 
 
-def _hours(metrics: Metrics) -> str:
-    found: dict[int, dict[str, float]] = {}
-    for name, number in metrics.items():
-        family, _, hour = name.partition(":")
-        if family.startswith("hour_"):
-            found.setdefault(int(hour), {})[family.removeprefix("hour_")] = number
+def _hours(breakdowns: Sequence[Breakdown]) -> str:
+    found: dict[int, dict[str, int]] = {}
+    for kind in (*ORPHANS, "pair"):
+        for row in rows_of(breakdowns, f"hour_{kind}"):
+            found.setdefault(row.bucket or 0, {})[kind] = row.number
     newest = sorted(found)[-_SHOWN:]
-    rows: list[Row] = [(_hour(at), [found[at].get(kind, 0.0) for kind in (*ORPHANS, "pair")]) for at in newest]
+    rows: list[Row] = [(_hour(at), [found[at].get(kind, 0) for kind in (*ORPHANS, "pair")]) for at in newest]
     if not rows:
         return ""
     drawn = bars("Orphans by hour of event time", [Bar(label[-5:], parts[:2]) for label, parts in rows])

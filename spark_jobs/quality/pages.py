@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import obstore
 
@@ -14,7 +14,7 @@ from include.config.store import Store, read_text, write_text
 from spark_jobs.corrections.replay_window import window_of
 from spark_jobs.quality.details import details_script
 from spark_jobs.quality.expectations_page import standing_alone
-from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.numbers import Breakdown, Metrics
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.silence_words import notices, notices_html
 from spark_jobs.quality.style import STYLE
@@ -27,7 +27,9 @@ _OF_BATCH = re.compile(r"batch-(\d+)\.html")
 _NEWEST = "newest.txt"
 
 
-def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> str:
+def write_pages(
+    pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "", breakdowns: Sequence[Breakdown] = ()
+) -> str:
     """Writes `batch-<id>.html`, with `details` (HTML) at its end, its Great Expectations page, and the details for the trend page; returns
     where the first is.
     """
@@ -36,7 +38,8 @@ def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict
     said = notices_html(notices(row.pipeline, metrics))
     write_text(pages, f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html", said))
     # A batch that was given up may have no page.
-    page = _batch_page(row, metrics, verdict, said, older=read_text(pages, f"batch-{row.batch_id - 1}.html") is not None)
+    older = read_text(pages, f"batch-{row.batch_id - 1}.html") is not None
+    page = _batch_page(row, metrics, verdict, said, older, breakdowns)
     write_text(pages, f"{name}.js", details_script(row.batch_id, details))
     write_text(pages, f"{name}.html", page.replace("</body>", f"{details}</body>"))
     return pages.at(f"{name}.html").uri
@@ -77,7 +80,9 @@ def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception)
     write_text(pages, f"batch-{batch_id}.html", _document(title, body))
 
 
-def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool) -> str:
+def _batch_page(
+    row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool, breakdowns: Sequence[Breakdown]
+) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.counts[TO_BATCH]}" if row.kind == REWIND else ""
     title += f", a replay of {window_of(row)}" if row.kind == REPLAY else ""
@@ -92,7 +97,7 @@ def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, o
 <h2>Checks</h2><table><tr><th scope="col">Check</th><th scope="col">Observed</th><th scope="col">Allowed</th><th scope="col">Result</th></tr>
 {"".join(_check_line(judged) for judged in verdict.checks)}</table>
 <h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>
-{orphan_section(row.pipeline, metrics)}{_healed(metrics)}<h2>Rejected</h2><table>{"".join(_rejected(metrics))}</table>
+{orphan_section(row.pipeline, metrics, breakdowns)}{_healed(metrics)}<h2>Rejected</h2><table>{"".join(_rejected(metrics))}</table>
 """
     return _document(title, body)
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_ORPHANS, Quality
+from spark_jobs.quality.batch import Steps
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
 from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.config.store import Store, read_text
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence_words import WARNING, notices
 from spark_jobs.tables.ledger import (
@@ -29,18 +30,9 @@ from spark_jobs.tables.ledger import (
 FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
 KEPT = 10_000
-PASSED, WARNED, FAILED = range(3)
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _KINDS = (LIVE, REPLAY, REWIND)
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
-
-
-class Reported(NamedTuple):
-    """A batch as the report found it: ledger rows by step, metrics, PASSED, WARNED or FAILED."""
-
-    steps: dict[str, LedgerRow]
-    metrics: Metrics
-    state: int
 
 
 class Trend:
@@ -77,7 +69,7 @@ class Trend:
         lengths = {len(column) for column in (*trend.columns.values(), *trend.values.values())}
         return trend if len(lengths) == 1 else None
 
-    def add(self, batches: list[Reported]) -> None:
+    def add(self, batches: list[Batch]) -> None:
         """Adds the batches; one that is there already, from a report that died, is replaced. The oldest beyond KEPT go."""
         for batch in sorted(batches, key=lambda each: each.steps[PAIRED].batch_id):
             self._make_room(batch.steps[PAIRED].batch_id)
@@ -92,7 +84,7 @@ class Trend:
             for column in (*self.columns.values(), *self.values.values()):
                 column.pop()
 
-    def _append(self, batch: Reported) -> None:
+    def _append(self, batch: Batch) -> None:
         paired, length = batch.steps[PAIRED], len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.quality import openmetrics, trend_page
-from spark_jobs.quality.laws import Steps
-from spark_jobs.quality.numbers import Metrics
-from spark_jobs.quality.suite import Verdict
-from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
+from spark_jobs.quality.batch import Batch, Steps, stored_batches
+from spark_jobs.quality.trend import FILE, KEPT, Trend
 from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
-from spark_jobs.tables.warehouse import METRICS, Warehouse
+from spark_jobs.tables.warehouse import Warehouse
 
 
-def add_to_trend(
-    warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[tuple[Steps, Metrics, Verdict]]
-) -> None:
-    """Called by the report that began at `started`, with the ledger rows by step, metrics and verdict of successive batches."""
-    reported = [Reported(_with_report(rows, started), metrics, _state_of(verdict)) for rows, metrics, verdict in batches]
-    pages, first = pages_store(warehouse.pipeline.name, warehouse.root), batches[0][0][PAIRED].batch_id
+def add_to_trend(warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
+    """Called by the report that began at `started`, with successive batches that are judged."""
+    reported = [replace(batch, steps=_with_report(batch.steps, started)) for batch in batches]
+    pages, first = pages_store(warehouse.pipeline.name, warehouse.root), batches[0].batch_id
     write_trend(
         pages,
         warehouse.pipeline.name,
@@ -35,16 +32,11 @@ def _with_report(rows: Steps, started: datetime) -> dict[str, LedgerRow]:
     return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, finished_at=datetime.now(UTC))}
 
 
-def _state_of(verdict: Verdict) -> int:
-    """PASSED, WARNED or FAILED."""
-    return FAILED if verdict.failed else PASSED if all(judged.passed for judged in verdict.checks) else WARNED
-
-
 def write_trend(
     pages: Store,
     pipeline: str,
-    batches: list[Reported],
-    history: Callable[[], list[Reported]],
+    batches: list[Batch],
+    history: Callable[[], list[Batch]],
     removed: Callable[[], int] = lambda: 0,
 ) -> Trend:
     """Adds the batches to the trend and writes its files. `history` gives all reported batches before them, `removed` the last one that was
@@ -64,7 +56,7 @@ def write_trend(
     return trend
 
 
-def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Reported]:
+def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Batch]:
     """The reported batches before `batch_id`, as many as the trend keeps, from ledger and metrics. Whether one was warned of is not
     in the tables.
     """
@@ -73,7 +65,7 @@ def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list
     for row in ledger.rows(first, last):
         steps.setdefault(row.batch_id, {})[row.step] = row
     return [
-        Reported(steps[row["batch_id"]], dict(row["metrics"]), PASSED if row["success"] else FAILED)
-        for row in warehouse.small_rows(METRICS, first, last)
-        if PAIRED in steps.get(row["batch_id"], {})
+        replace(batch, steps=steps[batch.batch_id])
+        for batch in stored_batches(warehouse, first, last)
+        if PAIRED in steps.get(batch.batch_id, {})
     ]
