@@ -89,28 +89,6 @@ def offenders_of(offences: Iterable[Offence], tables: Sequence[DataFrame]) -> li
     return [found[finding] for finding in Finding if finding in found]
 
 
-class _Side(NamedTuple):
-    """Events of one side in a batch. `records`: the offsets of its ranges that hold one; `mark` is 0 if what went in came out."""
-
-    planned: int
-    records: int
-    landed: int
-    accepted: int
-    broken: int
-    before: int
-    paired: int
-    alone: int
-    refused: int
-    rejected: int
-    after: int
-    mark: int
-
-    @property
-    def missing(self) -> int:
-        """Events that went in and came out nowhere; as far as the batch collapsed so many, they are collapsed."""
-        return self.before + self.accepted - self.paired - self.alone - self.refused - self.after
-
-
 def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
     """`…_left` and `…_right` of every law and of its parts, and their sums.
 
@@ -118,54 +96,51 @@ def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
     """
     sides = [_side(batch, facts, name, looked_up) for name in SIDES]
     all_collapsed = batch.count(PAIRED, Outcome.COLLAPSED)
-    left = min(max(sides[0].missing, 0), all_collapsed)
+    # What is missing is collapsed, as far as the batch collapsed so many.
+    left = min(max(sides[0]["pairing_difference"], 0), all_collapsed)
     metrics: Metrics = {}
     for name, side, collapsed in zip(SIDES, sides, (left, all_collapsed - left), strict=True):
-        numbers: Metrics = {
-            "planned": side.planned,
-            "landed": side.landed,
-            "accepted": side.accepted,
-            "open_before": side.before,
-            "open_after": side.after,
-            "rejected": side.rejected,
-            "out": side.paired + side.alone + side.refused + collapsed,
-            "landing_difference": side.records - side.landed,
-            "pairing_difference": side.missing - collapsed,
-            "rejection_difference": side.broken + side.refused - side.rejected,
-        }
-        if not all_collapsed:
-            numbers["identity_difference"] = int(side.mark != 0)
-        if batch.is_live:
-            numbers["orphan_ratio"] = side.alone / (side.alone + side.paired) if side.alone else 0.0
-        metrics |= {f"{what}_{name}": number for what, number in numbers.items()}
+        side["out"] += collapsed
+        side["pairing_difference"] -= collapsed
+        if all_collapsed:
+            del side["identity_difference"]
+        metrics |= {f"{what}_{name}": number for what, number in side.items()}
     for law in ("landing", "pairing", "rejection"):
-        metrics[f"{law}_difference"] = sum(metrics[f"{law}_difference_{name}"] for name in SIDES)
+        metrics[f"{law}_difference"] = sum(side[f"{law}_difference"] for side in sides)
     return metrics
 
 
-def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> _Side:
+def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
+    """The numbers of one side as if nothing was collapsed."""
     ids, pipeline = batch.counted_ids, batch.planned.pipeline
     topic = pipeline.left.topic if name == "left" else pipeline.right.topic
-    planned = sum(at.planned for at in batch.landed.offsets if at.topic == topic)
     # Compounds of a rewind or replay are corrections, no outcomes of events.
-    out = ids if batch.is_live else ()
-    raw, rejected, came_out, waiting = (f"{what}_{name}" for what in ("raw", "rejected", "out", "open"))
+    decided = ids if batch.is_live else ()
+    raw, rejected, out, waiting = (f"{what}_{name}" for what in ("raw", "rejected", "out", "open"))
     before, after = ((row.versions[OPEN],) for row in (batch.planned, batch.paired))
-    mark = facts.mark(raw, ids, "accepted") ^ facts.mark(rejected, ids, *AT_PAIRING) ^ facts.mark(came_out, out)
-    return _Side(
-        planned=planned,
-        records=facts.number(f"record_{name}", ids) if looked_up else planned,
-        landed=facts.number(raw, ids),
-        accepted=facts.number(raw, ids, "accepted"),
-        broken=facts.number(raw, ids, *AT_LANDING),
-        before=facts.number(waiting, before),
-        paired=facts.number(came_out, out, Outcome.PAIR),
-        alone=facts.number(came_out, out, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY),
-        refused=facts.number(rejected, out, *AT_PAIRING),
-        rejected=facts.number(rejected, ids),
-        after=facts.number(waiting, after),
-        mark=mark ^ facts.mark(waiting, before) ^ facts.mark(waiting, after),
-    )
+    planned = sum(at.planned for at in batch.landed.offsets if at.topic == topic)
+    records = facts.number(f"record_{name}", ids) if looked_up else planned
+    paired = facts.number(out, decided, Outcome.PAIR)
+    alone = facts.number(out, decided, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)
+    refused = facts.number(rejected, decided, *AT_PAIRING)
+    went_in = facts.mark(waiting, before) ^ facts.mark(raw, ids, "accepted")
+    came_out = facts.mark(rejected, ids, *AT_PAIRING) ^ facts.mark(out, decided) ^ facts.mark(waiting, after)
+    side: Metrics = {
+        "planned": planned,
+        "landed": facts.number(raw, ids),
+        "accepted": facts.number(raw, ids, "accepted"),
+        "open_before": facts.number(waiting, before),
+        "open_after": facts.number(waiting, after),
+        "rejected": facts.number(rejected, ids),
+        "out": paired + alone + refused,
+        "identity_difference": int(went_in != came_out),
+    }
+    side["landing_difference"] = records - side["landed"]
+    side["pairing_difference"] = side["open_before"] + side["accepted"] - side["out"] - side["open_after"]
+    side["rejection_difference"] = facts.number(raw, ids, *AT_LANDING) + refused - side["rejected"]
+    if batch.is_live:
+        side["orphan_ratio"] = alone / (alone + paired) if alone else 0.0
+    return side
 
 
 def breaks(ranges: Iterable[OffsetRange], until: Mapping[Partition, int]) -> Iterator[tuple[OffsetRange, int, int]]:

@@ -118,13 +118,13 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
     """One row for each record that is anywhere: in the raw rows of the batches after..until (exclusive, inclusive), in the spans of the topics,
     in `claims` (`outcomes`); and what they say.
     """
-    nothing, no_text, bytes_ = F.lit(None).cast("bigint"), F.lit(None).cast("string"), fingerprint("key", "value")
     raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
     records = read_records(warehouse.spark, spans, False, [*PLACE, "key", "value"])
+    text = fingerprint("key", "value").alias("bytes")
     rows = [
-        raw.select(*PLACE, F.lit("raw").alias("source"), bytes_.alias("bytes"), "problem"),
-        records.select(*PLACE, F.lit("record").alias("source"), bytes_.alias("bytes"), no_text.alias("problem")),
-        claims.select(*PLACE, "source", nothing.alias("bytes"), no_text.alias("problem")),
+        raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem"),
+        records.select(*PLACE, F.lit("record").alias("source"), text),
+        claims,
     ]
 
     def count(*sources: str) -> Column:
@@ -134,7 +134,7 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
         return F.max(F.when(F.col("source") == source, F.col("bytes")))
 
     return (
-        reduce(DataFrame.unionAll, rows)
+        reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
         .groupBy(*PLACE)
         .agg(
             count("raw").alias("raw"),
@@ -151,8 +151,7 @@ def was_removed(removal: LedgerRow | None) -> Column:
     """Whether the record of a place was landed by a batch whose rows were removed for their age. `removal`: the row that says up to where."""
     found = F.lit(False)
     for at in removal.offsets if removal else ():
-        of_partition = (F.col("topic") == at.topic) & (F.col("partition") == at.partition)
-        found = found | (of_partition & (F.col("offset") < at.until_offset))
+        found = found | _lies_in(at._replace(from_offset=0))
     return found
 
 

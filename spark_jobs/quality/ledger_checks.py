@@ -1,4 +1,7 @@
-"""The ledger by itself, and the raw tables against it: every offset is planned once, and every planned offset is landed or a gap."""
+"""The ledger by itself, and the raw tables against it: every offset is planned once, and every planned offset is landed or a gap.
+
+What maintenance removed for its age cannot be compared any more; the ledger says what that was, and what is left is compared as far as it goes.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spark_jobs.kafka.offsets import Partition
-from spark_jobs.quality.batch import count_of
+from spark_jobs.quality.batch import count_of, ends_of, topic_id_of
 from spark_jobs.quality.checks import Finding, Offence, breaks, ends_of_ranges
-from spark_jobs.quality.removed import Removed
 from spark_jobs.quality.sent_compounds import SentBatch, sent_batch
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.tables.ledger import (
@@ -22,12 +24,17 @@ from spark_jobs.tables.ledger import (
     PLANNED,
     PUBLISHED,
     PUBLISHING,
+    REMOVED_COMPOUNDS,
+    REMOVED_EVER,
+    REMOVED_LEDGER,
     REMOVED_RAW,
+    REMOVED_REJECTED,
     STEPS,
     Ledger,
     LedgerRow,
     OffsetRange,
     Rewind,
+    removed_through,
 )
 
 # Batches that are read at once: a row of the ledger is large, what is kept of it is small.
@@ -54,6 +61,61 @@ class RawRows(NamedTuple):
     rows: int
     first: int
     last: int
+
+
+class Removed(NamedTuple):
+    """`removals`: as `Ledger.removals`. `raw`, `compounds`: the last batch without raw rows, without compounds; 0 if none is. `first_in_ledger`:
+    the first batch that the ledger still has. `last_outcomes`: the row whose batch is the last one without all its outcomes, so that it cannot
+    be said that its records have one. `waiting`: events that this batch left open, which later batches decided. `ends`: output partition
+    -> end (exclusive) of the messages whose compounds were removed.
+    """
+
+    removals: dict[str, LedgerRow]
+    raw: int
+    compounds: int
+    first_in_ledger: int
+    last_outcomes: LedgerRow | None
+    waiting: int
+    ends: dict[int, int]
+
+    @property
+    def unchecked(self) -> int:
+        """The batch of `last_outcomes`; 0 if all outcomes are there."""
+        return self.last_outcomes.batch_id if self.last_outcomes else 0
+
+    def from_ledger(self, name: str) -> int:
+        """A count, summed over the batches that the ledger does not have any more."""
+        return count_of(self.removals[REMOVED_LEDGER], name) if REMOVED_LEDGER in self.removals else 0
+
+    def rows(self, step: str) -> int:
+        """How many rows were ever removed by this one of REMOVALS."""
+        return count_of(self.removals[step], REMOVED_EVER) if step in self.removals else 0
+
+    def sentence(self) -> str:
+        """What cannot be checked any more, for people; empty if every outcome is there."""
+        if not self.unchecked:
+            return ""
+        return (
+            f"batches 1 to {self.unchecked:,} were removed for their age, with {self.rows(REMOVED_RAW):,} raw rows (those up to batch "
+            f"{self.raw:,}), {self.rows(REMOVED_REJECTED):,} rejected events and {self.rows(REMOVED_COMPOUNDS):,} compounds: not checked"
+        )
+
+
+def find_removed(ledger: Ledger, topic_id: tuple[int, int]) -> Removed:
+    """What is removed at this moment. `topic_id`: that of the output topic, in two halves."""
+    removals = ledger.removals()
+    raw, compounds, gone = (removed_through(removals, step) for step in (REMOVED_RAW, REMOVED_COMPOUNDS, REMOVED_LEDGER))
+    rows = [removals[step] for step in (REMOVED_REJECTED, REMOVED_COMPOUNDS) if step in removals]
+    last = max(rows, key=lambda row: row.batch_id, default=None)
+    paired, published = _row(ledger, last.batch_id if last else 0, PAIRED), _row(ledger, compounds, PUBLISHED)
+    # Another topic begins with the messages of later batches.
+    same_topic = published is not None and topic_id_of(published) == topic_id
+    waiting = count_of(paired, "open_after") if paired else 0
+    return Removed(removals, raw, compounds, gone + 1, last, waiting, ends_of(published) if same_topic else {})
+
+
+def _row(ledger: Ledger, batch_id: int, step: str) -> LedgerRow | None:
+    return next((row for row in ledger.rows(batch_id, batch_id) if row.step == step), None) if batch_id else None
 
 
 @dataclass

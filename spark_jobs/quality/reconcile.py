@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark import StorageLevel
@@ -17,9 +18,8 @@ from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.kafka.topic_ids import checked_ids
 from spark_jobs.quality.batch import ends_of, topic_id_of
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, offenders_of
-from spark_jobs.quality.landed_records import by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
-from spark_jobs.quality.ledger_checks import LedgerSummary, read_ledger
-from spark_jobs.quality.removed import Removed, find_removed
+from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
+from spark_jobs.quality.ledger_checks import LedgerSummary, Removed, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import (
     by_compound,
     check_compounds,
@@ -40,7 +40,7 @@ from spark_jobs.tables.ledger import (
     Ledger,
     removed_through,
 )
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse
+from spark_jobs.tables.warehouse import OPEN, Warehouse
 
 Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
@@ -216,67 +216,53 @@ def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFram
     return compared, with_compaction(with_absence(compared, frame, scope.horizon, truncated), scope.cleanup)
 
 
-def _how_many(rows: DataFrame, **conditions: Column) -> Counts:
-    counted = (F.count(F.when(condition, True)).alias(name) for name, condition in conditions.items())
-    (found,) = rows.agg(*counted).collect()
-    return {name: found[name] for name in conditions}
+def _how_many(rows: DataFrame, counts: Mapping[str, Column | int]) -> Counts:
+    """The rows of which each condition holds, in one Spark job; numbers stay as they are."""
+    conditions = {name: each for name, each in counts.items() if isinstance(each, Column)}
+    (found,) = rows.agg(*(F.count(F.when(each, True)) for each in conditions.values())).collect()
+    known = {name: each for name, each in counts.items() if isinstance(each, int)}
+    return dict.fromkeys(counts, 0) | known | dict(zip(conditions, found, strict=True))
 
 
 def _records(scope: _Scope, places: DataFrame) -> Counts:
     """What became of the records, in the order of the report."""
-    removed = scope.removed
+    removed, unchecked = scope.removed, F.col("unchecked")
     later = {number: batch for number, batch in scope.ledger.batches.items() if number > removed.unchecked}
-    landed, seen, unchecked = F.col("raw") > 0, F.col("outcomes") > 0, F.col("unchecked")
-    found = _how_many(
+    landed, on_topic, has_outcome = (F.col(name) > 0 for name in ("raw", "records", "outcomes"))
+    return _how_many(
         places,
-        landed=landed,
-        compounds=F.col(COMPOUNDS) > 0,
-        rejected=F.col(REJECTED) > 0,
-        open=F.col(OPEN) > 0,
-        not_on_topic=landed & (F.col("records") == 0),
-        removed=F.col("removed") & ~unchecked & (seen | (F.col("records") > 0)),
-        waited=unchecked & seen,
+        {
+            _LANDED: landed,
+            **{f"… in {table}": F.col(table) > 0 for table in OUTCOMES},
+            _COLLAPSED: sum(batch.collapsed for batch in later.values()),
+            "… no longer on the input topics": landed & ~on_topic,
+            _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
+            _REMOVED_SEEN: F.col("removed") & ~unchecked & (has_outcome | on_topic),
+            _WAITED: removed.waiting,
+            _WAITED_SEEN: unchecked & has_outcome,
+        },
     )
-    return {
-        _LANDED: found["landed"],
-        "… in compound_events": found["compounds"],
-        "… in rejected_events": found["rejected"],
-        "… in open_events": found["open"],
-        _COLLAPSED: sum(batch.collapsed for batch in later.values()),
-        "… no longer on the input topics": found["not_on_topic"],
-        _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
-        _REMOVED_SEEN: found["removed"],
-        _WAITED: removed.waiting,
-        _WAITED_SEEN: found["waited"],
-    }
 
 
 def _messages(warehouse: Warehouse, scope: _Scope, compounds: DataFrame) -> Counts:
     """What became of the compounds, in the order of the report."""
     due, on_topic, in_table = F.col("due"), F.col("messages") > 0, F.col("compounds") > 0
     ours, gone, unknowable = is_ours(warehouse.pipeline), F.col("gone"), F.col("unknowable")
-    found = _how_many(
+    replaced = F.col("replaced") & ~gone & ~unknowable
+    return _how_many(
         compounds,
-        due=due,
-        on_topic=due & on_topic,
-        gone=due & ~on_topic & gone,
-        replaced=F.col("replaced") & ~gone & ~unknowable,
-        unknowable=unknowable,
-        later=in_table & (F.col("batch_id") > scope.horizon) & on_topic,
-        others=~in_table & ~ours,
-        removed=of_removed_compounds(scope.removed.ends) & ours,
+        {
+            "compounds to be published": due,
+            _ON_TOPIC: due & on_topic,
+            "… no longer on it (retention, or another topic)": due & ~on_topic & gone,
+            "… no longer on it (a later message of the key, on a compacted topic)": replaced,
+            _UNKNOWABLE: unknowable,
+            "compounds removed for their age": scope.removed.rows(REMOVED_COMPOUNDS),
+            "… messages where theirs were": of_removed_compounds(scope.removed.ends) & ours,
+            "messages of later batches": in_table & (F.col("batch_id") > scope.horizon) & on_topic,
+            "messages of others": ~in_table & ~ours,
+        },
     )
-    return {
-        "compounds to be published": found["due"],
-        _ON_TOPIC: found["on_topic"],
-        "… no longer on it (retention, or another topic)": found["gone"],
-        "… no longer on it (a later message of the key, on a compacted topic)": found["replaced"],
-        _UNKNOWABLE: found["unknowable"],
-        "compounds removed for their age": scope.removed.rows(REMOVED_COMPOUNDS),
-        "… messages where theirs were": found["removed"],
-        "messages of later batches": found["later"],
-        "messages of others": found["others"],
-    }
 
 
 def report_text(name: str, topic: str, answer: Answer) -> str:

@@ -69,8 +69,7 @@ class DeliveryScope(NamedTuple):
 
 def sent_batch(published: LedgerRow) -> SentBatch:
     """By its `published` row."""
-    counts = (count_of(published, name) for name in ("slots", "refused"))
-    slots, refused = counts
+    slots, refused = (count_of(published, name) for name in ("slots", "refused"))
     return SentBatch(published.batch_id, slots, published.finished_at, topic_id_of(published), refused)
 
 
@@ -217,28 +216,15 @@ def by_compound(
     `frame`: `sent_frame` of the batches in `sent`. Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    nothing, number = F.lit(None).cast("bigint"), F.lit(None).cast("int")
     expected = _expected_messages(warehouse, sent, frame, batches, after)
-    rows = expected.select(
-        *(*_ID, "batch_id", "slot", "ts", "retracts", "key", "bytes"),
-        number.alias("partition"),
-        nothing.alias("offset"),
-        nothing.alias("said"),
-    )
     messages = read_records(warehouse.spark, spans, False, _MESSAGE).select(
-        header("pair-id").alias("pair_id"),
-        header("revision").alias("revision"),
-        nothing.alias("batch_id"),
-        number.alias("slot"),
-        nothing.alias("ts"),
-        F.lit(None).cast("boolean").alias("retracts"),
-        fingerprint("key").alias("key"),
-        nothing.alias("bytes"),
+        *(header(name).alias(column) for name, column in (("pair-id", "pair_id"), ("revision", "revision"))),
         *("partition", "offset"),
+        fingerprint("key").alias("key"),
         fingerprint("key", "value").alias("said"),
     )
     return (
-        rows.unionAll(messages)
+        expected.unionByName(messages, allowMissingColumns=True)
         .groupBy(*_ID)
         .agg(
             F.count("bytes").alias("compounds"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from spark_jobs.quality.checks import Finding, Offenders
+from spark_jobs.quality.ledger_checks import find_removed
 from spark_jobs.quality.reconcile import without_collapsed
-from spark_jobs.quality.removed import find_removed
 from spark_jobs.tables.ledger import LIVE, PAIRED, PUBLISHED, LedgerRow
 from tests.helpers.ledger_in_a_list import FakeLedger
 
