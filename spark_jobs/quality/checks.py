@@ -169,7 +169,7 @@ def continuity(batch: Batch, previous: Batch | None) -> Metrics:
 
 
 def totals(batch: Metrics, before: Metrics, batch_id: int) -> Metrics:
-    """All events in and out since the totals began, with this batch; `before`: the metrics of the batch it goes on from.
+    """All events in and out since the totals began, with this batch; `before`: the metrics of the batch that it continues.
 
     The law over them is also broken where a batch was left out, or begins with other open events than the one before it left. After it
     was broken the totals begin anew, so that one batch fails for it, not all that follow.

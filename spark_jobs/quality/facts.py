@@ -31,7 +31,7 @@ _OF_COMPOUNDS = (
 )
 
 
-class Counted(NamedTuple):
+class FactCount(NamedTuple):
     """Equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text. `first`, `last`: their times."""
 
     number: int = 0
@@ -46,15 +46,15 @@ class Counted(NamedTuple):
 
 
 class Facts:
-    """The answer of the jobs: (what, batch_id, label, bucket) -> Counted."""
+    """The answer of the jobs: (what, batch_id, label, bucket) -> FactCount."""
 
-    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], Counted]) -> None:
-        self._of: dict[tuple[str, int], list[tuple[str, int | None, Counted]]] = {}
+    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], FactCount]) -> None:
+        self._of: dict[tuple[str, int], list[tuple[str, int | None, FactCount]]] = {}
         for (what, batch_id, label, bucket), found in counted.items():
             self._of.setdefault((what, batch_id), []).append((label, bucket, found))
 
-    def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, Counted]]:
-        """(label, bucket, Counted) of the batches; without labels, of all labels."""
+    def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, FactCount]]:
+        """(label, bucket, FactCount) of the batches; without labels, of all labels."""
         found = (fact for batch_id in batch_ids for fact in self._of.get((what, batch_id), ()))
         return [fact for fact in found if not labels or fact[0] in labels]
 
@@ -116,11 +116,11 @@ def _count(tables: Sequence[DataFrame]) -> list[Row]:
     ).collect()
 
 
-def _counted(row: Row) -> Counted:
+def _counted(row: Row) -> FactCount:
     low, middle, high = row["quartiles"] or (0, 0, 0)
     top, text = row["top"] or (0, "")
     numbers = (row["number"], row["mark"] or 0, low, middle, high, top)
-    return Counted(*numbers, text or "", row["first"] or 0, row["last"] or 0)
+    return FactCount(*numbers, text or "", row["first"] or 0, row["last"] or 0)
 
 
 def record_mark(side: str = "") -> Column:

@@ -95,7 +95,7 @@ def outcomes(
     Of the batches after..until (exclusive, inclusive). `corrections`: the replays and rewinds; `void`: the batches that were given up, whose rows
     compound_events keeps, as the outbox.
     """
-    # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind gives none.
+    # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind decides none.
     batches = range(after + 1, until + 1)
     names = ["batch_id", *(f"{side}_{name}" for side in SIDES for name in PLACE)]
     compounds = warehouse.read(COMPOUNDS, names, batches=batches, where=_not_of([*corrections, *void]))

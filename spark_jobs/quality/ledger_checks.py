@@ -63,7 +63,7 @@ class RawRows(NamedTuple):
     last: int
 
 
-class Removed(NamedTuple):
+class RemovedRows(NamedTuple):
     """`removals`: as `Ledger.removals`. `raw`, `compounds`: the last batch without raw rows, without compounds; 0 if none is. `first_in_ledger`:
     the first batch that the ledger still has. `last_outcomes`: the row whose batch is the last one without all its outcomes, so that it cannot
     be said that its records have one. `waiting`: events that this batch left open, which later batches decided. `ends`: output partition
@@ -101,7 +101,7 @@ class Removed(NamedTuple):
         )
 
 
-def find_removed(ledger: Ledger, topic_id: tuple[int, int]) -> Removed:
+def find_removed(ledger: Ledger, topic_id: tuple[int, int]) -> RemovedRows:
     """What is removed at this moment. `topic_id`: that of the output topic, in two halves."""
     removals = ledger.removals()
     raw, compounds, gone = (removed_through(removals, step) for step in (REMOVED_RAW, REMOVED_COMPOUNDS, REMOVED_LEDGER))
@@ -111,7 +111,7 @@ def find_removed(ledger: Ledger, topic_id: tuple[int, int]) -> Removed:
     # Another topic begins with the messages of later batches.
     same_topic = published is not None and topic_id_of(published) == topic_id
     waiting = count_of(paired, "open_after") if paired else 0
-    return Removed(removals, raw, compounds, gone + 1, last, waiting, ends_of(published) if same_topic else {})
+    return RemovedRows(removals, raw, compounds, gone + 1, last, waiting, ends_of(published) if same_topic else {})
 
 
 def _row(ledger: Ledger, batch_id: int, step: str) -> LedgerRow | None:
@@ -166,7 +166,7 @@ class LedgerSummary:
         """Offsets before those with which the partitions began for the pipeline."""
         return sum({(at.topic, at.partition): at.began for at in self.ranges}.values())
 
-    def checked(self, raw: Iterable[RawRows], removed: Removed) -> Iterator[Offence]:
+    def checked(self, raw: Iterable[RawRows], removed: RemovedRows) -> Iterator[Offence]:
         """Everything that is wrong. `raw`: of all batches that still have raw rows."""
         yield from self.offences
         yield from self._contiguous(removed.first_in_ledger > 1)

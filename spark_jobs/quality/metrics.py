@@ -37,7 +37,7 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     facts = count_facts(list(_tables(warehouse, given)), orphans, list(_topics(warehouse, gaps, given)))
     history, previous = list(given.history), next(iter(reversed(given.earlier)), None)
     published = [batch for batch in batches if batch.batch_id <= given.published]
-    # What was published since the last report is told of one batch, the newest of them.
+    # The messages since the last report are judged with one batch, the newest that is published.
     has_delivery, found = (published or batches)[-1].batch_id, []
     for batch in batches:
         before = _metrics_before(batch, previous, history)

@@ -1,4 +1,4 @@
-"""The events of a batch that somebody may want to look up: rejected ones and those that stayed alone, by their source coordinates."""
+"""The events of a batch to look up: rejected ones and those that stayed alone, by their source coordinates."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Offender(NamedTuple):
 
 
 def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender]:
-    """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that
-    one more than is shown tells that there are more. One Spark job.
+    """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that the
+    reader sees whether there are more than SHOWN. One Spark job.
     """
     mine = range(first, last + 1)
     refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)

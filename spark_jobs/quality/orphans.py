@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch, total
-from spark_jobs.quality.facts import Counted, Facts, fact, facts_of, facts_of_each
+from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED
@@ -160,7 +160,7 @@ def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
         alone = counted.of(f"alone_{side}", ids, kind)
         if alone and clock is not None:
             # By the clock that closed its session; values are -ts.
-            ages: Counted = alone[0][2]
+            ages: FactCount = alone[0][2]
             metrics |= {f"orphan_age_median_{side}": clock + ages.middle, f"orphan_age_max_{side}": clock + ages.top}
     orphans, users = counted.number("hour", ids, *ORPHANS), counted.of("user", ids)
     if users and orphans:

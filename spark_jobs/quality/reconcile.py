@@ -19,7 +19,7 @@ from spark_jobs.kafka.topic_ids import checked_ids
 from spark_jobs.quality.batch import ends_of, topic_id_of
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
-from spark_jobs.quality.ledger_checks import LedgerSummary, Removed, find_removed, read_ledger
+from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import (
     by_compound,
     check_compounds,
@@ -76,7 +76,7 @@ class _Scope(NamedTuple):
     last: int
     open_version: int
     ledger: LedgerSummary
-    removed: Removed
+    removed: RemovedRows
     topics: TopicsNow
     output: OutputTopic
     cleanup: Cleanup

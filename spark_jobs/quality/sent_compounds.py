@@ -285,7 +285,7 @@ def _with_replaced(compounds: DataFrame) -> DataFrame:
 
 
 def of_removed_compounds(ends: Mapping[int, int]) -> Column:
-    """Whether a message without a compound lies where those of compounds do that were removed for their age. `ends`: as `Removed.ends`."""
+    """Whether a message without a compound lies where those of compounds do that were removed for their age. `ends`: as `RemovedRows.ends`."""
     return (F.col("compounds") == 0) & _lies_before(ends, "last_offset")
 
 
@@ -309,7 +309,7 @@ def _quoted(topic: str) -> str:
 
 
 def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding, Column]:
-    """What can be wrong with a row of `with_compaction`. `ends`: as `Removed.ends`. Messages that retention or compaction removed, and
+    """What can be wrong with a row of `with_compaction`. `ends`: as `RemovedRows.ends`. Messages that retention or compaction removed, and
     those of other producers, are not wrong.
     """
     in_table, on_topic = F.col("compounds") > 0, F.col("messages") > 0
