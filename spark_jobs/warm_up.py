@@ -16,9 +16,10 @@ from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.message_rows import message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.report_input import Known
+from spark_jobs.quality.report_input import ReportInput
 from spark_jobs.spark.session import end_session, spark_session
 from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch
@@ -47,9 +48,8 @@ def main(warehouse: Warehouse) -> None:
     warehouse.table_id(COMPOUNDS)
     messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
-    batch = {PLANNED: planned, LANDED: landed, PAIRED: paired}
-    known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
-    measure(warehouse, known)
+    batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
+    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0))
     find_offenders(warehouse, 1, 1)
 
 

@@ -11,9 +11,8 @@ from markupsafe import Markup
 from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.quality.orphan_metrics import NOBODY, histogram
-from spark_jobs.quality.orphans import BOUNDS_MS
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
 from spark_jobs.quality.rendering import render
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,29 +23,29 @@ _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this w
 _Row = tuple[str, Sequence[float]]
 
 
-def orphan_section(pipeline: Pipeline, metrics: Metrics) -> Markup:
+def orphan_section(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown] = ()) -> Markup:
     """The section; empty for a replay or rewind, and for a batch without these counts."""
     if not metrics.get("live"):
         return Markup("")
     return render(
         "orphans.html",
-        sentences=[*sentences(pipeline, metrics)],
-        misses=_misses(pipeline, metrics),
-        hours=_hours(metrics),
+        sentences=[*sentences(pipeline, metrics, breakdowns)],
+        misses=_misses(pipeline, breakdowns),
+        hours=_hours(breakdowns),
     )
 
 
-def sentences(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
+def sentences(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     """What the numbers say, in words."""
     orphans, compounds = sum(metrics.get(kind, 0.0) for kind in ORPHANS), metrics.get("compounds", 0.0)
     yield f"{orphans:,.0f} of {compounds:,.0f} compounds are one-sided: {metrics.get('orphan_ratio', 0.0):.1%}."
     yield _compared(metrics)
     for side, kind in zip(SIDES, ORPHANS, strict=True):
-        yield from _of_side(metrics, side, kind)
-    if "top_user_share" in metrics:
-        yield _whose(metrics, orphans)
-    yield from _within_reach(pipeline, metrics, orphans)
-    yield from _late(pipeline, metrics)
+        yield from _of_side(metrics, breakdowns, side, kind)
+    if rows_of(breakdowns, "top_user"):
+        yield _whose(breakdowns, orphans)
+    yield from _within_reach(pipeline, breakdowns, orphans)
+    yield from _late(pipeline, metrics, breakdowns)
     if "skew_median" in metrics:
         moved = f", {metrics['skew_drift']:+,.0f} ms against the batches before" if "skew_drift" in metrics else ""
         yield (
@@ -65,7 +64,7 @@ def _compared(metrics: Metrics) -> str:
     )
 
 
-def _of_side(metrics: Metrics, side: str, kind: str) -> Iterator[str]:
+def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind: str) -> Iterator[str]:
     """How old the orphans of a side are, and which partition has most of them."""
     if f"orphan_age_max_{side}" in metrics:
         middle, oldest = (metrics[f"orphan_age_{what}_{side}"] for what in ("median", "max"))
@@ -73,25 +72,27 @@ def _of_side(metrics: Metrics, side: str, kind: str) -> Iterator[str]:
             f"{metrics[kind]:,.0f} {side} events were given up, {metrics[f'orphan_ratio_{side}']:.1%} of that side: "
             f"{duration(middle)} after their timestamp (median), at most {duration(oldest)}."
         )
-    partitions = _family(metrics, f"partition_{kind}")
+    partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
-        most = max(partitions, key=lambda partition: partitions[partition])
+        most = max(partitions, key=lambda row: row.number)
         yield (
-            f"{partitions[most]:,.0f} of the {metrics[kind]:,.0f} {side} ones are of partition {most}, one of {len(partitions)} "
+            f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of partition {most.bucket}, one of {len(partitions)} "
             "that have any."
         )
 
 
-def _whose(metrics: Metrics, orphans: float) -> str:
-    most, name = max((number, name) for name, number in _family(metrics, "top_user").items())
-    field = name.partition("=")[0]
-    others = metrics.get(f"users:{field}", 0.0)
-    return f"{most:,.0f} of the {orphans:,.0f} are of {name}, one of {others:,.0f} values of {field} that have orphans."
+def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
+    most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
+    others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
+    name = f"{most.field}={most.value}"
+    return (
+        f"{most.number:,} of the {orphans:,.0f} are of {name}, one of {others:,} values of {most.field} that have orphans."
+    )
 
 
-def _within_reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Iterator[str]:
+def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
     """What a larger tolerance would pair. Sessions end at the gap, so the gap has to grow with it."""
-    found = histogram(metrics, *_MISSES)
+    found = histogram(breakdowns, *_MISSES)
     if orphans and not any(found.values()):
         yield f"None of the {orphans:,.0f} has an unpaired event of the other side with its key near it."
     so_far = said = sum(number for at, number in found.items() if at <= pipeline.tolerance_ms)
@@ -104,23 +105,23 @@ def _within_reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Itera
             said = so_far
 
 
-def _late(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
+def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
     if not late:
         return
     yield f"{metrics.get('late_healable', 0.0):,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
     so_far = 0.0
-    for at, number in histogram(metrics, "grace_needed").items():
+    for at, number in histogram(breakdowns, "grace_needed").items():
         so_far += number
         if at > pipeline.grace_ms and number and so_far >= 0.9 * late:
             yield f"R = {duration(at)} would have taken {so_far:,.0f} of {late:,.0f} late events in time."
             return
 
 
-def _misses(pipeline: Pipeline, metrics: Metrics) -> dict[str, Any] | None:
+def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
     """How far away the closest unpaired event of the other side is: for the template, None without orphans."""
-    left, right = (histogram(metrics, family) for family in _MISSES)
-    rest = [metrics.get(f"{family}:{NOBODY}", 0.0) for family in _MISSES]
+    left, right = (histogram(breakdowns, family) for family in _MISSES)
+    rest = [unbounded(breakdowns, family) for family in _MISSES]
     orphans = sum(left.values()) + sum(right.values()) + sum(rest)
     if not orphans:
         return None
@@ -142,11 +143,12 @@ def _misses(pipeline: Pipeline, metrics: Metrics) -> dict[str, Any] | None:
     }
 
 
-def _hours(metrics: Metrics) -> dict[str, Any] | None:
+def _hours(breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
     """The newest hours of event time with compounds: for the template, None without any."""
-    kinds = {kind: _family(metrics, f"hour_{kind}") for kind in (*ORPHANS, "pair")}
-    newest = sorted({int(hour) for hours in kinds.values() for hour in hours})[-_HOURS_SHOWN:]
-    rows: list[_Row] = [(_hour(at), [hours.get(str(at), 0.0) for hours in kinds.values()]) for at in newest]
+    families = (f"hour_{kind}" for kind in (*ORPHANS, "pair"))
+    kinds = [{row.bucket or 0: row.number for row in rows_of(breakdowns, family)} for family in families]
+    newest = sorted({hour for hours in kinds for hour in hours})[-_HOURS_SHOWN:]
+    rows: list[_Row] = [(_hour(at), [hours.get(at, 0) for hours in kinds]) for at in newest]
     if not rows:
         return None
     left, right = ([numbers[side] for _, numbers in rows] for side in range(len(SIDES)))
@@ -160,11 +162,6 @@ def _bars(x: str, labels: list[str], left: Sequence[float], right: Sequence[floa
 
 def _hour(at: int) -> str:
     return "far from now" if at == ELSEWHERE else f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d %H:%M}"
-
-
-def _family(metrics: Metrics, family: str) -> dict[str, float]:
-    """The metrics `<family>:<name>` by name."""
-    return {name.removeprefix(f"{family}:"): number for name, number in metrics.items() if name.startswith(f"{family}:")}
 
 
 def duration(ms: float) -> str:

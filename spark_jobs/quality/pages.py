@@ -13,7 +13,7 @@ from markupsafe import Markup
 from include.config.secret_values import without_secrets
 from include.config.store import Store, exists, read_text, write_text
 from spark_jobs.kafka.ranges import ranges_given_up
-from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.numbers import Breakdown, Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
@@ -38,7 +38,14 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: Markup = NO_DETAILS) -> str:
+def write_pages(
+    pages: Store,
+    row: LedgerRow,
+    metrics: Metrics,
+    verdict: Verdict,
+    details: Markup = NO_DETAILS,
+    breakdowns: Sequence[Breakdown] = (),
+) -> str:
     """Writes `batch-<id>.html`, which ends with the `details`, its Great Expectations page and its script for the trend page. Returns
     where the first is.
     """
@@ -48,7 +55,7 @@ def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict
     write_text(pages, f"{name}.js", details_script(row.batch_id, details))
     # A batch that was given up may have no page.
     older = exists(pages, f"batch-{row.batch_id - 1}.html")
-    write_text(pages, f"{name}.html", _batch_page(row, metrics, verdict, said, details, older))
+    write_text(pages, f"{name}.html", _batch_page(row, metrics, verdict, said, details, older, breakdowns))
     return pages.at(f"{name}.html").uri
 
 
@@ -112,7 +119,13 @@ def details_script(batch_id: int, details: str) -> str:
 
 
 def _batch_page(
-    row: LedgerRow, metrics: Metrics, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool
+    row: LedgerRow,
+    metrics: Metrics,
+    verdict: Verdict,
+    said: Sequence[Notice],
+    details: Markup,
+    older: bool,
+    breakdowns: Sequence[Breakdown],
 ) -> str:
     style, state = _state(verdict)
     return render(
@@ -126,7 +139,7 @@ def _batch_page(
         older=older,
         checks=verdict.checks,
         metrics=metrics,
-        orphans=orphan_section(row.pipeline, metrics),
+        orphans=orphan_section(row.pipeline, metrics, breakdowns),
         healed=metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0),
         reasons=[*Reason],
         details=details,

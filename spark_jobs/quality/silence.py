@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_ORPHANS, Pipeline, Quality
+from spark_jobs.quality.batch import Steps
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED
 from spark_jobs.tables.records import LIVE

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.config.store import Store, read_text
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence import WARNING, notices
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
@@ -19,18 +20,9 @@ from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
 KEPT = 10_000
-PASSED, WARNED, FAILED = range(3)
 KINDS = (LIVE, REPLAY, REWIND)
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
-
-
-class Reported(NamedTuple):
-    """A batch as the report found it: ledger rows by step, metrics, PASSED, WARNED or FAILED."""
-
-    steps: dict[str, LedgerRow]
-    metrics: Metrics
-    state: int
 
 
 class Trend:
@@ -68,7 +60,7 @@ class Trend:
     def _all(self) -> list[list[Any]]:
         return [*self.columns.values(), *self.values.values()]
 
-    def add(self, batches: list[Reported]) -> None:
+    def add(self, batches: list[Batch]) -> None:
         """Adds the batches, in place of those that a report which died has left, and removes the oldest beyond KEPT."""
         for batch in sorted(batches, key=lambda each: each.steps[PAIRED].batch_id):
             while self.columns["batch"] and self.columns["batch"][-1] >= batch.steps[PAIRED].batch_id:
@@ -79,7 +71,7 @@ class Trend:
             del column[:-KEPT]
         self.values = {name: column for name, column in self.values.items() if any(value is not None for value in column)}
 
-    def _append(self, batch: Reported) -> None:
+    def _append(self, batch: Batch) -> None:
         paired, length = batch.steps[PAIRED], len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)
@@ -97,7 +89,7 @@ class Trend:
         }
         for name, value in row.items():
             self.columns[name].append(value)
-        numbers = {name: value for name, value in batch.metrics.items() if ":" not in name} | ledger_values(batch.steps)
+        numbers = {name: value for name, value in batch.metrics.items()} | ledger_values(batch.steps)
         for name in sorted({*numbers, *self.values}):
             self.values.setdefault(name, [None] * length).append(_short(numbers.get(name)))
 

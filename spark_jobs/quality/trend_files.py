@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.quality import openmetrics
+from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.catalogue import MEANINGS
-from spark_jobs.quality.laws import Steps
-from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.rendering import CHARTS_FILE, charts_script, render
-from spark_jobs.quality.suite import Verdict
-from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
+from spark_jobs.quality.trend import FILE, KEPT, Trend
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
 from spark_jobs.tables.records import StepCounts
-from spark_jobs.tables.warehouse import METRICS, Warehouse
+from spark_jobs.tables.warehouse import Warehouse
 
 PAGE_FILE = "trend.html"
 
 
-def add_to_trend(
-    warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[tuple[Steps, Metrics, Verdict]]
-) -> None:
-    """Called by the report that began at `started`, with the ledger rows by step, metrics and verdict of successive batches."""
+def add_to_trend(warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
+    """Called by the report that began at `started`, with successive batches that are judged."""
     # The report's own row as it is by now; the little that is left to do takes a moment.
-    reported = [
-        Reported(
-            {**steps, REPORTED: steps[PAIRED].next_step(REPORTED, started, StepCounts(), finished_at=datetime.now(UTC))},
-            metrics,
-            FAILED if verdict.failed else PASSED if all(judged.passed for judged in verdict.checks) else WARNED,
-        )
-        for steps, metrics, verdict in batches
-    ]
-    first = batches[0][0][PAIRED].batch_id
+    reported = []
+    for batch in batches:
+        row = batch.paired.next_step(REPORTED, started, StepCounts(), finished_at=datetime.now(UTC))
+        reported.append(replace(batch, steps={**batch.steps, REPORTED: row}))
     write_trend(
         pages_store(warehouse.pipeline.name, warehouse.root),
         warehouse.pipeline.name,
         reported,
-        lambda: reported_before(warehouse, ledger, first),
+        lambda: reported_before(warehouse, ledger, batches[0].batch_id),
         lambda: removed_through(ledger.removals(), REMOVED_LEDGER),
     )
 
@@ -47,8 +39,8 @@ def add_to_trend(
 def write_trend(
     pages: Store,
     pipeline: str,
-    batches: list[Reported],
-    history: Callable[[], list[Reported]],
+    batches: list[Batch],
+    history: Callable[[], list[Batch]],
     removed: Callable[[], int] = lambda: 0,
 ) -> Trend:
     """Adds the batches to the trend and writes its files. `history` returns all reported batches before them, `removed` the last one that
@@ -74,14 +66,14 @@ def trend_page(pipeline: str) -> str:
     return render("trend.html", pipeline=pipeline, data_file=FILE, meanings=meanings, reasons=[*Reason])
 
 
-def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Reported]:
+def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Batch]:
     """The reported batches before `batch_id`, at most KEPT, from ledger and metrics. The tables do not say which had warnings."""
     first, last = max(1, batch_id - KEPT), batch_id - 1
     steps: dict[int, dict[str, LedgerRow]] = {}
     for row in ledger.rows(first, last):
         steps.setdefault(row.batch_id, {})[row.step] = row
     return [
-        Reported(steps[row["batch_id"]], dict(row["metrics"]), PASSED if row["success"] else FAILED)
-        for row in warehouse.small_rows(METRICS, first, last)
-        if PAIRED in steps.get(row["batch_id"], {})
+        replace(batch, steps=steps[batch.batch_id])
+        for batch in stored_batches(warehouse, first, last)
+        if PAIRED in steps.get(batch.batch_id, {})
     ]

@@ -7,9 +7,9 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.quality.numbers import SIDES, Metrics
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.numbers import FAILED, PASSED, SIDES, WARNED, Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
-from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, LedgerRow, OffsetRange
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
@@ -35,18 +35,18 @@ _MOST = {
 }
 
 
-def history(batches: int, seed: int = 1) -> list[Reported]:
+def history(batches: int, seed: int = 1) -> list[Batch]:
     """So many batches, the newest at END. Counted back from it, batch REPLAYED is a replay, and so on."""
     dice = random.Random(seed)
     return [_reported(number, batches - number, dice) for number in range(1, batches + 1)]
 
 
-def _reported(number: int, back: int, dice: random.Random) -> Reported:
+def _reported(number: int, back: int, dice: random.Random) -> Batch:
     at = END - back * EVERY
     kind = {REPLAYED: REPLAY, REWOUND: REWIND}.get(back, LIVE)
     metrics = _metrics(at, back, kind, dice)
     state = FAILED if back == BROKEN else WARNED if back == WARNED_OF else PASSED
-    return Reported(_steps(number, at, back, kind, metrics, dice), metrics, state)
+    return Batch.of(_steps(number, at, back, kind, metrics, dice), metrics, state)
 
 
 def _metrics(at: datetime, back: int, kind: str, dice: random.Random) -> Metrics:
@@ -125,7 +125,7 @@ def _steps(number: int, at: datetime, back: int, kind: str, metrics: Metrics, di
     return rows
 
 
-def offenders(batch: Reported) -> list[Offender]:
+def offenders(batch: Batch) -> list[Offender]:
     """Some of its rejected and lone events, as find_offenders would give them."""
     batch_id, at = batch.steps[PAIRED].batch_id, batch.steps[PAIRED].wall_time
     labels = {reason: batch.metrics[f"rejected_{reason}"] for reason in Reason}

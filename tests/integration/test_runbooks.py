@@ -40,7 +40,7 @@ from spark_jobs.kafka.offsets import output_topic
 from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
-from spark_jobs.quality import reconciled
+from spark_jobs.quality.reconcile import fail_if_any
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import report
 from spark_jobs.tables import store_probe as probe
@@ -398,7 +398,7 @@ def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     publish_compounds.main(warehouse)
     before = version(warehouse, "compound_events")
     delete_by_hand(warehouse, "compound_events")
-    alarm(lambda: reconciled.fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
+    alarm(lambda: fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
     mend(TABLE="compound_events", VERSION=before)
     assert reconcile.main(warehouse).offenders == []
 

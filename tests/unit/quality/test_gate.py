@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.quality.gate import held_back, tell_held
+from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.tables.ledger import PAIRED, PLANNED, REPORTED
 from spark_jobs.tables.records import LIVE, REWIND
 from tests.helpers.ledger_rows import ledger_row
@@ -50,6 +50,6 @@ def test_what_a_rewind_gave_up_goes_out_with_it():
 def test_the_line_says_which_why_and_what_to_do():
     failed, unjudged = batch(7, 2), batch(8)
     with pytest.raises(NeedsOperator, match=r"^batch 7 of pipeline calls failed 2 critical checks .* --release-batch 7, or"):
-        tell_held("calls", failed[0], [*failed, *unjudged])
+        refuse_held("calls", failed[0], [*failed, *unjudged])
     with pytest.raises(NeedsOperator, match=r"^batch 8 of pipeline calls has not been judged yet and is held back"):
-        tell_held("calls", unjudged[0], [*failed, *unjudged])
+        refuse_held("calls", unjudged[0], [*failed, *unjudged])

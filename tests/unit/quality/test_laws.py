@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.quality.gaps import with_gaps
-from spark_jobs.quality.laws import continuity, totals
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.checks import continuity, totals
+from spark_jobs.quality.landed_records import with_gaps
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, OffsetRange
 from tests.helpers.ledger_rows import ledger_rows
 
@@ -43,7 +44,7 @@ def test_a_row_of_an_earlier_version_begins_nothing():
 
 def of_ranges(*offsets, **counts):
     rows = ledger_rows(1, (PLANNED, LANDED, PAIRED), offsets=offsets, clock=0, **counts)
-    return {row.step: row for row in rows}
+    return Batch.of({row.step: row for row in rows})
 
 
 BEFORE = of_ranges(OffsetRange("t", 0, 700, 710, 710, began=700))

@@ -14,6 +14,7 @@ from jinja2 import UndefinedError
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import pages
+from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
@@ -27,22 +28,27 @@ COUNTS = (
 OLD = dict.fromkeys([*COUNTS, *(f"rejected_{reason}" for reason in Reason)], 0.0)
 ORPHANS = OLD | {
     "live": 1.0, "compounds": 5_000.0, "left_only": 318.0, "right_only": 200.0, "orphan_ratio": 0.1036, "orphan_ratio_left": 0.066,
-    "orphan_age_median_left": 301_000.0, "orphan_age_max_left": 900_000.0, "miss_left:75000": 150.0, "miss_right:75000": 100.0,
-    "miss_left:90000": 100.0, "miss_right:90000": 62.0, "miss_right:none": 106.0, "top_user:user1=<ann>": 412.0, "users:user1": 12.0,
+    "orphan_age_median_left": 301_000.0, "orphan_age_max_left": 900_000.0,
     "top_user_share": 0.8, "comparable_batches": 50.0, "comparable_by": 1.0, "orphan_ratio_median": 0.02, "orphan_ratio_spread": 0.004,
-    "orphan_ratio_deviation": 20.9, "late_left": 40.0, "late_right": 3.0, "late_healable": 37.0, "grace_needed:3600000": 43.0,
-    "skew_median": -1200.0, "skew_q1": -3000.0, "skew_q3": 900.0, "hour_pair:1767225600000": 9.0, "hour_left_only:1767229200000": 3.0,
-    "hour_left_only:-1": 2.0, "partition_left_only:2": 300.0, "partition_left_only:0": 18.0,
+    "orphan_ratio_deviation": 20.9, "late_left": 40.0, "late_right": 3.0, "late_healable": 37.0,
+    "skew_median": -1200.0, "skew_q1": -3000.0, "skew_q3": 900.0,
 }  # fmt: skip
+BREAKDOWNS = [
+    Breakdown("miss_left", 150, 75_000), Breakdown("miss_right", 100, 75_000), Breakdown("miss_left", 100, 90_000),
+    Breakdown("miss_right", 62, 90_000), Breakdown("miss_right", 106), Breakdown("top_user", 412, None, "user1", "<ann>"),
+    Breakdown("users", 12, field="user1"), Breakdown("grace_needed", 43, 3_600_000), Breakdown("hour_pair", 9, 1_767_225_600_000),
+    Breakdown("hour_left_only", 3, 1_767_229_200_000), Breakdown("hour_left_only", 2, -1), Breakdown("partition_left_only", 300, 2),
+    Breakdown("partition_left_only", 18, 0),
+]  # fmt: skip
 
 
 def row(batch_id=7):
     return SimpleNamespace(batch_id=batch_id, kind="live", pipeline=CALLS, config_hash="ab", counts={})
 
 
-def page_of(folder, metrics, verdict=None):
+def page_of(folder, metrics, verdict=None, breakdowns=()):
     verdict = verdict or Verdict([], "<head></head>")
-    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict)).read_text()
+    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict, "", breakdowns)).read_text()
 
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
@@ -82,7 +88,7 @@ def test_what_nobody_can_judge_has_a_state_of_its_own(tmp_path):
 
 
 def test_what_the_orphans_say():
-    told = list(sentences(CALLS, ORPHANS))
+    told = list(sentences(CALLS, ORPHANS, BREAKDOWNS))
     assert told == [
         "518 of 5,000 compounds are one-sided: 10.4%.",
         "The 50 comparable batches before it of this hour had 2.0% ± 0.4% (median and spread): this one is +20.9 spreads off.",
@@ -98,7 +104,7 @@ def test_what_the_orphans_say():
 
 
 def test_the_section_has_its_charts_and_their_numbers_and_loads_nothing_from_elsewhere(tmp_path):
-    page = page_of(tmp_path, ORPHANS)
+    page = page_of(tmp_path, ORPHANS, breakdowns=BREAKDOWNS)
     assert page.count("<figure") == 3 and page.count('role="img" aria-label=') == 3
     assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import", page)
     assert re.findall("<script.*?>", page.replace(THEME, "")) == ['<script src="charts.js">']

@@ -16,9 +16,9 @@ from include.airflow import operators as pairing_operator
 from include.config.pipeline import Quality, Side
 from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
+from spark_jobs.quality.batch import Batch as StoredBatch
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.history import Past
-from spark_jobs.quality.report_input import _targets
+from spark_jobs.quality.report_input import rewind_targets
 from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
@@ -108,11 +108,11 @@ def test_a_rewind_beyond_the_history_still_knows_its_target():
         for number in (3, 60)
     ]
     warehouse = _Rows(rows=rows)
-    rewind = {PAIRED: ledger_row(61, PAIRED, REWIND, to_batch=3)}
-    recent = [Past(60, 1, {})]
-    assert [past.metrics["n"] for past in _targets(warehouse, [rewind], recent)] == [3]
-    assert _targets(warehouse, [rewind], [Past(3, 1, {}), *recent]) == [], "it is there already"
-    assert _targets(warehouse, [{PAIRED: ledger_row(61, PAIRED)}], recent) == []
+    rewind = StoredBatch(61, 1, {PAIRED: ledger_row(61, PAIRED, REWIND, to_batch=3)})
+    recent = [StoredBatch(60, 1)]
+    assert [past.metrics["n"] for past in rewind_targets(warehouse, [rewind], recent)] == [3]
+    assert rewind_targets(warehouse, [rewind], [StoredBatch(3, 1), *recent]) == [], "it is there already"
+    assert rewind_targets(warehouse, [StoredBatch(61, 1, {PAIRED: ledger_row(61, PAIRED)})], recent) == []
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
