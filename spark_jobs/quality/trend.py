@@ -89,7 +89,7 @@ class Trend:
         }
         for name, value in row.items():
             self.columns[name].append(value)
-        numbers = {name: value for name, value in batch.metrics.items()} | ledger_values(batch.steps)
+        numbers = {name: value for name, value in batch.metrics.items() if ":" not in name} | ledger_values(batch.steps)
         for name in sorted({*numbers, *self.values}):
             self.values.setdefault(name, [None] * length).append(_short(numbers.get(name)))
 

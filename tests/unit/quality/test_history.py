@@ -53,18 +53,6 @@ def test_replays_and_empty_batches_are_not_comparable():
     assert comparable(NOON, [past(NOON, live=0.0), past(NOON, compounds=0.0)]).batches == []
 
 
-def test_rows_of_earlier_versions_are():
-    metrics = {"compounds": 5.0, "corrections": 0.0, "orphan_ratio": 0.2}
-    assert (
-        len(
-            comparable(
-                NOON, [Batch(1, NOON, metrics=metrics), Batch(2, NOON, metrics=metrics | {"corrections": 5.0})]
-            ).batches
-        )
-        == 1
-    )
-
-
 def test_seven_batches_say_nothing_and_no_compounds_neither():
     assert ratio_against(0.9, 100, [0.1] * 7) == {}
     assert ratio_against(0.0, 0, [0.1] * 8) == {}

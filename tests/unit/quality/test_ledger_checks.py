@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.ledger_checks import RawRows, find_removed, planned_ranges, read_ledger
-from spark_jobs.tables.ledger import (
-    LANDED,
-    LIVE,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    PUBLISHING,
-    REPLAY,
-    REWIND,
-    TO_BATCH,
-    LedgerRow,
-    OffsetRange,
-)
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, OffsetRange
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 from tests.helpers.ledger_in_a_list import FakeLedger
-
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+from tests.helpers.ledger_rows import ledger_row
 
 
 def at(first, until, **more):
@@ -31,7 +17,7 @@ def at(first, until, **more):
 
 
 def row(batch_id, step, kind=LIVE, offsets=(), **counts):
-    return LedgerRow(batch_id, kind, step, tuple(offsets), 0, None, "{}", "", AT, counts)
+    return ledger_row(batch_id, step, kind, offsets=tuple(offsets), **counts)
 
 
 def live(batch_id, *offsets, without=(), gaps=0, **changed):
@@ -103,7 +89,7 @@ def test_raw_rows_are_those_that_were_planned(rows, findings):
 
 
 def test_a_batch_that_was_given_up_answers_for_nothing():
-    rewind = correction(3, REWIND, **{TO_BATCH: 1})
+    rewind = correction(3, REWIND, to_batch=1)
     again = live(4, at(10, 30))
     assert found(ONE, live(2, at(12, 20), without=[PAIRED, PUBLISHED]), rewind, again) == []
 

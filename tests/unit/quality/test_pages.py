@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
 from spark_jobs.rules.reasons import Reason
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.pages import pages_in
 from tests.helpers.timeline import CALLS
 
@@ -162,7 +162,5 @@ def test_a_template_escapes_what_it_is_given_and_lacks_nothing():
 
 
 def test_large_counts_keep_their_digits():
-    steps = {"paired": SimpleNamespace(
-        batch_id=7, step="paired", started_at=datetime(2026, 1, 1, tzinfo=UTC), finished_at=None, offsets=(), counts={"pair": 2**63 - 1},
-    )}  # fmt: skip
+    steps = {"paired": ledger_row(7, "paired", pair=2**63 - 1)}
     assert "pair 9,223,372,036,854,775,807" in pages.batch_details(steps, {}, [])

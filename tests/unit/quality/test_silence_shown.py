@@ -104,7 +104,13 @@ def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
 
 def test_a_rewind_beyond_the_history_still_knows_its_target():
     rows = [
-        {"batch_id": number, "judged_at": datetime(2026, 1, 1, tzinfo=UTC), "metrics": {"wall_time": 1.0, "n": number}}
+        {
+            "batch_id": number,
+            "judged_at": datetime(2026, 1, 1, tzinfo=UTC),
+            "metrics": {"wall_time": 1.0, "n": number},
+            "breakdowns": [],
+            "success": True,
+        }
         for number in (3, 60)
     ]
     warehouse = _Rows(rows=rows)

@@ -9,7 +9,7 @@ from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.pages import pages_in
 from tests.helpers.screenshots import write_history
 from tests.helpers.silent_history import HOSTILE, silent_history
-from tests.unit.quality.test_pages import ORPHANS, page_of
+from tests.unit.quality.test_pages import BREAKDOWNS, ORPHANS, page_of
 
 pytestmark = [
     pytest.mark.long,
@@ -181,7 +181,7 @@ INKED = """[...document.querySelectorAll("figure canvas")].map((canvas) =>
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_batch_s_charts_are_drawn_from_the_file_beside_it(width, tmp_path, browser):
     (tmp_path / "pages").mkdir()
-    page_of(tmp_path / "pages", ORPHANS)
+    page_of(tmp_path / "pages", ORPHANS, breakdowns=BREAKDOWNS)
     alone = browser((tmp_path / "pages" / "batch-7.html").as_uri(), "document.readyState == 'complete'", width=width)
     assert alone.ask("document.querySelectorAll('figure canvas').length") == 0
     assert "up to 75 s\t150\t100\t250" in alone.ask("document.querySelector('#orphans').innerText"), (
