@@ -1,39 +1,36 @@
-"""Two DAGs a pipeline file. The live one lands the two topics, pairs their events, publishes the compounds and reports on quality; the
-replay DAG pairs intervals again, publishes the difference and reports on it.
+"""Two DAGs for each pipeline file.
 
-Airflow stops scheduling all DAGs of a module that raises, so a file that is refused must not take the pipelines of the other files along.
+Live: land_events >> pair_events >> publish_compounds >> report_quality (>> replay_late).
+Replay: replay_interval >> publish_compounds >> report_quality.
+
+Airflow stops scheduling all DAGs of a module that raises, so a refused file gets a DAG that shows its error, and the others go on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.airflow.assets import compounds_asset, raw_assets, topic_asset
-from include.airflow.dag_docs import live_doc, refused_doc, replay_doc
-from include.airflow.dag_params import (
-    LAND_ARGUMENTS,
-    LIVE_PARAMS,
-    PUBLISH_ARGUMENTS,
-    REPLAY_ARGUMENTS,
-    REPLAY_PARAMS,
-    REPORT_ARGUMENTS,
-    REPORT_ONLY,
+from include.airflow import params
+from include.airflow.dag_settings import (
+    DEFAULT_ARGS,
+    NO_BACKFILLS,
+    compounds_asset,
+    dag_settings,
+    live_schedule,
+    raw_assets,
+    topic_asset,
 )
-from include.airflow.dag_settings import DEFAULT_ARGS, NO_BACKFILLS, dag_settings
-from include.airflow.late_replays import LateReplayOperator
-from include.airflow.live_schedule import live_schedule
-from include.airflow.operator import PairingJobOperator
+from include.airflow.docs import live_doc, refused_doc, replay_doc
+from include.airflow.operators import LateReplayOperator, PairingJobOperator
+from include.airflow.scheduling import OnlyBackfills
 from include.config.pipeline import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
-from plugins.replay_timetable import OnlyBackfills
 
 
 def live_dag(pipeline: Pipeline, file: Path) -> DAG:
@@ -44,65 +41,70 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         schedule=live_schedule(pipeline),
         max_active_runs=1,
         allowed_run_types=NO_BACKFILLS,
-        params=LIVE_PARAMS,
+        params=params.LIVE_PARAMS,
         tags=["event-pairing"],
         doc_md=live_doc(pipeline),
         **dag_settings(pipeline),
     ) as dag:
-        submit = partial(PairingJobOperator, pipeline_file=file, idle_with=REPORT_ONLY)
-        land_events = submit(job="land_events", job_arguments=LAND_ARGUMENTS, outlets=raw_assets(pipeline))
-        pair_events = submit(job="pair_events", outlets=[compounds])
-        publish = {"job_arguments": PUBLISH_ARGUMENTS, "outlets": [topic_asset(pipeline)]}
-        then, last = published_and_reported(
-            pipeline, submit, publish, {"job_arguments": REPORT_ARGUMENTS, "idle_with": None}
+        job = partial(PairingJobOperator, pipeline_file=file, idle_with=params.REPORT_ONLY)
+        land_events = job(job="land_events", job_arguments=params.LAND_ARGUMENTS, outlets=raw_assets(pipeline))
+        pair_events = job(job="pair_events", outlets=[compounds])
+        publish_compounds = job(
+            job="publish_compounds", job_arguments=params.PUBLISH_ARGUMENTS, outlets=[topic_asset(pipeline)]
         )
+        report_quality = job(job="report_quality", job_arguments=params.REPORT_ARGUMENTS, idle_with=None)
+        first, last = in_order(pipeline, publish_compounds, report_quality)
 
-        land_events >> pair_events >> then >> last
-        pair_events >> last
+        land_events >> pair_events >> first >> last << pair_events
 
         if pipeline.late == "replay":
             last >> LateReplayOperator(
-                pipeline_file=file, replay_dag_id=f"{pipeline.name}{REPLAY_SUFFIX}", asset=compounds, idle_with=REPORT_ONLY
+                pipeline_file=file,
+                replay_dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
+                asset=compounds,
+                idle_with=params.REPORT_ONLY,
             )
     return dag
 
 
 def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
-    """`<pipeline>_replay`: runs by backfill, by hand and for late events, and may do so beside the live DAG at any moment."""
+    """`<pipeline>_replay`: runs by backfill, by hand and for late events, at any moment beside the live DAG."""
     with DAG(
         dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
         schedule=OnlyBackfills(pipeline.replay_schedule, timezone="UTC"),
-        # Nothing runs before somebody asks for it, so there is nothing to be unpaused for.
+        # Nothing runs by itself, so there is no need to keep it paused.
         is_paused_upon_creation=False,
-        params=REPLAY_PARAMS,
+        params=params.REPLAY_PARAMS,
         tags=["event-pairing", "replay"],
         doc_md=replay_doc(pipeline),
         **dag_settings(pipeline),
     ) as dag:
-        submit = partial(PairingJobOperator, pipeline_file=file)
-        replay_interval = submit(job="replay_interval", job_arguments=REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)])
-        then, last = published_and_reported(pipeline, submit, {"outlets": [topic_asset(pipeline)]}, {})
+        job = partial(PairingJobOperator, pipeline_file=file)
+        replay_interval = job(
+            job="replay_interval", job_arguments=params.REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)]
+        )
+        publish_compounds = job(job="publish_compounds", outlets=[topic_asset(pipeline)])
+        first, last = in_order(pipeline, publish_compounds, job(job="report_quality"))
 
-        replay_interval >> then >> last
-        replay_interval >> last
+        replay_interval >> first >> last << replay_interval
     return dag
 
 
-def published_and_reported(
-    pipeline: Pipeline, submit: Callable[..., PairingJobOperator], publish: dict[str, Any], report: dict[str, Any]
+def in_order(
+    pipeline: Pipeline, publish: PairingJobOperator, report: PairingJobOperator
 ) -> tuple[PairingJobOperator, PairingJobOperator]:
-    """publish_compounds and report_quality, or the other way round with `quality.gate: before_publish`, with these arguments.
+    """The two tasks in the order of `quality.gate`.
 
-    The second one also runs if the first one failed: a batch that could not be published has its page, and the batches before one that
-    is held back go out.
+    The second one also runs if the first one failed: a batch that could not be published gets its page, and the batches before one that
+    is held back are published.
     """
-    both = [partial(submit, job="publish_compounds", **publish), partial(submit, job="report_quality", **report)]
-    then, last = reversed(both) if pipeline.quality.gate == BEFORE_PUBLISH else both
-    return then(), last(trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS)
+    first, last = (report, publish) if pipeline.quality.gate == BEFORE_PUBLISH else (publish, report)
+    last.trigger_rule = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+    return first, last
 
 
 def refused_dag(file: Path, refusal: PipelineError) -> DAG:
-    """In the place of a refused file's DAG: fails every hour, and says why, so that whoever is told of failures is told of this one."""
+    """The DAG of a refused file: fails every hour with the file's error, so the usual failure alerts fire."""
     with DAG(
         dag_id=re.sub(r"[^A-Za-z0-9._-]", "_", file.stem),
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
@@ -122,19 +124,21 @@ def refused_dag(file: Path, refusal: PipelineError) -> DAG:
     return dag
 
 
-def all_dags(files: list[Path]) -> list[DAG]:
-    """The DAGs of every file. Raises PipelineError if none of them can be used: then it is an import error, and takes nothing along."""
-    dags: list[DAG] = []
+def all_dags(files: list[Path]) -> None:
+    """Makes the DAGs of every file. Raises PipelineError if all are refused: there is then no other DAG that an import error could stop."""
     refused: dict[Path, PipelineError] = {}
     for file in files:
         try:
             pipeline = load_pipeline(file)
-            dags += [live_dag(pipeline, file), replay_dag(pipeline, file)]
         except PipelineError as error:
             refused[file] = error
-    if refused and not dags:
-        raise next(iter(refused.values()))
-    return dags + [refused_dag(file, refusal) for file, refusal in refused.items()]
+        else:
+            live_dag(pipeline, file)
+            replay_dag(pipeline, file)
+    if refused and len(refused) == len(files):
+        raise refused[files[0]]
+    for file, refusal in refused.items():
+        refused_dag(file, refusal)
 
 
 all_dags(sorted(PIPELINES.glob("*.yaml")))

@@ -1,1 +1,1 @@
-"""Airflow's own: the operator that submits the jobs, and the quality pages in Airflow's web server."""
+"""What Airflow registers of this project, and nothing else."""

@@ -1,10 +1,10 @@
-"""Explain one pair: what became of each of its messages, when, why, and where its compounds are, from the tables, in words.
+"""Explains one pair from the tables: what became of each of its messages and why, and where its compounds are on the topic.
 
     explain_pair --pipeline include/pipelines/calls.yaml VALUE … [--around TIME] [--html FILE] [--warehouse URI]
 
-One VALUE for each key field, in order. With --around only what lies about TIME (ISO 8601, UTC if it names no zone, or epoch ms) is read
-and told: faster where a key has many events. Only reads, takes no lock and needs no Spark. The output topic is read
-if PAIRING_KAFKA is set and Kafka answers. Ends with status 1 if the key has no messages.
+Takes one VALUE for each key field, in order. --around shows and reads only what lies about TIME (ISO 8601, UTC if it names no zone,
+or epoch ms), which is faster where a key has many events. The command only reads, takes no lock and needs no Spark. It reads the output
+topic if PAIRING_KAFKA is set and Kafka answers. It ends with status 1 if the key has no messages.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import sys
 from pathlib import Path
 
 from spark_jobs.job.arguments import fail, time_argument
-from spark_jobs.job.run import ending_at_once, job_parser, told_in_one_line, warehouse_folder
+from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup, job_parser, warehouse_folder
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
 from spark_jobs.story.page import page
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.stored import explain
-from spark_jobs.tables.diagnose import files_named
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.diagnose import translate_file_errors
+from spark_jobs.tables.warehouse import Tables
 
 
-def main(warehouse: Warehouse, key: tuple[str, ...], around: int | None, file: Path | None) -> None:
-    """Prints the story, and writes it as a page to the file, if one is given. Raises UnknownKey."""
+def main(warehouse: Tables, key: tuple[str, ...], around: int | None, file: Path | None) -> None:
+    """Prints the story; `file`: where to write it as a page, too. Raises UnknownKey."""
     lines = []
     for line in explain(warehouse, key, around):
         lines.append(line)
@@ -35,18 +35,18 @@ def main(warehouse: Warehouse, key: tuple[str, ...], around: int | None, file: P
 if __name__ == "__main__":
     parser = job_parser("explain_pair", __doc__)
     parser.add_argument("key", nargs="+", metavar="VALUE", help="the key: one value for each key field, in order")
-    parser.add_argument("--around", type=time_argument, metavar="TIME", help="tell only what lies about this point in time")
+    parser.add_argument("--around", type=time_argument, metavar="TIME", help="show only what lies about this point in time")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the story as a page, too")
     given = parser.parse_args()
     pipeline = given.pipeline
     if len(given.key) != len(pipeline.key):
         fail(f"the key is one value for each of {', '.join(pipeline.key)}, in this order; {len(given.key)} given")
-    # Whoever reads may have had enough, as head has.
+    # A reader like head may close the pipe early.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     root = warehouse_folder(given.warehouse)
-    with ending_at_once(), told_in_one_line(), files_named(f"{root}/{pipeline.name}"):
+    with exit_without_cleanup(), errors_in_one_line(), translate_file_errors(f"{root}/{pipeline.name}"):
         try:
-            # Nobody waits for a JVM to be told of one pair.
-            main(Warehouse(None, root, pipeline), tuple(given.key), given.around, given.html)  # type: ignore[arg-type]
+            # Small reads need no JVM.
+            main(Tables(root, pipeline), tuple(given.key), given.around, given.html)
         except UnknownKey as unknown:
             sys.exit(str(unknown))

@@ -13,10 +13,12 @@ from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.kafka.ranges import begun
 from spark_jobs.stages.land import land_batch, plan_batch
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import (
     Ledger,
 )
-from spark_jobs.tables.warehouse import LEDGER, Warehouse
+from spark_jobs.tables.schemas import LEDGER
+from spark_jobs.tables.warehouse import Warehouse
 
 # In front of a partition, among the counts that the job ends with.
 BEGAN = "began_"
@@ -28,7 +30,7 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     `accepted_losses`: lost ranges that the operator gives up, as the job has named them.
     """
     if not warehouse.exists(LEDGER):
-        warehouse.create_missing()
+        create_missing(warehouse)
     ledger = Ledger(warehouse)
     last = finish_batch(warehouse, ledger, accepted_losses)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)

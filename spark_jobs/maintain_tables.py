@@ -9,7 +9,7 @@ of open_events that a retry, the report or a rewind within `maintenance.time_tra
 from __future__ import annotations
 
 from spark_jobs.job.run import job_parser, run_job
-from spark_jobs.maintenance.care import care_for_tables as main
+from spark_jobs.maintenance.upkeep import maintain_tables as main
 
 if __name__ == "__main__":
     run_job("maintain_tables", job_parser("maintain_tables", __doc__).parse_args(), main)

@@ -10,13 +10,12 @@ batch that was planned earlier but not paired; a killed replay is finished by wh
 
 from __future__ import annotations
 
-from spark_jobs.corrections.replay_window import check_window, plan_of
-from spark_jobs.corrections.replay_work import difference, write
+from spark_jobs.corrections.replay import check_window, difference, plan_replay, write_corrections
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.arguments import time_argument
 from spark_jobs.job.run import Counts, job_parser, run_job
-from spark_jobs.tables.agreement import check_ledger
+from spark_jobs.tables.integrity import check_ledger
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse
@@ -34,13 +33,18 @@ def main(warehouse: Warehouse, window: Window) -> Counts:
             f"pipeline {warehouse.pipeline.name} has no batch yet, so there is nothing to replay: run land_events"
         )
     check_window(window, last, warehouse)
-    planned = plan_of(warehouse, ledger, last, window)
+    planned = plan_replay(warehouse, ledger, last, window)
     with difference(warehouse, planned) as found:
         if not found.corrections:
             return found.counts
         check_ledger(warehouse, last)
         planned = ledger.plan(planned)
-        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).paired.flat()}
+        # All four of the difference, as where there is none, also those that the ledger leaves out.
+        return {
+            "batch_id": planned.batch_id,
+            **write_corrections(warehouse, ledger, planned, found).paired.flat(),
+            **found.counts,
+        }
 
 
 if __name__ == "__main__":

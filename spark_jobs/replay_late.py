@@ -8,7 +8,7 @@ that nothing is started twice. Not asked for: what a replay in the ledger has co
 
 from __future__ import annotations
 
-from spark_jobs.corrections.late_replays import late_replays as main
+from spark_jobs.corrections.late import late_replays as main
 from spark_jobs.job.run import job_parser, run_job
 
 if __name__ == "__main__":

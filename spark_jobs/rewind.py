@@ -9,10 +9,10 @@ but corrected: compounds are retracted, and come back with a higher revision if 
 
 from __future__ import annotations
 
-from spark_jobs.corrections.rewinding import dry_run
-from spark_jobs.corrections.rewinding import rewind as main
-from spark_jobs.job.arguments import tell_outcome
-from spark_jobs.job.run import ending_at_once, job_parser, run_job, told_in_one_line, warehouse_folder
+from spark_jobs.corrections.rewind import dry_run
+from spark_jobs.corrections.rewind import rewind as main
+from spark_jobs.job.arguments import write_outcome
+from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup, job_parser, run_job, warehouse_folder
 from spark_jobs.spark.session import reading_session
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -36,10 +36,10 @@ if __name__ == "__main__":
     if given.yes:
         run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, losses), _LOCK_WAIT_S)
     else:
-        with ending_at_once(), told_in_one_line():
+        with exit_without_cleanup(), errors_in_one_line():
             spark = reading_session("rewind", given.pipeline.name)
             try:
-                print(dry_run(Warehouse(spark, warehouse_folder(given.warehouse), given.pipeline), given.to_batch))
+                print(dry_run(Warehouse(warehouse_folder(given.warehouse), given.pipeline, spark), given.to_batch))
             finally:
                 spark.stop()
-            tell_outcome({"ok": True, "counts": {}})
+            write_outcome({"ok": True, "counts": {}})

@@ -16,16 +16,19 @@ from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.message_rows import message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.report_input import Known
+from spark_jobs.quality.report_input import ReportInput
 from spark_jobs.spark.session import end_session, spark_session
 from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.commit import commit_frame
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.records import LandedCounts, LivePlan, TopicIds
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, Warehouse, declared_schema, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, declared_schema, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 PIPELINE = Path(__file__).resolve().parents[1] / "include" / "pipelines" / "calls.yaml"
 
@@ -33,7 +36,7 @@ PIPELINE = Path(__file__).resolve().parents[1] / "include" / "pipelines" / "call
 def main(warehouse: Warehouse) -> None:
     """One batch of four events: a pair, an orphan, a duplicate and a broken message."""
     pipeline, now = warehouse.pipeline, time.time_ns() // 1_000_000
-    warehouse.create_missing()
+    create_missing(warehouse)
     ledger = Ledger(warehouse)
     plan = _plan(pipeline, now, warehouse.version(OPEN))
     ledger.append(plan)
@@ -47,9 +50,8 @@ def main(warehouse: Warehouse) -> None:
     warehouse.table_id(COMPOUNDS)
     messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
     messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
-    batch = {PLANNED: planned, LANDED: landed, PAIRED: paired}
-    known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
-    measure(warehouse, known)
+    batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
+    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0))
     find_offenders(warehouse, 1, 1)
 
 
@@ -93,5 +95,5 @@ if __name__ == "__main__":
     loaded = load_pipeline(PIPELINE)
     with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
         session = spark_session("warm_up", loaded.name)
-        main(Warehouse(session, folder, loaded))
+        main(Warehouse(folder, loaded, session))
         end_session(session)

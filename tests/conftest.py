@@ -17,6 +17,7 @@ from include.local.broker import LocalBroker, create_topics
 from include.local.machine import project_environment
 from include.local.process import free_port
 from include.local.store import LocalStore
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.stores import running_store
 from tests.helpers.timeline import CALLS
@@ -63,8 +64,8 @@ def pipeline(broker, request, monkeypatch) -> Pipeline:
 @pytest.fixture(scope="session")
 def empty_tables(spark, tmp_path_factory) -> Path:
     """The folder of a pipeline of which nothing was landed; made once, since making it takes seconds."""
-    warehouse = Warehouse(spark, str(tmp_path_factory.mktemp("empty")), CALLS)
-    warehouse.create_missing()
+    warehouse = Warehouse(str(tmp_path_factory.mktemp("empty")), CALLS, spark)
+    create_missing(warehouse)
     return Path(warehouse.root) / CALLS.name
 
 
@@ -73,7 +74,7 @@ def warehouse(spark, pipeline, tmp_path, empty_tables) -> Warehouse:
     """With the pipeline's tables, all empty; their ids are the same in every test."""
     root = tmp_path / "warehouse"
     shutil.copytree(empty_tables, root / pipeline.name)
-    return Warehouse(spark, str(root), pipeline)
+    return Warehouse(str(root), pipeline, spark)
 
 
 @pytest.fixture
@@ -110,6 +111,13 @@ def s3(tmp_path_factory) -> Iterator[LocalStore]:
 def azure(tmp_path_factory) -> Iterator[LocalStore]:
     """A real server of Azure blobs."""
     with running_store("azure", tmp_path_factory.mktemp("azure")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def gs(tmp_path_factory) -> Iterator[LocalStore]:
+    """A server for `gs://`: Google's names in front of a real S3 server."""
+    with running_store("gs", tmp_path_factory.mktemp("gs")) as store:
         yield store
 
 

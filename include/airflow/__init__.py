@@ -1,1 +1,1 @@
-"""What the DAGs are made of: operators, schedules, parameters, texts."""
+"""The parts of the DAGs: operators, trigger, schedule, parameters, texts, alerts."""

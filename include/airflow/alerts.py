@@ -1,7 +1,7 @@
-"""Who is told when a task has failed for good, a run is late, or a side falls silent and sends again: Airflow's log, and what listens at PAIRING_ALERT_URL.
+"""Alerts about failed tasks, late runs and silent topics: a line in Airflow's log, and a POST to PAIRING_ALERT_URL if that is set.
 
-That gets a POST of JSON: `text`, one line for people, and what it is made of (`dag`, `run`, `task`, `reason`, `batch`, `runbook`, `severity` of
-what is no failure, those that are known). Chat systems take such a message as it is. Nothing fails because nobody listens.
+The body is JSON: `text`, one line for people, and its parts, where they are known: `dag`, `run`, `task`, `reason`, `batch`, `runbook`, and
+`severity` if it is no failure. Chat systems accept such a message as it is. An alert that cannot be sent fails nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import os
 import urllib.request
 from typing import Any
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 
 URL_VARIABLE = "PAIRING_ALERT_URL"
-_WITHIN_S = 10.0
+_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 def task_failed(context: Any) -> None:
-    """Called by Airflow in the task's process, once there is no other try."""
+    """Airflow calls this in the task's process when no try is left."""
     task, reason = context["ti"], str(context.get("exception") or "the task was ended from outside")
-    tell(
+    alert(
         f"{task.dag_id}: {task.task_id} failed: {reason}",
         dag=task.dag_id,
         run=task.run_id,
@@ -36,25 +36,25 @@ def task_failed(context: Any) -> None:
 
 
 async def run_is_late(deadline: str, context: Any = None) -> None:
-    """Called by Airflow's triggerer when a run has not ended by its deadline."""
+    """Airflow's triggerer calls this when a run has not ended by its deadline."""
     run = (context or {}).get("dag_run") or {}
     dag, run_id = run.get("dag_id", "a DAG"), run.get("dag_run_id") or run.get("run_id")
     text = f"{dag}: run {run_id} has not ended {deadline} after it was queued"
-    # Not in the loop in which all triggers run.
-    await asyncio.to_thread(tell, text, dag=dag, run=run_id)
+    # In a thread: all triggers share the event loop.
+    await asyncio.to_thread(alert, text, dag=dag, run=run_id)
 
 
-def tell(text: str, **known: Any) -> None:
-    """Writes the line to the log and sends it, if anybody is to get it."""
+def alert(text: str, **parts: Any) -> None:
+    """Logs the line and posts it with those of its parts that are not None."""
     _log.error(text)
     url = os.environ.get(URL_VARIABLE)
     if not url:
         return
-    body = {"text": text} | {name: value for name, value in known.items() if value is not None}
-    # Never with the address, which may hold a secret.
+    body = {"text": text} | {name: value for name, value in parts.items() if value is not None}
+    # The log never has the address, which may hold a secret.
     try:
         request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_WITHIN_S):
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             pass
     except ValueError:
         _log.warning("%s does not take alerts: it is no address", URL_VARIABLE)

@@ -1,6 +1,6 @@
-"""What a run has done, in a line: the note that Airflow shows beside the run. Registered by plugins/scheduling.py.
+"""What a run did, in one line: the note that Airflow shows beside the run. plugins/event_pairing.py registers this module as a listener.
 
-A task cannot write a note of its run; the scheduler, in which a run's end is told, can.
+A task cannot write a note of its run. The scheduler can, and it calls the listeners when a run ends.
 """
 
 from __future__ import annotations
@@ -13,61 +13,59 @@ from airflow.listeners import hookimpl
 
 from include.config.pipeline import PIPELINES, pipeline_of
 
-# Airflow takes no longer ones.
-_LONGEST = 1000
-_CORRECTED = ("new", "changed", "retracted")
+# Airflow accepts no longer notes.
+_MAX_LENGTH = 1000
 _OWN_BATCH = ("land_events", "replay_interval")
-# Of the first batch: `began_<topic>-<partition>`, the first offset of a partition that was not 0.
+# Counts of the first batch: `began_<topic>-<partition>`, the first offset of a partition that did not begin at 0.
 _BEGAN = "began_"
-_BEGUN_SHOWN = 4
+_BEGAN_SHOWN = 4
 
 Counts = Mapping[str, Any]
 
 
 @hookimpl
 def on_dag_run_success(dag_run: Any, msg: str) -> None:
-    """Called when a run has ended well, in the midst of the scheduler's transaction."""
+    """Airflow calls this when a run has succeeded, inside the scheduler's transaction."""
     _add_note(dag_run)
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
-    """Called when a run has failed."""
+    """Airflow calls this when a run has failed, inside the scheduler's transaction."""
     _add_note(dag_run)
 
 
 def in_words(counts: Mapping[str, Counts]) -> str:
-    """What the tasks of a run say that they did, empty if that is nothing. `counts`: task -> the counts of its job."""
-    said = [words for task, tell in _TELL.items() if (of_task := counts.get(task)) is not None and (words := tell(of_task))]
-    # What is published may be other batches, too.
+    """What the tasks of a run did, empty if that is nothing. `counts`: task -> the counts of its job."""
+    words = [text for task, describe in _DESCRIBE.items() if task in counts and (text := describe(counts[task]))]
+    # publish_compounds may publish other batches, too.
     batch_id = next((counts[task]["batch_id"] for task in _OWN_BATCH if "batch_id" in counts.get(task, ())), None)
-    return (f"batch {batch_id}: " if batch_id is not None and said else "") + "; ".join(said)
+    return (f"batch {batch_id}: " if batch_id is not None and words else "") + "; ".join(words)
+
+
+def _listed(counts: Counts, names: Mapping[str, str], form: str) -> list[str]:
+    """The counts that are not 0, in the order of `names` (count -> its words)."""
+    return [form.format(words=words, number=counts[name]) for name, words in names.items() if counts.get(name)]
 
 
 def _landed(counts: Counts) -> str:
-    landed, backlog = counts.get("landed", 0), counts.get("backlog", 0)
-    more = f", {backlog:,} more are waiting" if backlog else ""
+    words = [f"{counts['landed']:,} records landed" if counts.get("landed") else "no new records"]
+    words += _listed(counts, {"lost": "given up as lost", "backlog": "more are waiting"}, "{number:,} {words}")
     if held := counts.get("held"):
-        since = (
-            f" since {datetime.fromtimestamp(counts['held_since'] / 1000, UTC):%Y-%m-%d %H:%M} UTC"
-            if "held_since" in counts
-            else ""
-        )
-        more += f", {held:,} offsets are held by a transaction that is open{since}"
-    lost = f", {counts['lost']:,} given up as lost" if counts.get("lost") else ""
-    begun = [f"{name.removeprefix(_BEGAN)} began at {at:,}" for name, at in counts.items() if name.startswith(_BEGAN)]
-    said = [f"{landed:,} records landed{lost}{more}" if landed else f"no new records{lost}{more}", *begun[:_BEGUN_SHOWN]]
-    return ", ".join(said) + (f" and {len(begun) - _BEGUN_SHOWN:,} more" if len(begun) > _BEGUN_SHOWN else "")
+        since = counts.get("held_since")
+        opened = f" since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M} UTC" if since is not None else ""
+        words.append(f"{held:,} offsets are held by a transaction that is open{opened}")
+    began = [f"{name.removeprefix(_BEGAN)} began at {at:,}" for name, at in counts.items() if name.startswith(_BEGAN)]
+    hidden = len(began) - _BEGAN_SHOWN
+    return ", ".join(words + began[:_BEGAN_SHOWN]) + (f" and {hidden:,} more" if hidden > 0 else "")
 
 
 def _paired(counts: Counts) -> str:
     if not counts:
         return "paired before"
-    kinds = [
-        f"{counts[kind]:,} {kind}" for kind in ("pair", "left_only", "right_only", "duplicate", "late") if counts.get(kind)
-    ]
-    waiting = f", {counts['open_after']:,} events wait" if counts.get("open_after") else ""
-    return (", ".join(kinds) or "nothing closed") + waiting
+    kinds = {kind: kind for kind in ("pair", "left_only", "right_only", "duplicate", "late")}
+    words = _listed(counts, kinds, "{number:,} {words}") or ["nothing closed"]
+    return ", ".join(words + _listed(counts, {"open_after": "events wait"}, "{number:,} {words}"))
 
 
 def _published(counts: Counts) -> str:
@@ -75,8 +73,9 @@ def _published(counts: Counts) -> str:
 
 
 def _replayed(counts: Counts) -> str:
-    corrected = [f"{counts[found]:,} {found}" for found in _CORRECTED if counts.get(found)]
-    return f"{', '.join(corrected) or 'nothing to correct'}, {counts.get('unchanged', 0):,} unchanged"
+    kinds = {kind: kind for kind in ("new", "changed", "retracted")}
+    corrected = _listed(counts, kinds, "{number:,} {words}") or ["nothing to correct"]
+    return ", ".join([*corrected, f"{counts.get('unchanged', 0):,} unchanged"])
 
 
 def _reported(counts: Counts) -> str:
@@ -84,21 +83,23 @@ def _reported(counts: Counts) -> str:
 
 
 def _late(counts: Counts) -> str:
-    told = {"replays started": len(counts.get("started", ())), "waiting for open events": counts.get("waiting", 0)}
-    return "; ".join(f"{what}: {number}" for what, number in told.items() if number)
-
-
-_REMOVED = {"raw": "raw rows", "rejected": "rejected events", "compounds": "compounds", "ledger": "ledger rows"}
+    words = {"started": "replays started", "waiting": "waiting for open events"}
+    return "; ".join(_listed({**counts, "started": len(counts.get("started", ()))}, words, "{words}: {number}"))
 
 
 def _maintained(counts: Counts) -> str:
-    told = {"files put together": counts.get("files_put_together")}
-    told |= {f"{what} removed": counts.get(f"removed_{name}") for name, what in _REMOVED.items()}
-    told["late events given up, never replayed"] = counts.get("late_given_up")
-    return "; ".join(f"{what}: {number:,}" for what, number in told.items() if number) or "nothing to do"
+    words = {
+        "files_put_together": "files put together",
+        "removed_raw": "raw rows removed",
+        "removed_rejected": "rejected events removed",
+        "removed_compounds": "compounds removed",
+        "removed_ledger": "ledger rows removed",
+        "late_given_up": "late events given up, never replayed",
+    }
+    return "; ".join(_listed(counts, words, "{words}: {number:,}")) or "nothing to do"
 
 
-_TELL = {
+_DESCRIBE = {
     "land_events": _landed,
     "pair_events": _paired,
     "replay_interval": _replayed,
@@ -113,17 +114,17 @@ def _add_note(dag_run: Any) -> None:
     name = pipeline_of(dag_run.dag_id)
     if not (PIPELINES / f"{name}.yaml").is_file():
         return
-    # Only where there is a database are listeners of runs called.
+    # Imported here, because every task's process imports this module and has no database.
     from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
     from sqlalchemy.orm import object_session
 
     if (session := object_session(dag_run)) is None:
         return
     values: Any = session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=XCOM_RETURN_KEY))
-    counts = {found.task_id: XComModel.deserialize_value(found) or {} for found in values}
-    # A batch is planned by every run that lands.
+    counts = {value.task_id: XComModel.deserialize_value(value) or {} for value in values}
+    # Every run that lands plans a batch, so without counts it was a run with report_only.
     only_reported = "land_events" in counts and not counts["land_events"]
-    told, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
-    # What a person or the starter of the run has written stays; a run that was cleared ends again.
-    if told and told not in before:
-        dag_run.note = f"{before}\n{told}".strip()[:_LONGEST]
+    text, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
+    # The note may hold what a person wrote, or this text already: a run that was cleared ends twice.
+    if text and text not in before:
+        dag_run.note = f"{before}\n{text}".strip()[:_MAX_LENGTH]

@@ -1,1 +1,1 @@
-"""The settings of pipelines, the place of their tables, secrets: what DAGs and jobs both read."""
+"""What DAGs and jobs both use: the settings of pipelines, the place of their tables, and the values of secrets."""

@@ -1,8 +1,8 @@
-"""Tells what is wrong in pipeline files before they are deployed; needs neither Airflow nor Kafka nor Spark.
+"""Checks pipeline files before they are deployed; needs neither Airflow nor Kafka nor Spark.
 
     python -m include.config.check_pipelines [FILE ...]
 
-Without files: all of include/pipelines/. One line a file; exit status 1 if one of them is refused.
+Without files it checks all of include/pipelines/. It prints a line for each file and ends with status 1 if one is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from include.config.pipeline_file import load_pipeline
 
 
 def main(files: list[Path]) -> int:
-    """Exit status. Raises nothing."""
+    """The exit status: 0, or 1 if a file is refused."""
     status = 0
     for file in files:
         try:
@@ -25,18 +25,15 @@ def main(files: list[Path]) -> int:
             print(f"refused: {refusal}")
             status = 1
         else:
-            left, right = pipeline.sides
-            print(f"accepted: {file}: {left.topic} + {right.topic} -> {pipeline.output_topic}")
+            left, right, output = pipeline.topics
+            print(f"accepted: {file}: {left} + {right} -> {output}")
     if not files:
-        print(f"there is no pipeline in {PIPELINES}: write one like README.md says")
+        print(f"{PIPELINES} has no pipeline: write one as README.md describes")
     return status
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m include.config.check_pipelines",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.prog = "python -m include.config.check_pipelines"
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE")
     sys.exit(main(parser.parse_args().files or sorted(PIPELINES.glob("*.yaml"))))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the project writes on this machine, unless settings say otherwise.
+# Everything that the project writes on this machine, unless settings name another place.
 LOCAL = ROOT / ".local"
-# Names the Spark server on which jobs work, sc://host:port; unset: each job starts a Spark of its own.
+# The variable with the address of the Spark server that jobs use, sc://host:port; unset: each job starts its own Spark.
 REMOTE_VARIABLE = "PAIRING_SPARK_REMOTE"

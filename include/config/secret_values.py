@@ -1,6 +1,6 @@
-"""What nobody may say: the values of secrets, taken out of the texts that come from elsewhere, such as an exception's.
+"""Removes the values of secrets from texts that others wrote, such as an exception's.
 
-A secret is known by the name of its setting in PAIRING_KAFKA or PAIRING_STORE, or of its environment variable.
+A value is a secret by the name of its setting in PAIRING_KAFKA or PAIRING_STORE, or of its environment variable.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _SETTING = re.compile(
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"PASSWORD|SECRET|TOKEN|(ACCESS|ACCOUNT|FERNET|API)_KEY$|SQL_ALCHEMY_CONN$|PAIRING_ALERT_URL$")
-# Variables that hold settings of a client in JSON.
+# Variables that hold a client's settings as JSON.
 _SETTINGS_IN = ("PAIRING_KAFKA", "PAIRING_STORE")
 _TOKEN = re.compile(r"(?<=[;&?/]token=)[^;&\s]+")
-# A shorter piece of a text of several lines may be anything.
-_TELLING = 16
+# A shorter line of a secret of several lines may be an ordinary text.
+_SHORTEST_LINE = 16
 
 
 def secret_settings(settings: Mapping[str, object]) -> set[str]:
-    """The values of those of a client's settings that are secrets.
+    """The values of the secrets among a client's settings.
 
     >>> secret_settings({"bootstrap.servers": "b:1", "sasl.password": "p", "ssl.key.password": None})
     {'p'}
@@ -33,7 +33,7 @@ def secret_settings(settings: Mapping[str, object]) -> set[str]:
 
 
 def without_values(settings: Mapping[str, object], text: str) -> str:
-    """What a client says of its settings, without their values: a password may stand where it does not belong.
+    """A client's message about its settings without their values: a password may be in a setting where it does not belong.
 
     >>> without_values({"debug": "pa$$"}, 'Invalid value "pa$$" for configuration property "debug"')
     'Invalid value "…" for configuration property "debug"'
@@ -44,25 +44,25 @@ def without_values(settings: Mapping[str, object], text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The text, with an ellipsis wherever it has a secret of this process in it."""
-    for secret in sorted(set(_spelled()), key=len, reverse=True):
-        # A short one may be a part of ordinary words.
+    """The text with an ellipsis in the place of every secret of this process."""
+    for secret in sorted(set(_spellings()), key=len, reverse=True):
+        # A short one may be part of an ordinary word.
         whole = len(secret) < 8
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text) if whole else text.replace(secret, HIDDEN)
     return text
 
 
-def _spelled() -> Iterator[str]:
-    """Every secret in the ways in which a text may have it."""
-    for secret in _known():
+def _spellings() -> Iterator[str]:
+    """Every secret in the forms in which a text may contain it."""
+    for secret in _secrets():
         yield secret
         yield " ".join(secret.split())
         yield json.dumps(secret)[1:-1]
         yield repr(secret)[1:-1]
-        yield from (line for line in secret.splitlines() if len(line) >= _TELLING)
+        yield from (line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)
 
 
-def _known() -> set[str]:
+def _secrets() -> set[str]:
     found = {value for name, value in os.environ.items() if value and _VARIABLE.search(name)}
     found |= {match[0] for value in os.environ.values() for match in _TOKEN.finditer(value)}
     for variable in _SETTINGS_IN:

@@ -1,8 +1,8 @@
 """Where a warehouse lies and how it is reached: a folder, s3://, az:// (or abfss://) or gs://, all through one client.
 
-The place is `PAIRING_WAREHOUSE`. The options of a store (credentials, region, endpoint) are `PAIRING_STORE`, a JSON object that Airflow
-fills from the connection `warehouse_default`; the standard variables of the clouds (`AWS_…`, `AZURE_…`, `GOOGLE_…`) come first where it says
-nothing. With neither, the client asks the machine: instance roles and web identities work by saying nothing.
+`PAIRING_WAREHOUSE` is the place. `PAIRING_STORE` has the options of a store (credentials, region, endpoint) as a JSON object; Airflow fills it
+from the connection `warehouse_default`. Options that it lacks come from the clouds' own variables (`AWS_…`, `AZURE_…`, `GOOGLE_…`). Without
+any of these the client asks the machine, so instance roles and web identities need no setting.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 WAREHOUSE_VARIABLE, OPTIONS_VARIABLE = "PAIRING_WAREHOUSE", "PAIRING_STORE"
-_DEFAULT = LOCAL / "warehouse"
-# Spark's names of the same stores, and ours.
+# Spark's names of the stores, and ours.
 _SCHEMES = {"s3": "s3", "s3a": "s3", "az": "az", "abfs": "abfss", "abfss": "abfss", "gs": "gs"}
-# The variables of the environment that say who and where, by the beginnings of their names. A worker on another machine has none of them,
-# so they travel with the work. Paths of token files do not: each machine has its own.
-_OF_CLOUD = re.compile(
+# The clouds' variables that travel with the work, because a worker on another machine has none of them. Paths of token files do not
+# travel: each machine has its own.
+_CLOUD_VARIABLE = re.compile(
     r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|REGION|DEFAULT_REGION|ENDPOINT_URL|ENDPOINT_URL_S3|ALLOW_HTTP)"
     r"|AZURE_STORAGE_(ACCOUNT_NAME|ACCOUNT_KEY|SAS_KEY|SAS_TOKEN|ENDPOINT|USE_EMULATOR|ALLOW_HTTP)|AZURE_(CLIENT_ID|CLIENT_SECRET|TENANT_ID)"
     r"|GOOGLE_SERVICE_ACCOUNT(_KEY|_PATH)?"
 )
-# Options of the HTTP client, and of its retries, which obstore takes apart from those of the store.
+# obstore takes the options of the HTTP client, and of its retries, apart from those of the store.
 _CLIENT = frozenset(
     "allow_http allow_invalid_certificates connect_timeout http1_only http2_only pool_idle_timeout pool_max_idle_per_host proxy_url "
     "proxy_ca_certificate proxy_excludes read_timeout root_certificate timeout user_agent".split()
 )
 _RETRIES = frozenset(("max_retries", "retry_timeout"))
-# A store that asks for fewer requests may do so for half a minute. By itself the client is at its tenth and last try after four seconds.
-_PATIENCE = {"max_retries": "100", "retry_timeout": "60s"}
+# A store may throttle requests for half a minute. With the client's defaults the tenth and last try comes after four seconds.
+_DEFAULT_RETRIES = {"max_retries": "100", "retry_timeout": "60s"}
 _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
-_NO_FOLDER_HAS = "%\\[]^|"
+_NOT_IN_A_FOLDER = "%\\[]^|"
 _SECONDS = {"s": 1, "m": 60}
 
 
@@ -55,14 +54,14 @@ class StoreRefused(Exception):
 class Store:
     """A folder (`uri`: its absolute path) or a place in an object store (`uri`: scheme://bucket/…, no slash at its end).
 
-    `options`: lower-case keys as delta-rs takes them; empty for a folder. They may hold secrets, so they are not shown.
+    `options`: lower-case keys as delta-rs takes them; empty for a folder. They may hold secrets, so `repr` leaves them out.
     """
 
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def made(self) -> Store:
-        """This place, with its folder, if it is one."""
+        """This place; a folder is created if it does not exist."""
         if (folder := self.folder) is not None:
             folder.mkdir(parents=True, exist_ok=True)
         return self
@@ -78,24 +77,29 @@ class Store:
 
     @property
     def delta_options(self) -> dict[str, str] | None:
-        """For delta-rs; None for a folder."""
-        return None if self.folder is not None else _PATIENCE | dict(self.options)
+        """The options for delta-rs; None for a folder."""
+        return None if self.folder is not None else _DEFAULT_RETRIES | dict(self.options)
 
     @property
     def client(self) -> ObjectStore:
-        """The object-store client (obstore) whose paths begin here. Raises FileNotFoundError for a folder that is not there, StoreRefused."""
+        """The obstore client whose paths begin here. Raises FileNotFoundError for a folder that does not exist, and StoreRefused."""
         return _client(self.uri, tuple(sorted((self.delta_options or {}).items())))
 
 
 def warehouse_root() -> str:
     """The warehouse of this environment: $PAIRING_WAREHOUSE, else .local/warehouse of the project."""
-    return os.environ.get(WAREHOUSE_VARIABLE) or str(_DEFAULT)
+    return os.environ.get(WAREHOUSE_VARIABLE) or str(LOCAL / "warehouse")
 
 
 def warehouse_store(root: str | None = None, options: Mapping[str, str] | None = None) -> Store:
-    """The place of a warehouse (default: this environment's), with the options given and those of this environment. Raises StoreRefused."""
+    """The place of a warehouse (default: this environment's); `options` win over those of the environment. Raises StoreRefused."""
     uri = checked_root(warehouse_root() if root is None else root)
     return Store(uri) if local_folder(uri) else Store(uri, store_options() | dict(options or {}))
+
+
+def pages_store(pipeline: str, root: str | None = None, options: Mapping[str, str] | None = None) -> Store:
+    """The place of a pipeline's quality pages, beside its tables. Raises StoreRefused."""
+    return warehouse_store(root, options).at(pipeline, "quality")
 
 
 def checked_root(given: str) -> str:
@@ -107,39 +111,38 @@ def checked_root(given: str) -> str:
     ('s3://lake/events', '/tmp/warehouse')
     """
     root = given.rstrip("/")
-    if root and root.isprintable() and (folder := local_folder(root)) is not None:
-        if set(str(folder.absolute())) & set(_NO_FOLDER_HAS):
-            raise StoreRefused(
-                f"warehouse {given!r} is refused: name a folder without any of {' '.join(_NO_FOLDER_HAS)} in its path"
-            )
-        return str(folder.absolute())
-    # An empty one would be whatever folder a job happens to run in.
+    folder = local_folder(root)
+
+    def refused(reason: str) -> StoreRefused:
+        # Any part of a URI but its scheme may be a password.
+        shown = repr(given) if folder is not None else f"{root.partition(':')[0].lower()}://…"
+        return StoreRefused(f"warehouse {shown} is refused: {reason}")
+
+    # An empty name would be the folder in which a job happens to run.
     if not root or not root.isprintable():
-        # Of a URI any part may be a password.
-        shown = repr(given) if local_folder(root) is not None else f"{root.partition(':')[0]}://…"
-        raise StoreRefused(f"warehouse {shown} is refused: name a folder or URI, without control characters")
+        raise refused("name a folder or URI, without control characters")
+    if folder is not None:
+        if set(str(folder.absolute())) & set(_NOT_IN_A_FOLDER):
+            raise refused(f"name a folder without any of {' '.join(_NOT_IN_A_FOLDER)} in its path")
+        return str(folder.absolute())
     try:
         parts = urlsplit(root)
     except ValueError:
-        # It may repeat what it cannot read.
-        raise StoreRefused(f"warehouse {root.partition(':')[0]}://… is refused: it is no URI") from None
-    scheme = _SCHEMES.get(parts.scheme.lower())
+        raise refused("it is no URI") from None
+    scheme = _SCHEMES.get(parts.scheme)
     if scheme is None:
-        raise StoreRefused(
-            f"warehouse {parts.scheme}://… is refused: use a folder, s3://, az://, abfss:// or gs:// ({WAREHOUSE_VARIABLE})"
-        )
-    account = scheme == "abfss" and re.fullmatch(r"[\w.-]+@[\w.-]+", parts.netloc, re.ASCII)
-    if not account and not re.fullmatch(r"[\w.-]+", parts.netloc, re.ASCII):
-        # What stands there may be a password, so it is not repeated.
+        raise refused(f"use a folder, s3://, az://, abfss:// or gs:// ({WAREHOUSE_VARIABLE})")
+    has_account = scheme == "abfss" and re.fullmatch(r"[\w.-]+@[\w.-]+", parts.netloc, re.ASCII)
+    if not has_account and not re.fullmatch(r"[\w.-]+", parts.netloc, re.ASCII):
         kind = "container@account.dfs.core.windows.net" if scheme == "abfss" else "bucket"
-        raise StoreRefused(
-            f"warehouse {scheme}://… is refused: write it {scheme}://{kind}/path, without user, password or port; give credentials by "
-            f"the connection warehouse_default ({OPTIONS_VARIABLE} outside Airflow), and the endpoint as its endpoint_url"
+        raise refused(
+            f"write it {scheme}://{kind}/path, without user, password or port; give credentials by the connection warehouse_default "
+            f"({OPTIONS_VARIABLE} outside Airflow), and the endpoint as its endpoint_url"
         )
     if parts.query or parts.fragment or re.search(r"//|[%\\#?*\[\]{}^|\"<>~`]", parts.path):
-        raise StoreRefused(
-            f"warehouse {scheme}://… is refused: write its path with letters, digits and - _ . = / only, without ? or #; options go into "
-            f"the connection warehouse_default ({OPTIONS_VARIABLE} outside Airflow)"
+        raise refused(
+            "write its path with letters, digits and - _ . = / only, without ? or #; options go into the connection warehouse_default "
+            f"({OPTIONS_VARIABLE} outside Airflow)"
         )
     return f"{scheme}://{parts.netloc}{parts.path}"
 
@@ -157,59 +160,57 @@ def local_folder(root: str) -> Path | None:
 
 def store_options() -> dict[str, str]:
     """The options of this environment, keys in lower case; $PAIRING_STORE wins over the clouds' own variables. Raises StoreRefused."""
-    text = os.environ.get(OPTIONS_VARIABLE) or "{}"
     try:
-        given = json.loads(text)
+        given = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
     except ValueError as error:
-        # The text may hold a secret, so it is not repeated.
+        # Without the text, which may hold a secret.
         raise StoreRefused(f"{OPTIONS_VARIABLE} cannot be read as JSON: {error}") from None
     if not isinstance(given, dict) or not all(isinstance(value, str | int | bool) for value in given.values()):
         raise StoreRefused(f'{OPTIONS_VARIABLE} must be a JSON object of texts, like {{"aws_region": "eu-central-1"}}')
-    found = {name: value for name, value in os.environ.items() if value and _OF_CLOUD.fullmatch(name)}
-    return normal_options(found) | normal_options(given)
+    return normal_options(_cloud_variables(os.environ)) | normal_options(given)
 
 
 def hide_cloud_variables(environment: MutableMapping[str, str]) -> None:
-    """Moves what the clouds' own variables say into $PAIRING_STORE, which says the same to us.
+    """Moves the clouds' own variables into $PAIRING_STORE: Spark would copy AWS_… into the Hadoop configuration (fs.s3a.…) of its JVM.
 
-    Spark copies AWS_… from the environment of a JVM that it starts into its Hadoop configuration (fs.s3a.…).
+    Leaves all as it is where $PAIRING_STORE cannot be read, which `store_options` reports.
 
     >>> environment = {"AWS_REGION": "eu", "AWS_SECRET_ACCESS_KEY": "s", "PAIRING_STORE": '{"aws_region": "us"}'}
     >>> hide_cloud_variables(environment)
     >>> environment
     {'PAIRING_STORE': '{"aws_region": "us", "aws_secret_access_key": "s"}'}
     """
-    found = {name: environment.pop(name) for name in [*environment] if _OF_CLOUD.fullmatch(name)}
-    found = {name: value for name, value in found.items() if value}
-    if not found:
-        return
+    found = _cloud_variables(environment)
+    for name in [name for name in environment if _CLOUD_VARIABLE.fullmatch(name)]:
+        del environment[name]
     try:
         given = json.loads(environment.get(OPTIONS_VARIABLE) or "{}")
     except ValueError:
-        # Whoever asks for the options is told.
         return
-    if isinstance(given, dict):
+    if found and isinstance(given, dict):
         environment[OPTIONS_VARIABLE] = json.dumps(normal_options(found) | normal_options(given))
 
 
+def _cloud_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if value and _CLOUD_VARIABLE.fullmatch(name)}
+
+
 def normal_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options with their names in lower case, those of the HTTP client without a cloud's prefix, and their values as texts.
+    """Options with names in lower case, those of the HTTP client without a cloud's prefix, and values as texts.
 
     >>> normal_options({"AWS_REGION": "eu", "AWS_ALLOW_HTTP": True})
     {'aws_region': 'eu', 'allow_http': 'true'}
     """
-    found = {}
+    options = {}
     for name, value in given.items():
         key = name.lower()
         bare = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        found[bare if bare in _CLIENT | _RETRIES else key] = text
-    return found
-
-
-def pages_store(pipeline: str, root: str | None = None, options: Mapping[str, str] | None = None) -> Store:
-    """Where the quality pages of a pipeline are: beside its tables. Raises StoreRefused."""
-    return warehouse_store(root, options).at(pipeline, "quality")
+        options[bare if bare in _CLIENT | _RETRIES else key] = text
+    # Amazon's variable for S3 alone takes precedence over that for all services; the client does not know it as an option.
+    if endpoint := options.pop("aws_endpoint_url_s3", None):
+        options["aws_endpoint_url"] = endpoint
+    return options
 
 
 def read_text(store: Store, name: str) -> str | None:
@@ -234,7 +235,7 @@ def exists(store: Store, name: str) -> bool:
 
 
 def write_text(store: Store, name: str, text: str) -> None:
-    """Writes a text that others may be reading: they see the old one or the new one, never half of one."""
+    """Replaces a text in one step: its readers see the old one or the new one."""
     import obstore
 
     obstore.put(store.made().client, name, text.encode("utf-8"))
@@ -242,6 +243,7 @@ def write_text(store: Store, name: str, text: str) -> None:
 
 @cache
 def _client(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
+    # Imported late, because DAG files name places and are parsed again and again.
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
@@ -250,10 +252,10 @@ def _client(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
             raise FileNotFoundError(f"{folder} is not there")
         return LocalStore(folder)
     client = {name: value for name, value in options if name in _CLIENT}
-    others = {name: value for name, value in options if name not in _CLIENT | _RETRIES}
+    config = {name: value for name, value in options if name not in _CLIENT | _RETRIES}
     try:
-        retries = _retries(dict(options))
-        return from_url(uri, config=others, client_options=client, retry_config=retries or None)  # type: ignore[call-overload]
+        retries = {name: _retry_option(name, value) for name, value in options if name in _RETRIES}
+        return from_url(uri, config=config, client_options=client, retry_config=retries or None)  # type: ignore[call-overload]
     except (BaseError, ValueError, LookupError) as error:
         # The client names the option; its value may be a secret.
         wrong = next((name for name, _ in options if f"'{name}'" in str(error)), None)
@@ -263,11 +265,5 @@ def _client(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
         ) from None
 
 
-def _retries(options: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if "max_retries" in options:
-        found["max_retries"] = int(options["max_retries"])
-    if "retry_timeout" in options:
-        text = options["retry_timeout"]
-        found["retry_timeout"] = timedelta(seconds=int(text[:-1]) * _SECONDS[text[-1]])
-    return found
+def _retry_option(name: str, text: str) -> int | timedelta:
+    return int(text) if name == "max_retries" else timedelta(seconds=int(text[:-1]) * _SECONDS[text[-1]])

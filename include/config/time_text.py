@@ -1,4 +1,4 @@
-"""Times and durations as people read and write them."""
+"""Times, durations and counts as text for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def moment(ms: int) -> str:
-    """UTC and epoch ms; beyond the year 9999, and before 1970, only the latter.
+    """UTC and epoch ms; before 1970 and after the year 9999 only epoch ms.
 
     >>> moment(1767225600000), moment(2**62)
     ('2026-01-01T00:00:00.000Z (1767225600000)', '4611686018427387904')
@@ -20,7 +20,7 @@ def moment(ms: int) -> str:
 
 
 def utc(ms: int) -> str:
-    """UTC alone, for a time whose epoch ms stand nearby.
+    """UTC alone, for a time whose epoch ms the reader has nearby.
 
     >>> utc(1767225600001)
     '2026-01-01T00:00:00.001Z'
@@ -32,7 +32,7 @@ def utc(ms: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """All units that it has.
+    """The duration in all its units.
 
     >>> duration(90_001), duration(0), duration(3_600_000)
     ('1m30s1ms', '0ms', '1h')
@@ -46,7 +46,7 @@ def duration(ms: int) -> str:
 
 
 def away(ms: int) -> str:
-    """Where something lies in time, seen from something else.
+    """The distance of two times, with its direction.
 
     >>> away(50), away(-50), away(0)
     ('50ms later', '50ms earlier', 'at the same time')
@@ -55,7 +55,7 @@ def away(ms: int) -> str:
 
 
 def setting(ms: int) -> str:
-    """As a pipeline's file has it: a whole number and one unit, the largest that leaves nothing over.
+    """The duration as in a pipeline file: a whole number and one unit, the largest that divides it.
 
     >>> setting(90_000), setting(90_001), setting(0)
     ('90s', '90001ms', '0s')
@@ -67,7 +67,7 @@ def setting(ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number and its noun.
+    """A number and its noun, in the plural where that is right.
 
     >>> count(1, "batch"), count(2, "batch"), count(0, "event")
     ('1 batch', '2 batches', '0 events')

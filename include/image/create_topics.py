@@ -1,7 +1,6 @@
-"""Creates the topics of all pipelines that do not exist yet: `python -m include.image.create_topics kafka:19092`.
+"""Creates the missing topics of all pipelines in include/pipelines/: `python -m include.image.create_topics kafka:19092`.
 
-The pipelines are those in include/pipelines/. Topics that exist are left as they are, whatever their number of
-partitions: somebody may have given them more.
+It does not change topics that exist; an operator may have added partitions.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ TIMEOUT_SECONDS = 30
 
 
 def pipeline_topics() -> list[str]:
-    """Inputs and outputs of all pipelines, each once, in alphabetical order; raises PipelineError."""
+    """Input and output topics of all pipelines, each once, in alphabetical order; raises PipelineError."""
     pipelines = [load_pipeline(path) for path in PIPELINES.glob("*.yaml")]
-    return sorted({topic for p in pipelines for topic in (p.left.topic, p.right.topic, p.output_topic)})
+    return sorted({topic for pipeline in pipelines for topic in pipeline.topics})
 
 
 def create_missing(admin: AdminClient, topics: list[str]) -> list[str]:
@@ -40,7 +39,7 @@ def create_missing(admin: AdminClient, topics: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the broker's host:port. Exit code 0 when every topic is there, else 1 with one line."""
+    """`arguments`: the broker's host:port. Returns the exit status: 0 if every topic exists, else 1 with one line."""
     (bootstrap,) = arguments
     try:
         created = create_missing(AdminClient({"bootstrap.servers": bootstrap}), pipeline_topics())

@@ -1,10 +1,9 @@
-"""Healthcheck of a container: is what a local web page says in JSON what it should be?
+"""Healthcheck of a container: fetches a local page and compares fields of its JSON.
 
     python -m include.image.healthy http://127.0.0.1:8080/json/ status=ALIVE
 
-asks the page and compares the named fields (dots lead into nested objects); without fields the answer alone counts, whatever
-it holds. Exit code 0 if it answers with a status below 400 and all fields agree, else 1 with one line that says what was
-found. The image has no curl, and curl could not look inside.
+Dots lead into nested objects. Without fields any answer will do. Exit status 0 if the page answers with a status below 400 and all fields
+agree, else 1 with one line. The image has no curl, which could not compare fields either.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TIMEOUT_SECONDS = 5.0
 
 
 def disagreement(page: Any, expected: list[str]) -> str | None:
-    """The first `field=value` that the page contradicts, with what it says instead; None if there is none.
+    """The first `field=value` that differs, with the value of the page; None if all agree.
 
     >>> disagreement({"scheduler": {"status": "healthy"}}, ["scheduler.status=healthy"])
     >>> disagreement({"scheduler": {"status": "unhealthy"}}, ["scheduler.status=healthy"])
@@ -37,7 +36,7 @@ def disagreement(page: Any, expected: list[str]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the page's address, then any number of `field=value`."""
+    """`arguments`: the page's address, then any number of `field=value`. Returns the exit status."""
     url, *expected = arguments
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:

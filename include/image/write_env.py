@@ -2,9 +2,9 @@
 
     python3 include/image/write_env.py
 
-`docker compose` reads `.env` beside docker-compose.yaml by itself. The file is readable by its owner only, git-ignored and
-kept out of the image. An existing one is never overwritten: the database keeps the password it was created with, and what
-was encrypted with the old key could not be read again. Needs nothing but Python: it runs before anything is installed.
+`docker compose` reads `.env` beside docker-compose.yaml by itself. Only the owner can read the file; git ignores it and the image leaves it out.
+An existing file is never overwritten: the database keeps the password it was created with, and nothing that was encrypted with the old key
+could be read again. It needs only Python, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ENV_FILE = Path(__file__).resolve().parents[2] / ".env"
 
 
 def fernet_key() -> str:
-    """32 random bytes in URL-safe base64, the form that Airflow's encryption of connections asks for."""
+    """32 random bytes in URL-safe base64, as Airflow's encryption of connections requires."""
     return base64.urlsafe_b64encode(os.urandom(32)).decode()
 
 
 def password() -> str:
-    """Letters, digits, `-` and `_` only: it also becomes part of a database URL."""
+    """A random text of letters, digits, `-` and `_`: it becomes part of a database URL."""
     return secrets.token_urlsafe(24)
 
 
@@ -38,15 +38,15 @@ SECRETS: dict[str, Callable[[], str]] = {
 
 
 def write_env(path: Path) -> None:
-    """Creates `path` with one `NAME=secret` a line; raises FileExistsError if there is one already."""
-    # Mode and exclusiveness in the same call: the secrets are never readable by others, not even for a moment.
+    """Creates the file with one `NAME=secret` a line; raises FileExistsError."""
+    # One call creates the file with its mode, so that others cannot read the secrets even for a moment.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.writelines(f"{name}={make()}\n" for name, make in SECRETS.items())
 
 
 def main() -> int:
-    """Exit code 1 and one line if `.env` is there already or cannot be written."""
+    """Returns the exit status: 1 with one line if `.env` exists or cannot be written."""
     try:
         write_env(ENV_FILE)
     except FileExistsError:

@@ -1,7 +1,7 @@
 """One Airflow on this machine, on loopback only: `python -m include.local.airflow start|stop|status`.
 
-It is made of what `airflow standalone` starts, but each part by itself: standalone would open two log servers to the whole
-network and leave its children behind when it is killed. The tests start others beside it, in folders of their own.
+It starts the parts of `airflow standalone` one by one: standalone would open two log servers to the whole network and leave its children behind
+when it is killed. Tests start others beside it, in folders of their own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from include.local.process import (
 FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 180.0
-# Logs of tasks are read from the disk, so the two log servers, which would listen on every interface, are left out.
+# Airflow reads the logs of tasks from the disk, so it needs no log servers, which would listen on every interface.
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": (),
     "scheduler": ("--skip-serve-logs",),
@@ -46,11 +46,10 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 class LocalAirflow(LocalServer):
-    """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connections lead to the broker at `kafka`.
+    """An Airflow with its files in `folder`, on 127.0.0.1:`port`, whose connection kafka_default leads to `kafka` (host:port).
 
-    `warehouse`: folder or URI, default that of the environment. `spark`: the Spark server that jobs work on, `sc://host:port`;
-    None: each job starts a Spark of its own. `database`: where Airflow keeps its own data, for SQLAlchemy; None: a file in the folder. `store`:
-    the connection warehouse_default. As a context manager it runs inside the block.
+    `warehouse`: folder or URI; None: that of the environment. `spark`: the Spark server of the jobs, `sc://host:port`; None: each job starts
+    its own Spark. `database`: SQLAlchemy URL of the metadata; None: a file in the folder. `store`: the connection warehouse_default.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class LocalAirflow(LocalServer):
 
     @property
     def url(self) -> str:
-        """Where UI and REST API are."""
+        """The address of UI and REST API."""
         return f"http://127.0.0.1:{self.port}"
 
     def where(self) -> str:
@@ -82,7 +81,7 @@ class LocalAirflow(LocalServer):
         return f"on {self.url} (user admin, password {self.password()})"
 
     def settings(self) -> dict[str, str]:
-        """What this Airflow's programs find in their environment besides the project's."""
+        """The variables of this Airflow's programs, besides the project's environment."""
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka}}
         spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         return {
@@ -98,15 +97,15 @@ class LocalAirflow(LocalServer):
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "4",
-            # The default asks the name service, which may take seconds on a machine that is off the net.
+            # The default asks the name service, which may take seconds on a machine without network.
             "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._password_file),
-            # Of Kafka's settings, by parts of their names; those with password, secret or token in it Airflow knows by itself.
+            # Parts of the names of Kafka's secret settings. Airflow knows those with password, secret or token in them.
             "AIRFLOW__CORE__SENSITIVE_VAR_CONN_NAMES": "pem,jaas,oauthbearer.config,credential,assertion",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": self.url,
-            # Between two tasks of a run nobody should wait for a sleeping scheduler.
+            # By default the scheduler may sleep for a second between two tasks of a run.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
         }
@@ -116,7 +115,7 @@ class LocalAirflow(LocalServer):
         return self.folder / "passwords.json"
 
     def check(self) -> None:
-        """Raises SetupError if `start` could not: the port is taken, or a part runs with other settings."""
+        """Raises SetupError if `start` would fail: the port is taken, or a part runs with other settings."""
         if running_program(self.folder, "api-server") is None:
             check_port(self.port, "AIRFLOW_PORT")
         for part in PARTS:
@@ -127,7 +126,7 @@ class LocalAirflow(LocalServer):
                     raise SetupError(f"Airflow runs already, with another {name}: make stop, then start it again")
 
     def start(self) -> bool:
-        """Returns when every part is healthy: True if any had to be started. Raises SetupError."""
+        """Starts the parts that do not run and waits until all are healthy; False if all ran already. Raises SetupError."""
         self.check()
         missing = [part for part in PARTS if running_program(self.folder, part) is None]
         launched = datetime.now(UTC) if missing else None
@@ -141,11 +140,11 @@ class LocalAirflow(LocalServer):
         return bool(missing)
 
     def is_running(self) -> bool:
-        """Whether every part lives."""
+        """Whether every part is alive."""
         return all(running_program(self.folder, part) for part in PARTS)
 
     def password(self) -> str:
-        """That of the user admin, made by Airflow at its first start."""
+        """The password of the user admin, which Airflow creates at its first start."""
         return str(json.loads(self._password_file.read_text())["admin"])
 
     def client(self) -> AirflowClient:
@@ -153,13 +152,13 @@ class LocalAirflow(LocalServer):
         return AirflowClient(self.url, "admin", self.password())
 
     def _migrate_database(self) -> None:
-        """Makes or upgrades the metadata database, once for each version of Airflow."""
+        """Creates or upgrades the metadata database, once for each version of Airflow."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stamp, wanted = self.folder / "database.version", version("apache-airflow")
         if stamp.is_file() and stamp.read_text() == wanted:
             return
         if not stamp.is_file():
-            # What a first start left unfinished cannot be gone on with.
+            # A first migration that was killed cannot be resumed.
             (self.folder / "airflow.db").unlink(missing_ok=True)
         with log_path(self.folder, "database").open("wb") as log:
             environment = project_environment() | self.settings()

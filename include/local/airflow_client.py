@@ -1,4 +1,4 @@
-"""The few calls of Airflow's REST API that the demo and the end-to-end tests make."""
+"""A client for the calls of Airflow's REST API that the demo and the end-to-end tests need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 COMPONENTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 FINAL_RUN_STATES = ("success", "failed")
-# How often a question is asked again that Airflow could not answer just then.
+# Repetitions of a request that Airflow could not answer at that moment.
 READ_AGAIN = 3
 
 
@@ -22,15 +22,15 @@ class AirflowError(Exception):
 
 
 class AirflowUnavailable(AirflowError):
-    """Airflow did not answer, or could not just now: its database was locked, for one."""
+    """Airflow did not answer, or could not at that moment: its database was locked, for one."""
 
 
 class AirflowKnowsNothing(AirflowError):
-    """There is no such thing in Airflow, or not yet."""
+    """Airflow has no such object, or not yet."""
 
 
 class AirflowClient:
-    """Speaks to the Airflow at `url` as `user`, logging in when needed. Every method raises AirflowError."""
+    """Calls the Airflow at `url` as `user`; logs in when needed. Every method raises AirflowError."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url
@@ -55,9 +55,9 @@ class AirflowClient:
         return {part: str(answer.get("status")) for part, answer in self._health().items()}
 
     def is_healthy(self, since: datetime | None = None) -> bool:
-        """Whether every part is up and, if `since` is given, has shown it at or after that time.
+        """Whether every part is healthy and, if `since` is given, had a heartbeat at or after that time.
 
-        Without it Airflow takes a part for healthy up to half a minute after it was killed.
+        Airflow itself calls a part healthy until half a minute after it was killed.
         """
         try:
             parts = self._health()
@@ -72,7 +72,7 @@ class AirflowClient:
         return {part: answer.get(part) or {} for part in COMPONENTS}
 
     def wait_for_dag(self, dag_id: str, timeout_s: float) -> dict[str, Any]:
-        """The DAG, once Airflow has parsed it; names the import error where that is why it is not there."""
+        """The DAG when Airflow has parsed it. Raises AirflowError after `timeout_s`, or with the import error."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -89,11 +89,11 @@ class AirflowClient:
             time.sleep(0.5)
 
     def pause(self, dag_id: str, is_paused: bool) -> None:
-        """Pauses the DAG's schedule, or starts it."""
+        """Pauses the DAG's schedule, or unpauses it."""
         self.call("PATCH", f"/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": is_paused})
 
     def trigger(self, dag_id: str, params: dict[str, Any] | None = None) -> str:
-        """Starts a run by hand; its run id."""
+        """Starts a run by hand; returns its run id."""
         body = {"logical_date": None, "conf": params or {}}
         return str(self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"])
 

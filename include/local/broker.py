@@ -1,7 +1,7 @@
 """One real Kafka broker (KRaft) on this machine, on loopback only: `python -m include.local.broker start|stop|status`.
 
-Its jars come by include/local/ivy.xml. It keeps its topics in its folder, so it may be killed and started again, also on another
-port. The tests start others beside it, each with a folder and a port of its own.
+include/local/ivy.xml names its jars. It keeps its topics in its folder, so it may be killed and started again, also on another port. Tests start
+others beside it, each with its own folder and port.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ logger.network.level = error
 
 
 class LocalBroker(LocalServer):
-    """A broker with its data in `folder`, listening on 127.0.0.1:`port`. As a context manager it runs inside the block."""
+    """A broker with its data in `folder`, listening on 127.0.0.1:`port`."""
 
     @property
     def bootstrap(self) -> str:
-        """What clients connect to."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def is_running(self) -> bool:
-        """Whether the broker of this folder lives, on whatever port."""
+        """Whether the broker of this folder is alive, on any port."""
         return running_program(self.folder, "kafka") is not None
 
     def where(self) -> str:
-        """The address it has, which may be another one than was asked for."""
+        """Its address; a running broker may have another port than `port`."""
         return f"on 127.0.0.1:{self.running_port() or self.port}"
 
     def check(self) -> None:
-        """Raises SetupError if `start` could not: the port is taken, or the broker runs on another one."""
+        """Raises SetupError if `start` would fail: the port is taken, or the broker runs on another one."""
         if not self.is_running():
             check_port(self.port, "KAFKA_PORT")
         elif self.running_port() != self.port:
@@ -70,7 +70,7 @@ class LocalBroker(LocalServer):
             )
 
     def start(self) -> bool:
-        """Returns when the broker answers: True if it was started, False if it ran already. Raises SetupError."""
+        """Starts the broker and waits until it answers; False if it ran already. Raises SetupError."""
         self.check()
         running = self.is_running()
         if not running:
@@ -80,7 +80,7 @@ class LocalBroker(LocalServer):
         return not running
 
     def kill(self) -> None:
-        """Ends the broker as a power cut would (for tests)."""
+        """Ends the broker without warning, like a power cut (for tests)."""
         stop_programs(self.folder, patience_s=0)
 
     def running_port(self) -> int | None:
@@ -99,10 +99,10 @@ class LocalBroker(LocalServer):
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.folder / "data",
-            # A misspelt topic is an error, not a new topic.
+            # A misspelt name is an error and creates no topic.
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
-            # After a crash the broker may come back only when its old session has run out.
+            # After a crash the broker is accepted again only when its old session has timed out.
             "broker.heartbeat.interval.ms": 500,
             "broker.session.timeout.ms": 2000,
             "offsets.topic.replication.factor": 1,
@@ -128,22 +128,22 @@ class LocalBroker(LocalServer):
             tool = self._command("kafka.tools.StorageTool", "format", *options)
             done = subprocess.run(tool, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
             if done.returncode:
-                # Of an exception, its first line says what is wrong.
+                # The first line of an exception says what is wrong.
                 cause = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[0]
                 raise SetupError(f"the broker cannot prepare its folder ({cause}): delete {self.folder}, or make clean")
         start_program(self.folder, "kafka", self._command("kafka.Kafka", settings), project_environment())
 
     def _wait_until_it_answers(self) -> None:
-        telling = ("ERROR", "FATAL", "Exception")
+        signs = ("ERROR", "FATAL", "Exception")
         self.wait_until(
-            lambda: _answers(self.bootstrap), "the broker", "kafka", telling, f"does not answer on {self.bootstrap}"
+            lambda: _answers(self.bootstrap), "the broker", "kafka", signs, f"does not answer on {self.bootstrap}"
         )
 
 
 def _answers(bootstrap: str) -> bool:
     host, port = bootstrap.split(":")
     with socket.socket() as probe:
-        # A Kafka client that finds nobody waits before it tries again; this does not.
+        # A Kafka client waits between two tries to connect; this does not.
         if probe.connect_ex((host, int(port))):
             return False
     try:
@@ -153,7 +153,7 @@ def _answers(bootstrap: str) -> bool:
 
 
 def admin_client(bootstrap: str) -> AdminClient:
-    """An admin client that keeps its connection errors to itself: callers report them in their own words."""
+    """An admin client that logs no connection errors: callers report them."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
@@ -174,7 +174,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str
         try:
             created.result(timeout=20)
         except KafkaException as error:
-            # Somebody else was quicker: what was wanted is there.
+            # Another program created it at the same moment.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 

@@ -1,7 +1,7 @@
-"""`make demo`: broker, Spark, Airflow, sample calls, a run of the DAG through Airflow's scheduler, and the proof of what came out.
+"""`make demo`: starts broker, Spark and Airflow, sends sample calls, runs the DAG by Airflow's scheduler, and checks the result.
 
-Everything stays up. Each demo sends new calls; the truth of all of them lies in .local/demo and is checked together, for
-what one demo left open the next one publishes.
+Everything stays up. Each demo sends new calls. It checks the truth of all demos together (.local/demo), because a demo publishes what the one
+before left open.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ PIPELINE = ROOT / "include" / "pipelines" / "calls.yaml"
 TRUTH = demo_folder("demo")
 CALLS = 2_000
 PARTITIONS = 4
-# So long a scheduled run gets to appear after unpausing before one is triggered by hand.
+# A run of the schedule may appear for so long after unpausing; then the demo triggers one by hand.
 SCHEDULED_WITHIN_S = 3.0
 RUN_WITHIN_S = 600.0
 
 
 class DemoFailed(Exception):
-    """The demo ran, and something in it went wrong; the text says what, in a few lines."""
+    """The demo ran and something failed; the text says what, in a few lines."""
 
 
 def demo() -> None:
-    """All of it; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
+    """The whole demo; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
     pipeline = load_pipeline(PIPELINE)
     broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
     spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT))
@@ -62,7 +62,7 @@ def demo() -> None:
         store=store.connection if store else None,
     )
     start_servers(broker, spark, airflow)
-    # Kept for ever: the check reads the output from its beginning, however old the first demo is.
+    # No retention: the check reads the output topic from the first demo on.
     topics = dict.fromkeys((pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), PARTITIONS)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     say(f"topics {', '.join(topics)} with {PARTITIONS} partitions each")
@@ -80,7 +80,7 @@ def demo() -> None:
 
 
 def start_store() -> LocalStore | None:
-    """The object store that STORE names, up, and known to this process; None where the warehouse is a folder."""
+    """Starts the object store that STORE names, and sets its options for this process; None if the warehouse is a folder."""
     store = local_store.local_store(port("STORE_PORT", local_store.DEFAULT_PORT))
     if store is not None:
         started = store.start()
@@ -90,11 +90,12 @@ def start_store() -> LocalStore | None:
 
 
 def port(variable: str, default: int) -> int:
+    """The port that the environment sets, or the default."""
     return port_setting(os.environ.get(variable), default, variable)
 
 
 def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow) -> None:
-    """Starts all at the same time, unless one of them could not start."""
+    """Starts all at the same time, after checking that each one can start."""
     servers: dict[str, LocalBroker | LocalSpark | LocalAirflow] = {"Kafka": broker, "Spark": spark, "Airflow": airflow}
     for server in servers.values():
         server.check()
@@ -112,9 +113,9 @@ def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow)
 
 
 def pause_when_idle(client: AirflowClient, dag_id: str) -> None:
-    """Pauses the schedule with no run under way: what is read from the tables afterwards stays as it is.
+    """Pauses the DAG when none of its runs is active, so that the tables do not change afterwards.
 
-    A run of a paused DAG would never go on, so it is let finish first.
+    A run of a paused DAG would never end, so the DAG is unpaused until its runs have ended.
     """
     while True:
         client.pause(dag_id, True)
@@ -128,7 +129,7 @@ def pause_when_idle(client: AirflowClient, dag_id: str) -> None:
 
 
 def send_calls(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> None:
-    """Sends new calls and writes their truth beside that of the demos before."""
+    """Sends new calls and writes their truth beside that of earlier demos."""
     number = len(truth_files()) + 1
     now_ms = time.time_ns() // 1_000_000
     sample = generate(pipeline, CALLS, number, now_ms, sample_outcome.last_clock(warehouse, pipeline))
@@ -138,11 +139,12 @@ def send_calls(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> 
 
 
 def truth_files() -> list[Path]:
+    """One for each demo, oldest first."""
     return sorted(TRUTH.glob("truth-*.jsonl"))
 
 
 def run_dag(client: AirflowClient, dag_id: str) -> None:
-    """Unpauses the DAG and waits for a run that began after that, the schedule's own or else one triggered by hand."""
+    """Unpauses the DAG and waits for a new run, of the schedule or else triggered by hand. Raises DemoFailed."""
     before = {run["dag_run_id"] for run in client.runs(dag_id)}
     started = time.monotonic()
     client.pause(dag_id, False)
@@ -166,19 +168,19 @@ def run_dag(client: AirflowClient, dag_id: str) -> None:
 
 
 def errors(log: list[str]) -> list[str]:
-    """The last lines of a task's log that name an error, or just the last ones."""
-    telling = [line for line in log if re.search(r"error|exception", line, re.IGNORECASE)]
-    return [line.strip()[:400] for line in (telling or log)[-2:]]
+    """The last two lines of a task's log that name an error, or the last two."""
+    matching = [line for line in log if re.search(r"error|exception", line, re.IGNORECASE)]
+    return [line.strip()[:400] for line in (matching or log)[-2:]]
 
 
 def check(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> Verdict:
-    """What an independent consumer finds, against the truth of all demos."""
+    """Compares what an independent consumer reads with the truth of all demos."""
     clock = sample_truth.ledger_clock(warehouse, pipeline)
     return sample_truth.check(truth_files(), pipeline, kafka, warehouse, clock)
 
 
 def summarise(verdict: Verdict, airflow: LocalAirflow, pipeline: Pipeline) -> None:
-    """Prints what came out and where to look; raises DemoFailed if it is not what had to come out."""
+    """Prints the result and where to look; raises DemoFailed if the result differs from the truth."""
     say("done; read back from the output topic by an independent consumer, over all demos so far:")
     print()
     print("\n".join(f"  {line}" for line in verdict.lines()))
@@ -193,7 +195,7 @@ def summarise(verdict: Verdict, airflow: LocalAirflow, pipeline: Pipeline) -> No
 
 
 def main() -> int:
-    """Entry of the command: 0 when everything came out as it had to, else 1."""
+    """The command; returns its exit status: 0 if the result equals the truth, else 1 (130: interrupted)."""
     try:
         demo()
     except (DemoFailed, SetupError, AirflowError, SampleError, PipelineError) as error:

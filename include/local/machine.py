@@ -1,6 +1,6 @@
-"""This machine: where the project keeps things on it, what it must have, and the environment the project's programs get.
+"""This machine: the project's folders, what must be installed, and the environment of the project's programs.
 
-Standard library only, for the set-up runs before anything is installed.
+Standard library only: the set-up imports it before anything is installed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from include.config.project import LOCAL, ROOT
 VENV = ROOT / ".venv"
 JARS = LOCAL / "jars"
 SPARK_CONF = LOCAL / "spark-conf"
-# Settings of another Spark or Airflow in the user's shell would reach ours: a foreign metadata database, for one.
+# Variables of another Spark or Airflow in the user's shell, which would change ours: its metadata database, for one.
 FOREIGN = re.compile(
     r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SPARK_REMOTE"
 )
-# Where the demo's warehouse can be: in a folder, or on a server of the kind. Each has its broker, Airflow and truth to itself.
+# The stores of the demo's warehouse: a folder, or a server of one of these kinds. Each has its own broker, Airflow and truth.
 STORES = ("", "s3", "azure")
 
 STARTED = time.monotonic()
 
 
 class SetupError(Exception):
-    """Something this machine lacks; the text is one line that names the remedy."""
+    """Something is missing or wrong on this machine; the text is one line that names the remedy."""
 
 
 def demo_store() -> str:
-    """Which of STORES the environment names in STORE; raises SetupError if it is none."""
+    """The one of STORES that the variable STORE names; raises SetupError for another name."""
     kind = os.environ.get("STORE", "")
     if kind not in STORES:
         raise SetupError(
@@ -43,7 +43,7 @@ def demo_store() -> str:
 
 
 def demo_folder(name: str) -> Path:
-    """Where a server of the demo, or its truth, has its files: apart for each store."""
+    """The folder of a server of the demo, or of its truth, apart for each store."""
     return LOCAL / demo_store() / name
 
 
@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 
 def project_environment() -> dict[str, str]:
-    """The environment in which the project starts its programs: the caller's, without other Sparks and Airflows."""
+    """The environment of the programs that the project starts: the caller's, without settings of other Sparks and Airflows."""
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
     warehouse = os.environ.get("PAIRING_WAREHOUSE", str(LOCAL / "warehouse"))
     return kept | {
@@ -66,7 +66,7 @@ def project_environment() -> dict[str, str]:
 
 
 def java() -> str:
-    """The Java that spark-submit would take, too; raises SetupError unless it is a Java 17."""
+    """The Java that spark-submit would use; raises SetupError unless it is a Java 17."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
     where = f"JAVA_HOME ({home})" if home else "PATH"
@@ -83,7 +83,7 @@ def java() -> str:
 
 
 def check_disk(need_gb: float) -> None:
-    """Raises SetupError when the project's disk has less than `need_gb` free."""
+    """Raises SetupError if the project's disk has less than `need_gb` (10^9 bytes) free."""
     free_gb = shutil.disk_usage(ROOT).free / 1e9
     if free_gb < need_gb:
         raise SetupError(
@@ -92,5 +92,6 @@ def check_disk(need_gb: float) -> None:
 
 
 def check_python() -> None:
+    """Raises SetupError unless this is Python 3.11."""
     if sys.version_info[:2] != (3, 11):
         raise SetupError(f"Python 3.11 is needed, this is {sys.version.split()[0]}: make setup PYTHON=/path/to/python3.11")

@@ -1,7 +1,7 @@
 """Programs that outlive the command that started them: the broker, the Spark server and Airflow's parts.
 
-A program belongs to a folder, where its log and its pid file lie. Its environment names that folder, and so does that of
-every process it starts: what is ended is proven to be ours, and nothing of ours is left behind, whoever its parent is now.
+A program belongs to a folder, which holds its log and its pid file. Its environment names that folder, and all processes that it starts
+inherit this mark. So `stop` ends every process of ours, whatever its parent is now, and no process of others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARK = "PAIRING_SERVER_FOLDER"
 READY_WITHIN_S = 60.0
 # The usual range of outgoing connections begins at 32768 (Linux) or 49152 (elsewhere).
 SERVER_PORTS = range(20_000, 32_768)
-_given: set[int] = set()
+_taken: set[int] = set()
 
 
 class LocalServer(ABC):
@@ -42,7 +42,7 @@ class LocalServer(ABC):
         try:
             self.start()
         except BaseException:
-            # What was started, but did not answer, would stay for ever: nobody leaves a block that was not entered.
+            # __exit__ is not called for a block that was not entered, so a server that did not answer would stay for ever.
             self.stop()
             raise
         return self
@@ -52,29 +52,29 @@ class LocalServer(ABC):
 
     @abstractmethod
     def start(self) -> bool:
-        """Returns when the server answers: True if it was started, False if it ran already. Raises SetupError."""
+        """Starts the server and waits until it answers; False if it ran already. Raises SetupError."""
 
     @abstractmethod
     def is_running(self) -> bool:
-        """Whether it lives, on whatever port."""
+        """Whether the server of this folder is alive, on any port."""
 
     @abstractmethod
     def where(self) -> str:
-        """Where it is, for people."""
+        """Its address, for people."""
 
     def stop(self) -> bool:
-        """Ends every process of it in good order, its data stay; False if it did not run."""
+        """Ends all its processes in order and keeps its data; False if it did not run."""
         return stop_programs(self.folder)
 
-    def wait_until(self, ready: Callable[[], bool], name: str, program: str, telling: Sequence[str], not_ready: str) -> None:
-        """Returns when `ready`. Raises SetupError if the program ends, with what the log says of it, or READY_WITHIN_S pass."""
+    def wait_until(self, ready: Callable[[], bool], name: str, program: str, signs: Sequence[str], not_ready: str) -> None:
+        """Returns when `ready` is true. Raises SetupError if the program ends (with the log lines that have one of `signs`), or after READY_WITHIN_S."""
         log = log_path(self.folder, program)
         deadline, absent = time.monotonic() + READY_WITHIN_S, 0
         while time.monotonic() < deadline:
             absent = 0 if self.is_running() else absent + 1
-            # A shell that is just becoming a Java program cannot be told from one that is gone, for a moment.
+            # While a shell becomes a Java program (exec), it looks like a process that is gone, for a moment.
             if absent > 1:
-                cause = " / ".join(last_lines(self.folder, program, 2, containing=telling))
+                cause = " / ".join(last_lines(self.folder, program, 2, containing=signs))
                 raise SetupError(f"{name} ended while it started ({cause[:300]}): see {log}")
             if not absent and ready():
                 return
@@ -107,28 +107,28 @@ def command_line(name: str, variable: str, default_port: int, make: Callable[[in
 def start_program(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
     """Starts `command` in a session of its own, output to `<folder>/<name>.log`, process id in `<folder>/<name>.pid`."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Logs, and Airflow's passwords and keys, are nobody else's.
+    # Only this user may read logs, and Airflow's passwords and keys.
     folder.chmod(0o700)
-    # setproctitle, which Airflow uses, would write its titles over the mark without SPT_NOENV.
+    # Airflow uses setproctitle, which would overwrite the mark with its titles but for SPT_NOENV.
     marked = {**environment, MARK: str(folder.resolve()), "SPT_NOENV": "1"}
     with log_path(folder, name).open("ab") as log:
         program = subprocess.Popen(
             command, cwd=ROOT, env=marked, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / f"{name}.pid").write_text(str(program.pid))
-    # For a moment after its start a process has no environment yet, and would not be known as ours.
+    # A process has no environment, and so no mark, for a moment after its start.
     deadline = time.monotonic() + 5
     while program.poll() is None and running_program(folder, name) is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """Where the output of a program goes."""
+    """The file with the output of a program."""
     return folder / f"{name}.log"
 
 
 def running_program(folder: Path, name: str) -> psutil.Process | None:
-    """The process in the pid file, if it lives and really is the one that was started for this folder."""
+    """The process in the pid file, if it is alive and has the mark of this folder: its id may belong to another process by now."""
     try:
         process = psutil.Process(int((folder / f"{name}.pid").read_text()))
     except (OSError, ValueError, psutil.NoSuchProcess):
@@ -137,7 +137,7 @@ def running_program(folder: Path, name: str) -> psutil.Process | None:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every living process that was started for this folder, directly or by another one."""
+    """Every living process with the mark of this folder."""
     return [process for process in psutil.process_iter() if _belongs_to(process, folder)]
 
 
@@ -145,14 +145,14 @@ def _belongs_to(process: psutil.Process, folder: Path) -> bool:
     try:
         return process.environ().get(MARK) == str(folder.resolve())
     except (psutil.Error, OSError):
-        # Gone meanwhile, or another user's.
+        # It ended meanwhile, or belongs to another user.
         return False
 
 
 def stop_programs(folder: Path, patience_s: float = 10.0) -> bool:
-    """Ends all processes of a folder, False if there are none. They get `patience_s` to end in good order (0: none at all).
+    """Ends all processes of a folder; False if there are none. Kills those that have not ended after `patience_s` (0: kills all at once).
 
-    The youngest come first, so that no parent leaves children behind that it would have ended itself.
+    The youngest are asked first, so that parents, which end their children themselves, are still there.
     """
     found = sorted(processes_of(folder), key=lambda process: process.create_time(), reverse=True)
     if patience_s:
@@ -160,7 +160,7 @@ def stop_programs(folder: Path, patience_s: float = 10.0) -> bool:
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
         _wait_until_gone(found, patience_s)
-    # Those that did not end, and whatever they started meanwhile.
+    # Those that did not end, and the processes that they started meanwhile.
     left = processes_of(folder)
     for process in left:
         with suppress(psutil.NoSuchProcess):
@@ -179,14 +179,14 @@ def _wait_until_gone(processes: list[psutil.Process], seconds: float) -> None:
 
 def _is_gone(process: psutil.Process) -> bool:
     try:
-        # A zombie only waits to be counted by its parent; while it has threads it still holds its ports.
+        # A zombie waits for its parent only; while it has threads it still holds its ports.
         return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.NoSuchProcess:
         return True
 
 
 def check_port(port: int, variable: str) -> None:
-    """Raises SetupError if something listens on the port already; `variable` is what the user sets to choose another."""
+    """Raises SetupError if the port is taken; `variable` is the setting that chooses another one."""
     with socket.socket() as probe:
         probe.settimeout(1)
         taken = probe.connect_ex(("127.0.0.1", port)) == 0
@@ -204,24 +204,23 @@ def check_port(port: int, variable: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nothing listens now; no port twice in one process.
+    """A port of 127.0.0.1 on which nothing listens now; never the same port twice in one process.
 
-    It is below those the system gives to outgoing connections: one of these can take any port of theirs between this answer
-    and the start of the server it is for, which happens once there are thousands of connections.
+    It lies below the range of outgoing connections: with thousands of these, one may take a port of that range before the server starts.
     """
     for _ in SERVER_PORTS:
-        # Not the shared random numbers: a test may have seeded them, in two processes alike.
+        # Tests may seed the shared generator, in two processes alike.
         port = random.SystemRandom().choice(SERVER_PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
+            if port not in _taken:
+                _taken.add(port)
                 return port
     raise SetupError(f"no port from {SERVER_PORTS.start} to {SERVER_PORTS.stop - 1} is free: end what listens there")
 
 
 def port_setting(text: str | None, default: int, variable: str) -> int:
-    """The port a user asked for, or the default; raises SetupError if it is none (1024 to 65535)."""
+    """The port that the user chose, or the default; raises SetupError if it is not 1024 to 65535."""
     if not text:
         return default
     if not text.isdecimal() or not 1024 <= int(text) <= 65535:
@@ -232,5 +231,5 @@ def port_setting(text: str | None, default: int, variable: str) -> int:
 def last_lines(folder: Path, name: str, count: int = 5, containing: Sequence[str] = ()) -> list[str]:
     """The last lines of a program's log, those with one of the words in `containing` if there are any."""
     lines = [line.rstrip() for line in log_path(folder, name).read_text(errors="replace").splitlines() if line.strip()]
-    telling = [line for line in lines if any(word in line for word in containing)]
-    return (telling or lines)[-count:]
+    matching = [line for line in lines if any(word in line for word in containing)]
+    return (matching or lines)[-count:]

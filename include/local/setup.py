@@ -1,7 +1,7 @@
 """Sets the project up on this machine: `.venv/` from the lock, jars by Ivy, Spark's settings. `make setup` runs it.
 
-Standard library only, for it runs before anything is installed. Everything it makes lies in `.venv/` and `.local/`. Each
-step leaves a stamp as its very last act, so a set-up that was killed halfway is done again, and one that is done is not.
+Standard library only: it runs before anything is installed. It writes to `.venv/` and `.local/` only. Each step writes a stamp as its last
+act, so a step that was killed halfway is repeated, and one that is done is not.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ DISK_GB_TO_INSTALL, DISK_GB_TO_RUN = 4.0, 0.5
 
 
 def fingerprint(*sources: Path) -> str:
-    """Changes with the content of the files and with the project's folder, which scripts in .venv name."""
+    """A hash of the files' content and of the project's folder, which scripts in .venv name."""
     parts = [str(ROOT), *(path.read_text(encoding="utf-8") for path in sources)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def is_done(folder: Path, wanted: str) -> bool:
+    """Whether the folder has this stamp."""
     stamp = folder / "setup.stamp"
     return stamp.is_file() and stamp.read_text() == wanted
 
 
 def mark_done(folder: Path, wanted: str) -> None:
-    """Leaves the stamp in one step: it is there whole or not at all."""
+    """Writes the stamp in one step: it exists whole or not at all."""
     half = folder / "setup.stamp.half"
     half.write_text(wanted)
     half.replace(folder / "setup.stamp")
 
 
 def run(what: str, command: Sequence[str | Path], lock: IO[str]) -> None:
-    """Runs a step with its output in the log. It inherits the lock: should we be killed, the next set-up waits for it."""
+    """Runs a step with its output in the log; raises SetupError if it fails. It inherits the lock: if we are killed, the next set-up waits for it."""
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"\n== {what}: {' '.join(map(str, command))}\n")
         log.flush()
@@ -64,7 +65,7 @@ def is_cause(line: str) -> bool:
 
 
 def install_packages(lock: IO[str]) -> None:
-    """Makes .venv anew: pip installs uv as locked, uv installs the rest as locked, builds included."""
+    """Creates .venv anew: pip installs the locked uv, which installs all other locked packages and builds where needed."""
     say("Python packages into .venv (1.7 GB; half a minute, more on a slow line) ...")
     if VENV.is_symlink():
         raise SetupError(f"{VENV} is a link, and what it leads to would be emptied: delete the link, then make setup again")
@@ -78,12 +79,12 @@ def install_packages(lock: IO[str]) -> None:
     run("uv", [python, "-m", "pip", "install", "--require-hashes", "-r", uv_lock], lock)
     options = ["--python", python, "--system-certs", "--compile-bytecode"]
     locked = ["--require-hashes", "--build-constraints", str(LOCK), str(LOCK)]
-    # The lock is complete, so nothing is resolved: for its dependencies PySpark would be fetched and built once more, every time.
+    # The lock is complete, so nothing is resolved: to learn its dependencies, uv would fetch and build PySpark once more each time.
     run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)
 
 
 def fetch_jars(program: str, lock: IO[str]) -> None:
-    """Fetches both sets of jars beside the old ones and puts them in their place when they are complete."""
+    """Fetches both sets of jars beside the old ones and replaces these when the new ones are complete."""
     say("jars of the Kafka broker, and of Delta for the tests, into .local/jars (55 MB; 20 s, more on a slow line) ...")
     ivy = next(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     new = JARS.with_name("jars.new")
@@ -103,19 +104,19 @@ def fetch_jars(program: str, lock: IO[str]) -> None:
     new.rename(JARS)
 
 
-# Else each thread keeps a buffer outside the heap as large as the largest batch of rows that it ever handed over to Python.
+# Without it each thread keeps a buffer outside the heap, as large as the largest batch of rows that it ever passed to Python.
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 
 
 def spark_defaults() -> str:
-    """Spark's settings for small batches on one machine, all on loopback. A cluster brings its own."""
+    """Spark's settings for small batches on one machine, all on loopback. A cluster has its own."""
     settings = {
-        # Without it the workers take the first python on the PATH, which has no pyarrow.
+        # Without it workers start the first python on the PATH, which has no pyarrow.
         "spark.pyspark.python": VENV / "bin" / "python",
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A server that stays up fills the 48 MB that C1 has by default, and then everything new is interpreted.
+        # C1 has a code cache of 48 MB by default. A server that stays up fills it; all new code would then be interpreted.
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m {SMALL_BUFFERS}",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
@@ -139,6 +140,7 @@ logger.plans.level = error
 
 
 def write_spark_conf() -> None:
+    """Writes Spark's settings where they differ."""
     SPARK_CONF.mkdir(parents=True, exist_ok=True)
     for name, text in (("spark-defaults.conf", spark_defaults()), ("log4j2.properties", QUIET_LOGGING)):
         path = SPARK_CONF / name
@@ -147,6 +149,7 @@ def write_spark_conf() -> None:
 
 
 def refuse_under_running_servers() -> None:
+    """Raises SetupError if a server uses what is about to be replaced."""
     for pid_file in (*LOCAL.glob("broker/*.pid"), *LOCAL.glob("airflow/*.pid")):
         try:
             os.kill(int(pid_file.read_text()), 0)
@@ -156,7 +159,7 @@ def refuse_under_running_servers() -> None:
 
 
 def wait_for_turn(lock: IO[str]) -> None:
-    """Takes the lock; the kernel frees it when the last process of the other set-up has ended, however that ended."""
+    """Takes the lock. The kernel releases it when the last process of another set-up has ended, also after a kill."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -173,7 +176,7 @@ def set_up() -> None:
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with (LOCAL / "setup.lock").open("w") as lock:
         wait_for_turn(lock)
-        # A virtual environment outlives the Python that it was made from.
+        # The Python that a virtual environment was made from may be gone.
         has_python = (VENV / "bin" / "python").exists()
         todo = [not (has_python and is_done(VENV, packages)), not is_done(JARS, jars)]
         check_disk(DISK_GB_TO_INSTALL if any(todo) else DISK_GB_TO_RUN)

@@ -1,7 +1,7 @@
 """One Spark server (Spark Connect) on this machine, on loopback only: `python -m include.local.spark start|stop|status`.
 
-Jobs that find its address in PAIRING_SPARK_REMOTE work on it instead of starting a JVM of their own, which has to learn
-everything anew each time. It keeps nothing: it may be ended at any moment, and a job that was under way is tried again.
+Jobs with its address in PAIRING_SPARK_REMOTE use it instead of a JVM of their own, which would start cold each time. It keeps no data, so it may
+be ended at any moment; Airflow tries a job that was running again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = demo_folder("spark-server")
 DEFAULT_PORT = 15002
 SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    # The jobs of a pipeline share a session; one that the server has closed can never be used again.
+    # The jobs of a pipeline share a session, and a session that the server has closed can never be used again.
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
@@ -39,7 +39,7 @@ class LocalSpark(LocalServer):
 
     @property
     def url(self) -> str:
-        """What PAIRING_SPARK_REMOTE has to be."""
+        """The value of PAIRING_SPARK_REMOTE."""
         return f"sc://127.0.0.1:{self.port}"
 
     def where(self) -> str:
@@ -47,20 +47,20 @@ class LocalSpark(LocalServer):
         return f"on {self.url}"
 
     def is_running(self) -> bool:
-        """Whether the server of this folder lives, on whatever port."""
+        """Whether the server of this folder is alive, on any port."""
         return running_program(self.folder, "server") is not None
 
     def check(self) -> None:
-        """Raises SetupError if `start` could not: the port is taken by somebody else."""
+        """Raises SetupError if `start` would fail: another program has the port."""
         if not self._runs_with({_PORT: str(self.port)}):
             check_port(self.port, "SPARK_PORT")
 
     def start(self) -> bool:
-        """Returns when the server listens. One that runs with other code or on another port is replaced. Raises SetupError."""
-        told = self._told()
-        if self._runs_with(told):
+        """Starts the server and waits until it listens. Replaces one that runs other code or listens on another port. Raises SetupError."""
+        identity = self._identity()
+        if self._runs_with(identity):
             return False
-        # Its Python workers would go on with the code they have loaded.
+        # The old one's Python workers keep the code that they have loaded.
         self.stop()
         self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -76,31 +76,31 @@ class LocalSpark(LocalServer):
         ]
         environment = project_environment()
         hide_cloud_variables(environment)
-        start_program(self.folder, "server", command, environment | told)
+        start_program(self.folder, "server", command, environment | identity)
         self._wait_until_it_listens()
         return True
 
     def warm_up(self) -> None:
-        """Has the server do once what the jobs do, on made-up rows. That it fails is no harm: the first jobs are slower."""
+        """Runs once what the jobs do, on made-up rows. A failure does no harm: the first jobs are slower."""
         environment = project_environment() | {REMOTE_VARIABLE: self.url}
         with log_path(self.folder, "warm-up").open("w") as log:
             command = [str(VENV / "bin" / "python"), str(WARM_UP)]
             subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
 
-    def _told(self) -> dict[str, str]:
-        """What tells one running server from another that would not do."""
+    def _identity(self) -> dict[str, str]:
+        """Variables of the server's environment that show with which code it runs, and on which port."""
         code = hashlib.sha256()
-        for path in sorted([*(ROOT / "spark_jobs").rglob("*.py"), *(ROOT / "include").glob("*.py")]):
+        for path in sorted([*(ROOT / "spark_jobs").rglob("*.py"), *(ROOT / "include" / "config").rglob("*.py")]):
             code.update(path.read_bytes())
         return {_CODE: code.hexdigest(), _PORT: str(self.port)}
 
-    def _runs_with(self, told: dict[str, str]) -> bool:
+    def _runs_with(self, variables: dict[str, str]) -> bool:
         process = running_program(self.folder, "server")
-        return process is not None and told.items() <= process.environ().items()
+        return process is not None and variables.items() <= process.environ().items()
 
     def _wait_until_it_listens(self) -> None:
-        telling = ("ERROR", "Error", "Exception")
-        self.wait_until(self._listens, "the Spark server", "server", telling, f"does not listen on {self.url}")
+        signs = ("ERROR", "Error", "Exception")
+        self.wait_until(self._listens, "the Spark server", "server", signs, f"does not listen on {self.url}")
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

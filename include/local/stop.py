@@ -1,4 +1,4 @@
-"""`make stop`: ends every server of every demo on this machine; their data stay."""
+"""`make stop`: ends every server of every demo on this machine and keeps their data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from include.local.machine import LOCAL, STORES
 from include.local.process import stop_programs
 
-# In the order in which they need each other.
+# Each one needs those behind it.
 _SERVERS = {"airflow": "Airflow", "spark-server": "Spark", "broker": "the broker", "store": "the store"}
 
 
 def main() -> int:
-    """Entry of the command."""
+    """The command; returns its exit status, always 0."""
     for kind in STORES:
         for folder, name in _SERVERS.items():
             place = LOCAL / kind / folder

@@ -1,7 +1,7 @@
 """One object store on this machine, on loopback only: `STORE=s3|azure python -m include.local.store start|stop|status`.
 
-Both are real servers that refuse the second of two racing puts: versitygw, an S3 server over a folder, built from its source by Go; and
-Azurite, Microsoft's server of Azure blobs, by npm. They are made once and kept in the user's cache, outside any checkout.
+Both are real servers that refuse the second of two racing puts: versitygw, an S3 server over a folder, which Go builds from source, and Azurite,
+Microsoft's server of Azure blobs, which npm installs. Both are made once and kept in the user's cache, outside any checkout.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ _READY_WITHIN_S = 30.0
 
 
 class LocalStore(LocalServer):
-    """A store with its data in `folder`, listening on 127.0.0.1:`port`, with one bucket. As a context manager it runs inside the block."""
+    """A store with its data in `folder`, listening on 127.0.0.1:`port`, with one bucket."""
 
     name = ""
-    # Who may use it: it holds samples, on loopback.
+    # Not secret: the store holds samples and listens on loopback.
     user, secret = "event-pairing", "a-secret-of-this-machine-only"
 
     @property
     @abstractmethod
     def warehouse(self) -> str:
-        """What PAIRING_WAREHOUSE has to be."""
+        """The value of PAIRING_WAREHOUSE."""
 
     @property
     @abstractmethod
     def options(self) -> dict[str, str]:
-        """What PAIRING_STORE has to be, before it is JSON."""
+        """The value of PAIRING_STORE, before it is JSON."""
 
     @property
     @abstractmethod
     def connection(self) -> dict[str, object]:
-        """The connection warehouse_default of an Airflow beside it."""
+        """The connection warehouse_default of an Airflow that uses this store."""
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts it. Raises SetupError where it cannot be made."""
+        """The command that starts it. Raises SetupError if the server cannot be made."""
 
     def make_bucket(self, bucket: str = BUCKET) -> None:
-        """Makes the bucket, or container, if it is not there."""
+        """Creates the bucket, or container, if it does not exist."""
 
     @property
     def address(self) -> str:
-        """Where it answers."""
+        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def where(self) -> str:
@@ -73,16 +73,16 @@ class LocalStore(LocalServer):
         return f"on {self.address}"
 
     def is_running(self) -> bool:
-        """Whether the server of this folder lives, on whatever port."""
+        """Whether the server of this folder is alive, on any port."""
         return running_program(self.folder, self.name) is not None
 
     def check(self) -> None:
-        """Raises SetupError if `start` could not: the port is taken by another program."""
+        """Raises SetupError if `start` would fail: another program has the port."""
         if not self.is_running():
             check_port(self.port, "STORE_PORT")
 
     def start(self) -> bool:
-        """Returns when the store answers and has its bucket. Raises SetupError."""
+        """Starts the store, waits until it answers, and creates the bucket; False if it ran already. Raises SetupError."""
         if self.is_running():
             self.make_bucket()
             return False
@@ -95,11 +95,11 @@ class LocalStore(LocalServer):
         return True
 
     def environment(self) -> dict[str, str]:
-        """What the server finds in its environment besides the project's."""
+        """The server's variables besides the project's environment."""
         return {}
 
     def kill(self) -> None:
-        """Ends it as a power cut would (for tests)."""
+        """Ends the server without warning, like a power cut (for tests)."""
         process = running_program(self.folder, self.name)
         if process is not None:
             process.kill()
@@ -144,14 +144,14 @@ class LocalS3(LocalStore):
 
     @property
     def access_log(self) -> Path:
-        """A line a request, in the form of S3's server access logs."""
+        """The log with one line a request, in the format of S3's server access logs."""
         return self.folder / "access.log"
 
     def environment(self) -> dict[str, str]:
         return {"ROOT_ACCESS_KEY": self.user, "ROOT_SECRET_KEY": self.secret}
 
     def command(self) -> list[str]:
-        # Beside the data, not in it: not every file system keeps attributes of files.
+        # In files of their own: not every file system has extended attributes.
         side = self.folder / "attributes"
         side.mkdir(parents=True, exist_ok=True)
         options = ["--port", f"127.0.0.1:{self.port}", "--quiet", "--access-log", str(self.access_log)]
@@ -165,7 +165,7 @@ class LocalAzure(LocalStore):
     """Azurite's server of blobs."""
 
     name = "azure"
-    # Azurite knows this account alone; its key is in Microsoft's documentation.
+    # Azurite's only account; Microsoft's documentation has its key.
     user = "devstoreaccount1"
     secret = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -195,7 +195,7 @@ class LocalAzure(LocalStore):
         date = formatdate(usegmt=True)
         path = f"/{self.user}/{bucket}"
         headers = {"x-ms-date": date, "x-ms-version": "2023-11-03", "Content-Length": "0"}
-        # Verb, eleven headers of which none is set, then Azure's own headers, and what is asked for.
+        # The verb, eleven headers that are not set, Azure's own headers, and the resource.
         signed = "\n".join(
             ["PUT", *[""] * 11, f"x-ms-date:{date}", "x-ms-version:2023-11-03", f"/{self.user}{path}", "restype:container"]
         )
@@ -213,7 +213,7 @@ KINDS: dict[str, type[LocalStore]] = {"s3": LocalS3, "azure": LocalAzure}
 
 
 def missing_for(kind: str) -> str | None:
-    """What this machine lacks for a server of the kind, for people; None if it can be made or is there."""
+    """What this machine lacks for a server of this kind, for people; None if nothing."""
     made, tool = (_s3_program(), "go") if kind == "s3" else (_azurite_program(), "npm")
     if made.exists() or shutil.which(tool):
         return None
@@ -221,7 +221,7 @@ def missing_for(kind: str) -> str | None:
 
 
 def s3_server() -> Path:
-    """The S3 server, built if it is not there: two minutes, once. Raises SetupError."""
+    """The S3 server; builds it if it does not exist (two minutes, once). Raises SetupError."""
     program = _s3_program()
     folder = program.parent
 
@@ -235,7 +235,7 @@ def s3_server() -> Path:
 
 
 def azure_server() -> list[str]:
-    """What starts Azurite, installed if it is not there: half a minute, once. Raises SetupError."""
+    """The command of Azurite; installs it if it does not exist (half a minute, once). Raises SetupError."""
     program = _azurite_program()
     folder = _CACHE / f"azurite-{_AZURITE_VERSION}"
 
@@ -263,7 +263,7 @@ def _once(program: Path, make: Callable[[], None], kind: str) -> None:
         raise SetupError(problem)
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / f"{kind}.lock").open("w") as lock:
-        # Two checkouts may be at it at the same moment.
+        # Another checkout may make it at the same moment.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             make()
@@ -281,7 +281,7 @@ def _run(command: list[str], environment: dict[str, str], folder: Path) -> None:
 
 
 def local_store(port: int) -> LocalStore | None:
-    """The store that STORE names, in its folder; None if it names none. Raises SetupError."""
+    """The store that STORE names; None if STORE is empty. Raises SetupError."""
     kind = demo_store()
     return KINDS[kind](demo_folder("store"), port) if kind else None
 

@@ -1,1 +1,1 @@
-"""Sample traffic and its independent truth. The product imports nothing of it."""
+"""Sample traffic and its independent truth. The product imports nothing from here."""

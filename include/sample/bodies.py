@@ -1,6 +1,6 @@
 """The bytes of sample events: users, payloads, and every way in which a body can be wrong.
 
-Everything is put together as JSON text, never through a number type, so the truth repeats a payload digit by digit.
+All is built as JSON text, never through a number type, so the truth has a payload digit by digit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GIVEN_NAMES = [
     *("quin", "rex", "sue", "tom", "uma", "vic", "wes", "yan", "abe", "bea", "cai", "dot", "eli", "fay", "gil", "hal"),
     *("Zoë", "Łukasz", "Ольга", "美咲", "نور", "🎧", 'O"Neil', "back\\slash", "a space"),
 ]
-# Payloads that a careless hop would change: each must reach the output as it is. None: the body lacks the field.
+# Payloads that careless code would change: each must reach the output unchanged. None: the body lacks the field.
 RICH_PAYLOADS: tuple[str | None, ...] = (
     None,
     "null",
@@ -53,7 +53,7 @@ class Users(NamedTuple):
 
 
 def users_named(fields: tuple[str, ...], names: tuple[str, ...]) -> Users:
-    """The left side spells names in UTF-8, the right one with escapes: they must meet all the same."""
+    """The left side writes names in UTF-8, the right side with escapes: their events must still be paired."""
     spelt = [
         ",".join([f'"{field}":{spell(name)}' for field, name in zip(fields, names, strict=True)]) for spell in _SPELLINGS
     ]
@@ -61,7 +61,7 @@ def users_named(fields: tuple[str, ...], names: tuple[str, ...]) -> Users:
 
 
 def payload(rng: Random, side: int) -> str | None:
-    """JSON text of a payload, or None for a body without one; one in ten is rich."""
+    """The JSON text of a payload, None for a body without one; one in ten is of RICH_PAYLOADS."""
     draw = rng.random()
     if draw < 0.1:
         return RICH_PAYLOADS[int(draw * 10 * len(RICH_PAYLOADS))]
@@ -72,7 +72,7 @@ def payload(rng: Random, side: int) -> str | None:
 
 
 def body(pipeline: Pipeline, side: int, users: Users, timestamp: str | None, payload_text: str | None, extra: bool) -> bytes:
-    """One event as JSON. `timestamp`: its JSON text, None to leave it out. `extra`: a field nobody asked for, too."""
+    """One event as JSON. `timestamp`: its JSON text, None to leave it out. `extra`: with a field that the pipeline does not use."""
     fields = users.text[side]
     if timestamp is not None:
         fields = f'{fields},"{pipeline.timestamp}":{timestamp}'
@@ -84,7 +84,7 @@ def body(pipeline: Pipeline, side: int, users: Users, timestamp: str | None, pay
 
 
 class Broken(NamedTuple):
-    """A kind of event that must be rejected, and how to spell one from what a good one would hold."""
+    """A kind of event that must be rejected, and the function that makes its body from the parts of a good one."""
 
     reason: str
     spell: Callable[[Pipeline, int, Users, int], bytes | None]

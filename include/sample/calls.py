@@ -1,12 +1,12 @@
-"""Sample traffic for a pipeline: calls of which both sides, one side or garbage arrives, and the truth beside them.
+"""Sample traffic for a pipeline, good and bad, and the truth: what the pipeline must make of it.
 
     python -m include.sample.calls --calls 2000 --truth truth.jsonl         # at once, the calls of the last hour
     python -m include.sample.calls --rate 20 --truth truth.jsonl            # live, until Ctrl-C
     python -m include.sample.calls --calls 500 --dry-run > records.jsonl    # for the rehearsal, nothing is sent
 
-In it: jitter, silence, orphans, chains of calls, duplicates, look-alikes, events out of order, late, malformed and from the
-future, null timestamps and null keys. `python -m include.sample.truth` compares what came out of it with the truth.
-For the truth to hold, one batch must land all that was sent at once: let none be planned meanwhile. Live traffic may be cut.
+It has jitter, silence, orphans, chains of calls, duplicates, look-alikes, null timestamps and keys, and events that are out of order, late,
+malformed or from the future. `python -m include.sample.truth` compares the pipeline's output with the truth.
+The truth of traffic that is sent at once holds if one batch lands all of it: plan no batch meanwhile. Batches may cut live traffic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEFAULT_PIPELINE = "include/pipelines/calls.yaml"
 DEFAULT_CALLS = 2_000
 TICK_S = 0.25
 REPORT_EVERY_S = 2.0
-# Live events must reach the broker within the grace; this much of it is left for the way.
+# Live events must reach the broker within the grace; this much of it is for the way.
 ON_THE_WAY_MS = 5 * MS_PER_UNIT["s"]
 
 
@@ -54,10 +54,10 @@ class Progress:
 
 
 def send_at_once(traffic: Traffic, calls: int, now_ms: int, truth: Path | None, sender: Sender | None) -> int:
-    """Sends the calls of the last hour (no sender: to standard output), then gives the truth its name; records sent."""
+    """Sends the calls of the last hour (no sender: prints them), then renames the truth file; returns the number of records."""
     progress = Progress()
     with ExitStack() as stack:
-        # Nothing here refers to itself in circles; looking for that among millions of records takes a third of the time.
+        # There are no reference cycles here, and searching millions of records for them takes a third of the time.
         stack.callback(gc.enable)
         gc.disable()
         lines: IO[str] | None = None if truth is None else stack.enter_context(complete_file(truth))
@@ -86,7 +86,7 @@ def send_live(
     seconds: float,
     calls: float,
 ) -> int:
-    """Sends `rate` calls a second as they end, up to `seconds`, `calls` or Ctrl-C; the truth grows too; records sent."""
+    """Sends `rate` calls a second as they end, up to `seconds`, `calls` or Ctrl-C, and appends their truth; returns the number of records."""
     traffic = live_traffic(pipeline, seed, _now_ms(), shares)
     stopped = _stop_signal()
     progress, sent = Progress(), 0
@@ -107,7 +107,7 @@ def send_live(
 
 
 def live_traffic(pipeline: Pipeline, seed: int, now_ms: int, shares: Shares) -> Traffic:
-    """Traffic to draw `live` calls from; raises SampleError if the grace is too short to be sure of their truth."""
+    """The traffic from which `live` draws; raises SampleError if the grace is too short for a certain truth."""
     room = (pipeline.grace_ms - ON_THE_WAY_MS) // 2
     if room < 0:
         raise SampleError(
@@ -117,7 +117,7 @@ def live_traffic(pipeline: Pipeline, seed: int, now_ms: int, shares: Shares) -> 
 
 
 def live(traffic: Traffic, calls: int, now_ms: int) -> Sample:
-    """`calls` calls that have just ended, in no order, their events as old as the grace allows: send them now."""
+    """`calls` calls that have just ended, in random order, with events as old as the grace allows; to be sent now."""
     out = traffic.draw(calls, Window(now_ms - traffic.timing.room, now_ms, now_ms))
     records = [record for _, record in out.records]
     traffic.rng.shuffle(records)
@@ -129,7 +129,7 @@ def _now_ms() -> int:
 
 
 def _stop_signal() -> list[int]:
-    """Fills when somebody asks to stop: what is being sent is then finished, so that the truth stays true."""
+    """A list that is filled on SIGINT or SIGTERM: the caller then finishes what it sends, so that the truth holds."""
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -200,7 +200,7 @@ def _share(text: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    """Does what the arguments ask for, and says so."""
+    """Sends what the arguments ask for; returns a line about it."""
     started = time.monotonic()
     shares = Shares(arguments.orphans, arguments.duplicates, arguments.broken, late=arguments.late)
     pipeline = load_pipeline(arguments.pipeline)
@@ -220,7 +220,7 @@ def _run(arguments: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    """Entry of the command: 0 when all was sent, 1 with one line when not, 2 for wrong arguments or a wrong pipeline."""
+    """The command; returns its exit status: 0 if all was sent, 1 with one line if not, 2 for wrong arguments or a wrong pipeline."""
     arguments = _arguments()
     try:
         print(_run(arguments), file=sys.stderr)
@@ -229,7 +229,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, PipelineError) else 1
     except BrokenPipeError:
-        # whoever read the dry run has seen enough; the interpreter would complain once more when it closes the pipe
+        # The reader of the dry run has closed the pipe; the interpreter would report that again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

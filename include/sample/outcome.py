@@ -1,4 +1,4 @@
-"""What a pipeline made of its input, read afresh by other means than its own: a plain consumer, Delta without Spark."""
+"""Reads a pipeline's output by other means than the pipeline: a plain consumer, and Delta without Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def number(token: str) -> Number:
 
 
 def _integer(token: str) -> Number:
-    """As `number`, quicker for the usual."""
+    """The same as `number`, faster for ordinary integers."""
     return Number(token) if len(token) <= 40 and token.isdecimal() else number(token)
 
 
@@ -84,7 +84,7 @@ def _no_number(token: str) -> Any:
 
 
 def read_topic(topic: str, kafka_settings: Mapping[str, Any]) -> Iterator[Message]:
-    """Every committed message of the topic up to its end of now, in no order across partitions; commits no position."""
+    """Every committed message of the topic up to its present end, in order within a partition; commits no position. Raises SampleError."""
     bootstrap = kafka_settings["bootstrap.servers"]
     plain = {
         "group.id": "sample-truth-reads-without-group",
@@ -103,12 +103,12 @@ def read_topic(topic: str, kafka_settings: Mapping[str, Any]) -> Iterator[Messag
         finally:
             consumer.close()
     except KafkaException as error:
-        told = without_values(kafka_settings, cause(error))
-        raise SampleError(f"{topic} cannot be read from {bootstrap} ({told}): {start_hint()}") from None
+        reason = without_values(kafka_settings, cause(error))
+        raise SampleError(f"{topic} cannot be read from {bootstrap} ({reason}): {start_hint()}") from None
 
 
 def _read_partitions(consumer: Consumer, topic: str, partitions: list[int]) -> Iterator[Message]:
-    """Ends with the end-of-partition event of each, which a read_committed consumer gets at the last stable offset."""
+    """All messages up to each partition's end-of-partition event, which a read_committed consumer gets at the last stable offset."""
     unread = set(partitions)
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
     heard = time.monotonic()
@@ -129,7 +129,7 @@ def _read_partitions(consumer: Consumer, topic: str, partitions: list[int]) -> I
 
 
 def read_table(warehouse: str | Path, pipeline: Pipeline, table: str, columns: list[str]) -> Iterator[tuple[Any, ...]]:
-    """The columns of each row of a pipeline's table; none while the table does not exist. Raises SampleError."""
+    """The columns of each row of a pipeline's table; nothing if the table does not exist. Raises SampleError."""
     uri = f"{str(warehouse).rstrip('/')}/{pipeline.name}/{table}"
     try:
         place = warehouse_store(str(warehouse)).at(pipeline.name, table)
@@ -143,13 +143,13 @@ def read_table(warehouse: str | Path, pipeline: Pipeline, table: str, columns: l
 
 
 def ledger_clock(warehouse: str | Path, pipeline: Pipeline) -> int | None:
-    """Clock of the last paired batch, epoch ms; None while there is none. Raises SampleError."""
+    """The clock of the last paired batch, epoch ms; None if there is none. Raises SampleError."""
     rows = list(read_table(warehouse, pipeline, "batch_ledger", ["batch_id", "step", "clock"]))
     last = max((batch for batch, step, _ in rows if step == "paired"), default=None)
     return max((clock for batch, _, clock in rows if batch == last and clock is not None), default=None)
 
 
 def last_clock(warehouse: str | Path, pipeline: Pipeline) -> int | None:
-    """The largest clock of any batch, also of one that is not paired yet: what ended long before it is late."""
+    """The largest clock of any batch, epoch ms, paired or not: sessions that ended long before it are late."""
     rows = read_table(warehouse, pipeline, "batch_ledger", ["clock"])
     return max((clock for (clock,) in rows if clock is not None), default=None)

@@ -1,11 +1,11 @@
-"""From a session of sample calls to the records that report it and the truth line that says what becomes of them.
+"""Turns a session of sample calls into the records that report it, and into its truth: what the pipeline must make of them.
 
-Truth lines are JSON and know nothing of pairing code (why they can: sample_shapes):
+Truth lines are JSON and use no pairing code (shapes.py says why they can):
 
     {"closes_after": ms, "events": n, "compounds": [{"kind": …, "value": {…as published…}}]}
         the n events of one session; while the batch clock is <= closes_after all are open, then its compounds are published
     {"rejected": reason, "topic": …, "value": base64 of the record's value, or null}
-        a record that ends in rejected_events in the batch that lands it
+        a record that the batch which lands it must put into rejected_events
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from include.sample.bodies import Users, body, payload
 from include.sample.shapes import Call, Session, compounds
 
 KINDS = {(True, True): "pair", (True, False): "left_only", (False, True): "right_only"}
-# Kafka keys that do not match the body: they may not be trusted, and must not hurt.
+# Kafka keys that do not match the body: the pipeline must not use them.
 WRONG_KEYS = (b"somebody-else", b"", b"\xff\x00not text")
 
 
@@ -45,14 +45,14 @@ class Sample:
     truth: list[str] = field(default_factory=list)
 
     def write_truth(self, path: str | Path) -> None:
-        """One line an expectation; the file appears complete or not at all."""
+        """Writes one line an expectation; the file appears complete or not at all."""
         with complete_file(path) as lines:
             lines.writelines(f"{line}\n" for line in self.truth)
 
 
 @contextmanager
 def complete_file(path: str | Path) -> Iterator[IO[str]]:
-    """A text file to write that takes its name, and the place of an older one, when all is in it."""
+    """A text file to write; it gets its name, and replaces an older file, when it is complete."""
     partial = Path(f"{path}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -66,7 +66,7 @@ def complete_file(path: str | Path) -> Iterator[IO[str]]:
 class RecordWriter:
     """Collects `records`, each with the moment by which to sort for sending, and the `truth` lines beside them.
 
-    `now_ms`: the record timestamp where the body has one. `spread`: an event is sent up to this long after its time.
+    `now_ms`: the record timestamp of events whose body has a timestamp. `spread`: an event is sent up to so many ms after its time.
     """
 
     def __init__(self, pipeline: Pipeline, rng: Random, now_ms: int, spread: int) -> None:
@@ -76,11 +76,11 @@ class RecordWriter:
         self.topics = pipeline.left.topic, pipeline.right.topic
 
     def send(self, record: Record, at: int) -> None:
-        """Sends a record that is about the moment `at`, out of order by up to the spread."""
+        """Sends a record about the moment `at`, out of order by up to the spread."""
         self.records.append((at + self.rng.random() * self.spread, record))
 
     def session(self, users: Users, session: Session, duplicate: bool) -> None:
-        """The events of one session, one of them twice if told so, and what is to come of them."""
+        """Sends the events of one session, one of them twice if `duplicate`, and writes their truth."""
         events: dict[tuple[int, int], tuple[Record, str | None]] = {}
         for call in session:
             for side, ts in enumerate(call):
@@ -94,7 +94,7 @@ class RecordWriter:
         self.truth.append(f'{{"closes_after":{closes_after},"events":{kept},"compounds":[{",".join(made)}]}}')
 
     def event(self, users: Users, side: int, ts: int) -> tuple[Record, str | None]:
-        """An event, one in six spelt in one of the less usual ways that are as right, and its payload."""
+        """An event and its payload; one in six has a less usual form that is valid, too."""
         rng = self.rng
         key: bytes | None = users.kafka_key
         text: str | None = str(ts)
@@ -114,12 +114,12 @@ class RecordWriter:
         return Record(self.topics[side], key, value, stamp), payload_text
 
     def reject(self, reason: str, record: Record) -> None:
-        """Notes that a record ends in rejected_events; sending it is the caller's."""
+        """Writes the truth of a rejected record; the caller sends it."""
         value = "null" if record.value is None else f'"{base64.b64encode(record.value).decode()}"'
         self.truth.append(f'{{"rejected":"{reason}","topic":"{record.topic}","value":{value}}}')
 
     def _compound(self, users: Users, events: dict[tuple[int, int], tuple[Record, str | None]], call: Call) -> str:
-        """The truth's text of one compound; an absent payload and an absent side both read null."""
+        """The text of one compound in the truth; an absent payload and an absent side are both null."""
         left_ts, right_ts = call
         left = None if left_ts is None else events[0, left_ts][1] or "null"
         right = None if right_ts is None else events[1, right_ts][1] or "null"
@@ -132,10 +132,10 @@ class RecordWriter:
     def _duplicate(
         self, users: Users, session: Session, events: dict[tuple[int, int], tuple[Record, str | None]], made: list[str]
     ) -> int:
-        """Sends one event again; how many events more the session has by that (0 where duplicates are dropped).
+        """Sends one event again; returns how many more events the session then has (0 if duplicates are dropped).
 
-        Where duplicates are kept, the copy is one event too many of its side, so one of the two becomes an orphan. That is
-        plain unless the session lacks events of a side: then none is sent.
+        If duplicates are kept, its side has one event too many, so one of the two becomes an orphan. In a session that already lacks events of
+        a side it is not certain which one: then no copy is sent.
         """
         side, ts = self.rng.choice(list(events))
         record, _ = events[side, ts]

@@ -1,4 +1,4 @@
-"""Where sample records go: to the topics of a real broker, or as text into the rehearsal (`kcat -J` lines)."""
+"""Sends sample records to the topics of a broker, or prints them for the rehearsal (`kcat -J` lines)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DRY_PARTITIONS = 4
 
 
 class SampleError(Exception):
-    """What keeps sample traffic from being sent or checked; the text is one line that names the remedy."""
+    """Sample traffic cannot be sent or checked; the text is one line that names the remedy."""
 
 
 def settings_of(bootstrap: str | None) -> dict[str, Any]:
-    """librdkafka settings: `bootstrap` alone if given, else the environment's PAIRING_KAFKA, else the local broker."""
+    """librdkafka settings: `bootstrap` alone if given, else those of PAIRING_KAFKA, else of the local broker. Raises SampleError."""
     if bootstrap is not None:
         return {"bootstrap.servers": bootstrap}
     text = os.environ.get("PAIRING_KAFKA") or json.dumps({"bootstrap.servers": DEFAULT_BOOTSTRAP})
@@ -40,7 +40,7 @@ def settings_of(bootstrap: str | None) -> dict[str, Any]:
 
 
 class Sender:
-    """An idempotent producer that partitions as Java's does. Raises SampleError if broker or topic is away."""
+    """An idempotent producer that partitions as Java's does. Raises SampleError if there is no broker or no topic."""
 
     def __init__(self, settings: Mapping[str, Any], topics: Iterable[str]) -> None:
         self.bootstrap = settings["bootstrap.servers"]
@@ -51,8 +51,8 @@ class Sender:
             self.producer = Producer({**defaults, **settings, **fixed})
             known = self.producer.list_topics(timeout=ANSWER_WITHIN_S).topics
         except KafkaException as error:
-            told = without_values(settings, cause(error))
-            raise SampleError(f"no Kafka at {self.bootstrap} ({told}): {start_hint()}") from None
+            reason = without_values(settings, cause(error))
+            raise SampleError(f"no Kafka at {self.bootstrap} ({reason}): {start_hint()}") from None
         missing = sorted(set(topics) - set(known))
         if missing:
             raise SampleError(
@@ -60,7 +60,7 @@ class Sender:
             )
 
     def send(self, records: Iterable[Record]) -> int:
-        """Returns how many were sent once the broker has confirmed them; raises SampleError at the first it refused."""
+        """Returns the number of records when the broker has acknowledged all; raises SampleError at the first refused one."""
         sent = 0
         for record in records:
             self._produce(record)
@@ -93,13 +93,13 @@ class Sender:
 
 
 def send(records: Iterable[Record], kafka_settings: Mapping[str, Any]) -> int:
-    """Sends the records in their order; how many. Raises SampleError: no broker, no such topic, a record refused."""
+    """Sends the records in order; returns their number. Raises SampleError: no broker, no such topic, a record refused."""
     records = list(records)
     return Sender(kafka_settings, {record.topic for record in records}).send(records)
 
 
 def kcat_lines(records: Iterable[Record]) -> Iterator[bytes]:
-    """What `kcat -C -J` would print had the records been sent; bytes that are no UTF-8 stay as they are, as there."""
+    """What `kcat -C -J` would print if the records had been sent; bytes that are not UTF-8 stay unchanged, as kcat leaves them."""
     offsets: dict[tuple[str, int], Iterator[int]] = {}
     rotation = count()
     for topic, key, value, timestamp in records:
@@ -127,5 +127,5 @@ def _text(data: bytes | None) -> str | None:
 
 
 def cause(error: KafkaException) -> str:
-    """What the client says, in its words."""
+    """The client's own words."""
     return str(error.args[0].str()) if error.args and isinstance(error.args[0], KafkaError) else str(error)

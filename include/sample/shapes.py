@@ -1,12 +1,12 @@
-"""The shapes sample calls come in, each laid out so that its pairing is plain from its construction.
+"""The shapes of sample calls, constructed so that the right pairing is known without pairing code.
 
-A call is (left, right): when each side reports, in ms from an arbitrary zero, None where that side never does. A session
-is a list of calls, a shape a list of sessions in order of time. What is written down as one call is what pairing must find:
+A call is (left, right): when each side reports, in ms from an arbitrary zero, None for a side that never does. A session is a list of calls, a
+shape a list of sessions in order of time. Pairing must find exactly the calls:
 
-- alone in its session, a call pairs because its sides are within the limit, and is written as two calls where they are not;
-- chained, events of different calls are further apart than the two sides of any call, and what is missing is missing on
-  one side only. So every event of the side that has fewer has its own partner strictly nearest, all can have theirs at
-  once, and no other set of pairs is as large and as close.
+- A call alone in its session is a pair because its sides are within the limit. Sides beyond the limit are written as two calls.
+- In a chain, events of different calls are further apart than the two sides of any call, and events are missing on one side only. So the nearest
+  event to each event of the side with fewer events is its own partner, all these pairs are possible together, and no other set of pairs is as
+  large and as close.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LONGEST_CHAIN = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """A pipeline's durations as shapes need them, in ms, all inclusive.
+    """A pipeline's durations for shapes, in ms, all inclusive.
 
-    `limit`: the two sides of a lone call this far apart still make one compound. `jitter`: the same inside a chain.
-    `room`: no shape spans more; a shape that would is not drawn.
+    `limit`: the largest distance of the two sides of a lone call that is a pair. `jitter`: the same inside a chain.
+    `room`: the longest span of a shape; a longer one is not drawn.
     """
 
     limit: int
@@ -42,7 +42,7 @@ class Timing:
     def of(pipeline: Pipeline, room: int | None = None) -> Timing:
         """`room` is by default enough for every shape."""
         gap = pipeline.gap_ms
-        # collapse makes one compound of whatever shares a session, so there only the gap parts two sides
+        # collapse makes one compound of a session, so only the gap separates two sides.
         limit = gap if pipeline.matching == "collapse" else min(pipeline.tolerance_ms, gap)
         jitter = min(limit, gap // 4)
         enough = LONGEST_CHAIN * (gap + jitter + 1)
@@ -50,7 +50,7 @@ class Timing:
 
 
 def pair(rng: Random, timing: Timing) -> Shape:
-    """Both sides, mostly close together, up to the limit apart, either first."""
+    """Both sides, mostly close together, at most the limit apart, either one first."""
     draw = rng.random()
     apart = int(draw**3 * (min(timing.limit, timing.room) + 1))
     return [[(0, apart)]] if rng.random() < 0.5 else [[(apart, 0)]]
@@ -72,7 +72,7 @@ def chain(rng: Random, timing: Timing) -> Shape | None:
 
 
 def chain_with_orphans(rng: Random, timing: Timing) -> Shape | None:
-    """A chain in which one side misses one call or more, though others of its events are near enough to be mistaken."""
+    """A chain in which one side misses one call or more, with other events of that side near enough to be paired by mistake."""
     return _chain(rng, timing, orphans=True)
 
 
@@ -98,7 +98,7 @@ def _chain(rng: Random, timing: Timing, orphans: bool) -> Shape | None:
 
 
 def silence(rng: Random, timing: Timing) -> Shape | None:
-    """Two calls of one pair of users parted by a silence longer than the gap, by 1 ms or more: two sessions."""
+    """Two calls of one pair of users with a silence between them that is longer than the gap by 1 ms or more: two sessions."""
     first, second = pair(rng, timing), pair(rng, timing)
     extra = 1 if rng.random() < 0.5 else rng.randint(1, timing.gap)
     start = latest(first[0]) + timing.gap + extra
@@ -107,14 +107,14 @@ def silence(rng: Random, timing: Timing) -> Shape | None:
 
 
 def at_limit(rng: Random, timing: Timing) -> Shape | None:
-    """The two sides exactly as far apart as they may be: a pair."""
+    """The two sides exactly the limit apart: a pair."""
     if timing.limit > timing.room:
         return None
     return [[(0, timing.limit)]] if rng.random() < 0.5 else [[(timing.limit, 0)]]
 
 
 def beyond_limit(rng: Random, timing: Timing) -> Shape | None:
-    """The two sides 1 ms too far apart: two orphans, in one session where the gap is longer than that."""
+    """The two sides 1 ms beyond the limit: two orphans, in one session if the gap is longer than that."""
     apart = timing.limit + 1
     if apart > timing.room:
         return None
@@ -122,7 +122,7 @@ def beyond_limit(rng: Random, timing: Timing) -> Shape | None:
     return [[first, second]] if apart <= timing.gap else [[first], [second]]
 
 
-# Share of the shapes drawn; `pair` is drawn for the rest. The shares of orphans are set by the caller.
+# Shares of the shapes; the rest are pairs. The caller sets the shares of orphans.
 RARE_SHAPES: dict[Callable[[Random, Timing], Shape | None], float] = {
     chain: 0.03,
     chain_with_orphans: 0.01,
@@ -133,12 +133,12 @@ RARE_SHAPES: dict[Callable[[Random, Timing], Shape | None], float] = {
 
 
 def latest(session: Session) -> int:
-    """When the session's last event reports."""
+    """The time of the session's last event."""
     return max([at for call in session for at in call if at is not None])
 
 
 def moved(shape: Shape, by: int) -> Shape:
-    """The shape `by` ms later."""
+    """The shape, shifted by `by` ms."""
     return [
         [(None if left is None else left + by, None if right is None else right + by) for left, right in session]
         for session in shape

@@ -1,9 +1,8 @@
-"""Sample traffic: calls and trouble placed in time, so that all that comes of them is known when they are drawn.
+"""Sample traffic: calls and trouble placed in time, so that the outcome of each is known when it is drawn.
 
-Every call, chain or pair of look-alikes has users of its own, used by no other run either, so sessions never mix. The truth
-holds if one batch lands everything, and also if batches cut the records in the order in which they are sent: no event then
-lags its partition by more than the grace. Only after a last clock (`late_before`) must one batch land all, because sessions
-that began before it are not late as a whole, but their first part alone would be.
+Every call, chain or pair of look-alikes has its own users, which no other run uses, so sessions never mix. The truth holds if one batch lands
+everything, and also if batches cut the records in the order of sending: no event lags its partition by more than the grace. Only with a last clock
+(`late_before`) must one batch land all: a session that began before that clock is not late as a whole, but its first part alone would be.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from include.sample.bodies import GIVEN_NAMES, Users, body, broken_variants, pay
 from include.sample.records import Record, RecordWriter, Sample
 from include.sample.shapes import RARE_SHAPES, Shape, Timing, latest, left_only, moved, pair, right_only
 
-# Traffic reaches this far back: brokers delete by record timestamp after days, so nothing older than hours is ever sent.
+# The oldest traffic. Brokers delete by record timestamp after days, so nothing older than hours is ever sent.
 HISTORY_MS = MS_PER_UNIT["h"]
-# A batch planned this much later still finds the nearest future events too far ahead.
+# The nearest future events are still too far ahead for a batch that is planned so much later.
 FUTURE_MARGIN_MS = 10 * MS_PER_UNIT["m"]
 FRESH_SHARE = 0.05
 CALLS_PER_PIECE = 50_000
@@ -31,7 +30,7 @@ CALLS_PER_PIECE = 50_000
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of what, as shares of the calls. `orphans`: of each side; `late`: only where there is a last clock."""
+    """Shares of the calls. `orphans`: of each side; `late`: only with a last clock."""
 
     orphans: float = 0.04
     duplicates: float = 0.02
@@ -42,7 +41,7 @@ class Shares:
 
 
 class Window(NamedTuple):
-    """Sessions end from `first_end` to `last_end` (both inclusive); at `now_ms` they are sent."""
+    """Sessions end from `first_end` to `last_end` (both inclusive) and are sent at `now_ms`."""
 
     first_end: int
     last_end: int
@@ -52,8 +51,8 @@ class Window(NamedTuple):
 class Traffic:
     """Draws calls, one window after another. The same arguments and the same calls of `draw` give the same bytes.
 
-    `late_before`: clock of the last batch (None: there is none yet, nothing can be late). `room`: the longest time from a
-    shape's first event to its last. `near_future`: whether a batch is to land all this soon.
+    `late_before`: clock of the last batch (None: there is none, so nothing can be late). `room`: the longest time from a shape's first event
+    to its last. `near_future`: whether a batch will land all this soon.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Traffic:
         self.run = f".{seed}.{now_ms}."
         self.timing = Timing.of(pipeline, room)
         wait = pipeline.gap_ms + pipeline.grace_ms
-        # a session that ends here is the oldest one that is not late
+        # A session that ends here is the oldest one that is not late.
         self.floor = 0 if late_before is None else late_before - wait
         self.weights = {left_only: shares.orphans, right_only: shares.orphans, **RARE_SHAPES}
         self.weights[pair] = max(0.0, 1.0 - sum(self.weights.values()))
@@ -81,7 +80,7 @@ class Traffic:
         self.users = self._users()
 
     def draw(self, calls: int, window: Window) -> RecordWriter:
-        """`calls` calls (as many compounds, unless some collapse or duplicates are kept) and their share of trouble."""
+        """`calls` calls and their share of trouble. As many compounds, unless some collapse or duplicates are kept."""
         out = RecordWriter(self.pipeline, self.rng, window.now_ms, spread=self.pipeline.grace_ms // 2)
         shapes = self.rng.choices(list(self.weights), list(self.weights.values()), k=calls)
         left = calls
@@ -111,7 +110,7 @@ class Traffic:
         return first + int(self.rng.random() * (last - first + 1))
 
     def _call(self, out: RecordWriter, window: Window, draw: Callable[[Random, Timing], Shape | None], most: int) -> int:
-        """One shape with users of its own, a plain pair where it does not fit; how many calls it is made of."""
+        """Draws one shape with its own users, or a pair if it does not fit; returns its number of calls."""
         end = self._between(window.first_end, window.last_end)
         shape = draw(self.rng, self.timing)
         if shape is None or sum(map(len, shape)) > most or (len(shape) > 1 and not self._fits(shape, end)):
@@ -122,11 +121,11 @@ class Traffic:
         return sum(map(len, shape))
 
     def _fits(self, shape: Shape, end: int) -> bool:
-        """No session of the shape, the last of which ends at `end`, is late."""
+        """Whether no session of the shape is late, if the last one ends at `end`."""
         return end - latest(shape[-1]) + latest(shape[0]) >= self.floor
 
     def _look_alikes(self, out: RecordWriter, window: Window) -> int:
-        """Two calls at one time whose users are easily mistaken: a-b and b-a, or "x-1" with "y" and "x" with "1-y"."""
+        """Two calls at the same time with users that look alike: a-b and b-a, or "x-1" with "y" and "x" with "1-y"."""
         one, *rest = (self._name() for _ in self.pipeline.key)
         end = self._between(window.first_end, window.last_end)
         twins = [(one, *rest), (*rest, one)]
@@ -138,7 +137,7 @@ class Traffic:
         return 2 if rest else 1
 
     def _broken(self, out: RecordWriter, window: Window) -> None:
-        """The next kind of unreadable event, of users whose call it must not harm."""
+        """The next kind of unreadable event, with users whose call it must not affect."""
         reason, spell = next(self.broken)
         side, ts = self.rng.randrange(2), self._between(window.first_end, window.last_end)
         value = spell(self.pipeline, side, self.users, ts)
@@ -147,7 +146,7 @@ class Traffic:
         out.reject(reason, record)
 
     def _future(self, out: RecordWriter, window: Window) -> None:
-        """An event stamped too far ahead, minutes or ages, of users whose call it must not harm."""
+        """An event stamped too far ahead, by minutes or by ages, with users whose call it must not affect."""
         ahead = next(self.futures)
         ts = window.now_ms + self.pipeline.max_future_ms + FUTURE_MARGIN_MS if ahead is None else ahead
         side = self.rng.randrange(2)
@@ -157,7 +156,7 @@ class Traffic:
         out.reject("future", record)
 
     def _late(self, out: RecordWriter, window: Window) -> None:
-        """A whole session, both sides or one, that ended well before the oldest one still in time."""
+        """A whole session, of both sides or one, that ended well before the oldest one that is not late."""
         shape = self.rng.choice((pair, pair, left_only, right_only))(self.rng, self.timing)
         overdue = self.pipeline.gap_ms + self._between(MS_PER_UNIT["s"], HISTORY_MS // 6)
         users = self._users()
@@ -170,12 +169,12 @@ class Traffic:
 
 
 def pieces(traffic: Traffic, calls: int, now_ms: int) -> Iterator[Sample]:
-    """`calls` calls of the last hour in the order of sending, piece by piece, so that any number fits into memory."""
+    """`calls` calls of the last hour in the order of sending, in pieces, so that any number fits into memory."""
     waiting: list[tuple[float, Record]] = []
     for share, window in _windows(traffic, calls, now_ms):
         out = traffic.draw(share, window)
         waiting = sorted(waiting + out.records, key=itemgetter(0))
-        # what later windows draw is about moments after this
+        # Later windows draw only events after this moment.
         ready = bisect_right(waiting, window.last_end - traffic.timing.room, key=itemgetter(0))
         yield Sample([record for _, record in waiting[:ready]], out.truth)
         waiting = waiting[ready:]
@@ -183,7 +182,7 @@ def pieces(traffic: Traffic, calls: int, now_ms: int) -> Iterator[Sample]:
 
 
 def _windows(traffic: Traffic, calls: int, now_ms: int) -> Iterator[tuple[int, Window]]:
-    """How many calls end when: most early enough for a batch planned at `now_ms` to close them, few too late for it."""
+    """How many calls end in which window: a batch planned at `now_ms` can close most of them; a few end too late for it."""
     wait = traffic.pipeline.gap_ms + traffic.pipeline.grace_ms
     closed = max(traffic.floor, now_ms - wait - MS_PER_UNIT["s"])
     first = max(traffic.floor, min(now_ms, closed) - HISTORY_MS)

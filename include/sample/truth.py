@@ -1,9 +1,9 @@
-"""Does what came out of a pipeline equal the truth beside its sample traffic? Exactly, message by message.
+"""Compares a pipeline's output with the truth of its sample traffic, message by message.
 
     python -m include.sample.truth --truth first.jsonl second.jsonl
 
-The output topic is read afresh by an independent consumer, the tables without Spark; the truth files are those of all the
-traffic the pipeline ever got, and all of it must have been landed. Exit status 1 if anything differs.
+An independent consumer reads the output topic, and the tables are read without Spark. The truth files must be those of all traffic that the
+pipeline ever got, and all of it must have been landed. Exit status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Rejection = tuple[str, str, bytes | None]  # reason, topic, value
 
 @dataclass
 class Expected:
-    """What there must be at a clock, each with how often; `open`: number of events by the key fields."""
+    """What must exist at a clock, each with its number; `open`: number of events by the key fields."""
 
     compounds: Counter[Compound] = field(default_factory=Counter)
     rejected: Counter[Rejection] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass
 class Verdict:
-    """What there is: published compounds by kind, rejected events by reason, open events; no `differences`: all is true."""
+    """What exists: published compounds by kind, rejected events by reason, open events. No `differences`: all equals the truth."""
 
     clock: int | None
     kinds: dict[str, int]
@@ -56,7 +56,7 @@ class Verdict:
     differences: list[str]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The verdict for people."""
         return [
             f"published: {sum(self.kinds.values()):,} compounds ({_counts(self.kinds)})",
             f"rejected:  {sum(self.rejected.values()):,} events ({_counts(self.rejected)})",
@@ -66,18 +66,18 @@ class Verdict:
 
 
 def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None) -> Expected:
-    """What the lines of truth files ask for once a batch of this clock (ms; None: no clock) has landed and paired all."""
+    """What the lines of truth files demand when a batch with this clock (ms; None: no clock) has landed and paired all."""
     result = Expected()
     for line in truth:
-        said = parse(line)
-        if "rejected" in said:
-            value = None if said["value"] is None else b64decode(said["value"])
-            result.rejected[said["rejected"], said["topic"], value] += 1
-        elif clock is not None and int(said["closes_after"]) < clock:
-            result.compounds.update((each["kind"], canonical(each["value"])) for each in said["compounds"])
+        truth_line = parse(line)
+        if "rejected" in truth_line:
+            value = None if truth_line["value"] is None else b64decode(truth_line["value"])
+            result.rejected[truth_line["rejected"], truth_line["topic"], value] += 1
+        elif clock is not None and int(truth_line["closes_after"]) < clock:
+            result.compounds.update((each["kind"], canonical(each["value"])) for each in truth_line["compounds"])
         else:
-            value = said["compounds"][0]["value"]
-            result.open[tuple(value[name] for name in pipeline.key)] += int(said["events"])
+            value = truth_line["compounds"][0]["value"]
+            result.open[tuple(value[name] for name in pipeline.key)] += int(truth_line["events"])
     return result
 
 
@@ -118,12 +118,12 @@ def _read_lines(paths: Sequence[str | Path]) -> Iterable[str]:
                 yield from lines
         except OSError as error:
             raise SampleError(
-                f"truth file {path} cannot be read ({error.strerror}): name one written by sample_calls"
+                f"truth file {path} cannot be read ({error.strerror}): name one written by include.sample.calls"
             ) from None
 
 
 def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[Counter[Compound], list[str]]:
-    """What a consumer has who applied every message of the output topic, and a line for each message that is wrong in itself."""
+    """The compounds of a consumer that applied every message of the output topic, and a line for each message that is wrong in itself."""
     revisions: dict[str, dict[int, Compound | None]] = {}
     again: Counter[Compound] = Counter()
     problems: list[str] = []
@@ -157,11 +157,11 @@ def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[C
 
 
 class _WrongKey(Exception):
-    """A compound lies under another key than its own; the text says under which."""
+    """A compound has another key than its own; the text says which one."""
 
 
 def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str]) -> Compound | None:
-    """The compound that a message is about; None if it takes one back. Raises ValueError, TypeError, KeyError, _WrongKey."""
+    """The compound of a message; None for a retraction. Raises ValueError, TypeError, KeyError, _WrongKey."""
     if (headers["op"], message.value()) == ("retract", None):
         return None
     value = parse(message.value() or b"null")
@@ -174,7 +174,7 @@ def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str]) -> 
 
 
 def _key(pipeline: Pipeline, fields: list[str]) -> bytes:
-    """The key of a compound, spelled here in another way than the pipeline spells it."""
+    """The key of a compound, computed in another way than the pipeline does."""
     if pipeline.output_key == AS_JSON:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     if len(fields) > 1:
@@ -187,7 +187,7 @@ def _header(data: str | bytes | None) -> str:
 
 
 def _compare(where: str, wanted: Counter[Any], found: Counter[Any]) -> list[str]:
-    """A line for each that is missing, and for each that is too many, of either some examples."""
+    """A line for each item that is missing or too many, at most SHOWN of either."""
     return [
         *_shortened([f"{where} lacks {count} × {_short(item)}" for item, count in (wanted - found).items()]),
         *_shortened([f"{where} has {count} × too many: {_short(item)}" for item, count in (found - wanted).items()]),
@@ -210,7 +210,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def main() -> int:
-    """Entry of the command: 0 when equal, 1 when not or when something cannot be read, 2 for wrong arguments."""
+    """The command; returns its exit status: 0 if equal, 1 if not or if something cannot be read, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m include.sample.truth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -25,7 +25,8 @@ from spark_jobs.kafka.positions import Leg, Position
 from spark_jobs.kafka.records import Span, allowed, read_records
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, admin_settings
 from spark_jobs.tables.ledger import LedgerRow
-from spark_jobs.tables.warehouse import COMPOUNDS, Warehouse
+from spark_jobs.tables.schemas import COMPOUNDS
+from spark_jobs.tables.warehouse import Warehouse
 
 # Below a day, a night's standstill is enough to lose them.
 _DAY_MINUTES = 24 * 60

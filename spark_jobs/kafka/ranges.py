@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.tables.ledger import PAIRED, Ledger, OffsetRange, counting
+from spark_jobs.tables.ledger import PAIRED, Ledger, OffsetRange, paired_batches
 
 
 class Landed(NamedTuple):
@@ -101,7 +101,7 @@ def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
     """The last batch that was paired and is not void and read nothing from these offsets on; 0 for the time before the first."""
     fits = [
         steps[PAIRED].batch_id
-        for steps in counting(ledger.rows(1))
+        for steps in paired_batches(ledger.rows(1))
         if all(at.until_offset <= beyond.get((at.topic, at.partition), at.until_offset) for at in steps[PAIRED].offsets)
     ]
     return max(fits, default=0)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.kafka.acls import lacking, on_topic, unreadable
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
-from spark_jobs.rules.portions import portions
+from spark_jobs.rules.large_columns import portions
 from spark_jobs.spark.workers import Stage
 from spark_jobs.tables.diagnose import full_text
 

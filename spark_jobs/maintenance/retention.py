@@ -40,7 +40,8 @@ from spark_jobs.tables.ledger import (
     removed_through,
 )
 from spark_jobs.tables.records import LIVE, RemovedBatches, RemovedCounts
-from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 
 class Part(NamedTuple):
@@ -150,7 +151,9 @@ def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int,
         # The outbox keeps rows of void batches.
         counts = [row.paired.compounds for row in state.rows if row.step == PAIRED and done < row.batch_id <= until]
     elif part.step == REMOVED_REJECTED:
-        counts = [row.paired.rejected for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until]
+        counts = [
+            row.paired.rejected for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until
+        ]
     else:
         mine = {row.batch_id for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until}
         counts = [row.landed.landed for row in state.rows if row.step == LANDED and row.batch_id in mine]

@@ -11,9 +11,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from include.config.pipeline import MS_PER_UNIT
+from include.config.store import warehouse_store
 from spark_jobs.job.run import Counts
 from spark_jobs.maintenance.files import compact, make_checkpoint, vacuum
 from spark_jobs.maintenance.retention import remove_old_rows
+from spark_jobs.maintenance.uploads import unfinished_uploads
 from spark_jobs.tables.integrity import check_tables, newest_row
 from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger, LedgerRow
 from spark_jobs.tables.records import RewindPlan
@@ -30,7 +32,9 @@ _MARGIN_MS = MS_PER_UNIT["m"]
 
 
 def maintain_tables(warehouse: Warehouse) -> Counts:
-    """Maintains all tables; returns how many rows were removed and how many files merged."""
+    """Maintains all tables; returns how many rows were removed, how many files merged, and how many uploads below the pipeline's place are
+    unfinished, if there are any.
+    """
     if not warehouse.exists(LEDGER):
         return {}
     ledger = Ledger(warehouse)
@@ -54,7 +58,11 @@ def maintain_tables(warehouse: Warehouse) -> Counts:
         return 0
 
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return counts | {"files_put_together": sum(pool.map(maintain, schemas(warehouse.pipeline)))}
+        counts |= {"files_put_together": sum(pool.map(maintain, schemas(warehouse.pipeline)))}
+    if uploads := unfinished_uploads(warehouse_store(warehouse.root).at(warehouse.pipeline.name)):
+        print(f"maintain_tables: {uploads}")
+        counts["unfinished_uploads"] = uploads.number
+    return counts
 
 
 def needed_since(ledger: Ledger) -> int | None:

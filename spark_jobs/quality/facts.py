@@ -1,7 +1,7 @@
-"""All that a report counts, in few Spark jobs: rows of every table become facts, and the facts are counted together.
+"""The counting of the report, in few Spark jobs: rows of every table become facts, and all facts are counted together.
 
 A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; it may have a `value`, a `text` beside it, a time (`at`), and a
-`mark`, a hash of what it is about. Marks are put together by exclusive or: equal on both sides of a law only if the same things are there.
+`mark`, a hash of its record or message. Marks are combined by exclusive or: equal on both sides of a law only if both hold the same things.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse, raw_table
+from spark_jobs.quality.numbers import SIDES
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
-FACT = ("what", "batch_id", "label", "bucket", "value", "text", "mark", "at")
-_TYPES = {"bucket": "bigint", "value": "bigint", "text": "string", "mark": "bigint", "at": "bigint"}
+# Name -> type where it is not a string.
+_FACT = {"what": "string", "batch_id": "bigint", "label": "string", "bucket": "bigint", "value": "bigint", "text": "string"}
+_FACT |= {"mark": "bigint", "at": "bigint"}
 HOUR_MS = MS_PER_UNIT["h"]
 # Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
 ELSEWHERE = -1
 _OF_COMPOUNDS = (
     *("batch_id", "pair_id", "revision", "op", "kind", "ts"),
-    *(f"{side}_{name}" for side in ("left", "right") for name in ("ts", "partition", "offset")),
+    *(f"{side}_{name}" for side in SIDES for name in ("ts", "partition", "offset")),
 )
 
 
-class Counted(NamedTuple):
-    """What is known of equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text. `first`, `last`: their times."""
+class FactCount(NamedTuple):
+    """Equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text. `first`, `last`: their times."""
 
     number: int = 0
     mark: int = 0
@@ -44,32 +47,31 @@ class Counted(NamedTuple):
 
 
 class Facts:
-    """The answer of the jobs: (what, batch_id, label, bucket) -> Counted."""
+    """The answer of the jobs: (what, batch_id, label, bucket) -> FactCount."""
 
-    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], Counted]) -> None:
-        self._of: dict[tuple[str, int], list[tuple[str, int | None, Counted]]] = {}
+    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], FactCount]) -> None:
+        self._of: dict[tuple[str, int], list[tuple[str, int | None, FactCount]]] = {}
         for (what, batch_id, label, bucket), found in counted.items():
             self._of.setdefault((what, batch_id), []).append((label, bucket, found))
 
-    def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, Counted]]:
-        """(label, bucket, Counted) of all that is known of it; no labels: of all."""
+    def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, FactCount]]:
+        """(label, bucket, FactCount) of the batches; without labels, of all labels."""
         found = (fact for batch_id in batch_ids for fact in self._of.get((what, batch_id), ()))
         return [fact for fact in found if not labels or fact[0] in labels]
 
     def number(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
         """How many there are."""
-        return sum(found.number for _, _, found in self.of(what, batch_ids, *labels))
+        return sum(counted.number for _, _, counted in self.of(what, batch_ids, *labels))
 
     def mark(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
-        """Their marks put together; 0 where there are none."""
+        """Their marks combined; 0 where there are none."""
         return reduce(lambda mark, fact: mark ^ fact[2].mark, self.of(what, batch_ids, *labels), 0)
 
 
-def facts(rows: DataFrame, what: Column, label: Column, batch_id: Column | None = None, **others: Column) -> DataFrame:
-    """One fact a row; `others`: bucket, value, text, mark, at."""
-    known = {"what": what, "batch_id": F.col("batch_id") if batch_id is None else batch_id, "label": label, **others}
-    columns = (known.get(name, F.lit(None).cast(_TYPES.get(name, "string"))) for name in FACT)
-    return rows.select(*(column.alias(name) for name, column in zip(FACT, columns, strict=True)))
+def facts_of(rows: DataFrame, what: Column, label: Column, **others: Column) -> DataFrame:
+    """One fact a row; `others`: batch_id (else the row's own), bucket, value, text, mark, at."""
+    given = {"what": what, "label": label, "batch_id": F.col("batch_id"), **others}
+    return rows.select(*(given.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in _FACT.items()))
 
 
 def fact(
@@ -79,20 +81,20 @@ def fact(
     value: Column | None = None,
     mark: Column | None = None,
 ) -> Column:
-    """One fact of a row that tells of several; see `facts_of_each`."""
+    """One of several facts of a row, for `facts_of_each`."""
     numbers = {"bucket": bucket, "value": value, "mark": mark}
-    said = [(F.lit(None) if column is None else column).cast("bigint").alias(name) for name, column in numbers.items()]
-    return F.struct(F.lit(what).alias("what"), label.alias("label"), *said)
+    fields = [(F.lit(None) if column is None else column).cast("bigint").alias(name) for name, column in numbers.items()]
+    return F.struct(F.lit(what).alias("what"), label.alias("label"), *fields)
 
 
 def facts_of_each(rows: DataFrame, found: Sequence[Column]) -> DataFrame:
-    """Several facts a row, those of `found` (`fact`) that are not null: Spark plans and computes the rows once, and once for each in a union."""
-    named = F.filter(F.array(*found), lambda each: each.isNotNull())
-    each = rows.select("batch_id", F.explode(named).alias("fact")).select("batch_id", "fact.*")
-    return facts(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in ("bucket", "value", "mark")})
+    """Several facts a row, those of `found` that are not null. A union would plan and compute the rows once for each of them."""
+    there = F.filter(F.array(*found), lambda each: each.isNotNull())
+    each = rows.select("batch_id", F.explode(there).alias("fact")).select("batch_id", "fact.*")
+    return facts_of(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in ("bucket", "value", "mark")})
 
 
-def count(*groups: Sequence[DataFrame]) -> Facts:
+def count_facts(*groups: Sequence[DataFrame]) -> Facts:
     """Counts each group in a job of its own, side by side: on few rows, most of a job is its planning, by one core.
 
     Facts of the same `what` are of the same group.
@@ -115,52 +117,52 @@ def _count(tables: Sequence[DataFrame]) -> list[Row]:
     ).collect()
 
 
-def _counted(row: Row) -> Counted:
+def _counted(row: Row) -> FactCount:
     low, middle, high = row["quartiles"] or (0, 0, 0)
     top, text = row["top"] or (0, "")
     numbers = (row["number"], row["mark"] or 0, low, middle, high, top)
-    return Counted(*numbers, text or "", row["first"] or 0, row["last"] or 0)
+    return FactCount(*numbers, text or "", row["first"] or 0, row["last"] or 0)
 
 
-def place_mark(side: str = "") -> Column:
-    """The mark of an event of one side, by its coordinates. `side`: what its columns begin with."""
+def record_mark(side: str = "") -> Column:
+    """The mark of a record of one side, by its coordinates. `side`: what the names of its columns begin with."""
     return F.xxhash64(f"{side}partition", f"{side}offset")
+
+
+def message_mark() -> Column:
+    """The mark of a compound and of its message, by pair_id and revision."""
+    return F.xxhash64("pair_id", F.col("revision").cast("string"))
 
 
 def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, around: int) -> list[DataFrame]:
     """Raw rows and rejected events of the batches first..last, the compounds from `sent_from` on; all inclusive.
 
-    `around`: compounds further from it (epoch ms) are not told by their hour.
+    `around`: compounds further from it (epoch ms) are not counted by their hour.
     """
     pipeline, mine = warehouse.pipeline, range(first, last + 1)
+    columns = ["problem", "partition", "offset", "record_timestamp", "batch_id"]
     tables = []
-    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-        raw = warehouse.read(
-            raw_table(side), ["problem", "partition", "offset", "record_timestamp", "batch_id"], batches=mine
-        )
-        problem = F.coalesce("problem", F.lit("accepted"))
-        partition = F.col("partition").cast("bigint")
-        tables.append(
-            facts(raw, F.lit(f"raw_{name}"), problem, bucket=partition, mark=place_mark(), at=F.col("record_timestamp"))
-        )
+    for name, side in zip(SIDES, pipeline.sides, strict=True):
+        raw = warehouse.read(raw_table(side), columns, batches=mine)
+        problem, partition = F.coalesce("problem", F.lit("accepted")), F.col("partition").cast("bigint")
+        others = {"bucket": partition, "mark": record_mark(), "at": F.col("record_timestamp")}
+        tables.append(facts_of(raw, F.lit(f"raw_{name}"), problem, **others))
     rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=mine)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
-    tables.append(facts(rejected, whose, F.col("reason"), mark=place_mark()))
+    tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark()))
     compounds = warehouse.read(COMPOUNDS, _OF_COMPOUNDS, batches=range(sent_from, last + 1))
-    return [*tables, _compounds(compounds, around)]
+    return [*tables, _compound_facts(compounds, around)]
 
 
-def _compounds(rows: DataFrame, around: int) -> DataFrame:
+def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
-    told = F.concat_ws(" ", "op", "kind", revised)
-    # A compound is told by pair_id and revision, as its message is.
-    found = [fact("compound", told, mark=F.xxhash64("pair_id", F.col("revision").cast("string")))]
+    found = [fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark())]
     near = F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS)
     found.append(fact("hour", kind, bucket=F.when(near, F.col("ts") - F.col("ts") % HOUR_MS).otherwise(ELSEWHERE)))
-    for side in ("left", "right"):
+    for side in SIDES:
         there, alone = F.col(f"{side}_offset").isNotNull(), F.col("kind") == f"{side}_only"
-        came_from = fact(f"out_{side}", kind, bucket=F.col(f"{side}_partition"), mark=place_mark(f"{side}_"))
+        came_from = fact(f"out_{side}", kind, bucket=F.col(f"{side}_partition"), mark=record_mark(f"{side}_"))
         found.append(F.when(there, came_from))
         found.append(F.when(alone, fact(f"alone_{side}", kind, value=-F.col("ts"))))
     apart = F.col("right_ts") - F.col("left_ts")
@@ -172,8 +174,7 @@ def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]
     """The open events at these versions of the table, which take the place of the batch_id."""
     tables = []
     for version in sorted(set(versions)):
-        rows = warehouse.read(OPEN, ["side", "partition", "offset"], version=version)
-        at = F.lit(version).cast("bigint")
+        rows, at = warehouse.read(OPEN, ["side", "partition", "offset"], version=version), F.lit(version).cast("bigint")
         whose = F.concat(F.lit("open_"), "side")
-        tables.append(facts(rows, whose, F.lit("open"), at, mark=place_mark()))
+        tables.append(facts_of(rows, whose, F.lit("open"), batch_id=at, mark=record_mark()))
     return tables

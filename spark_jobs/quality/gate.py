@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.tables.ledger import REPORTED, LedgerRow, rewinds_among
+from spark_jobs.tables.ledger import REPORTED, LedgerRow, find_rewinds
 
 
 def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: int) -> LedgerRow | None:
-    """The first of the paired batches that must not be published: it failed, or was not judged. None: all may be.
+    """The first of the paired batches that must not be published, because it failed or was not judged; None if all may be.
 
-    Nothing is published past it, as batches go out in their order. `rows`: the ledger's rows of these batches and later ones; a batch
-    that was given up is never judged, and goes out with the rewind that takes it back. `released`: up to this one the operator lets
-    batches go that failed.
+    Batches are published in their order, so nothing after it is published. `rows`: the ledger's rows of these batches and later ones; a batch
+    that a rewind gave up is never judged, and is published with that rewind. `released`: failed batches up to this one (inclusive) may be
+    published, as the operator said.
     """
-    rewinds = rewinds_among(rows)
+    rewinds = find_rewinds(rows)
     passed = {row.batch_id for row in rows if row.step == REPORTED and not row.reported.failed_checks}
     return next(
         (
@@ -29,8 +29,8 @@ def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: 
     )
 
 
-def tell_held(pipeline: str, held: LedgerRow, rows: Sequence[LedgerRow]) -> None:
-    """Raises NeedsOperator: why the batch is not published, and how it could be."""
+def refuse_held(pipeline: str, held: LedgerRow, rows: Sequence[LedgerRow]) -> None:
+    """Raises NeedsOperator: says why the batch is not published, and how it can be."""
     judged = next((row for row in rows if (row.batch_id, row.step) == (held.batch_id, REPORTED)), None)
     why = f"failed {judged.reported.failed_checks} critical checks" if judged else "has not been judged yet"
     raise NeedsOperator(

@@ -9,6 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_BATCHES
+from spark_jobs.quality.batch import Batch
 
 # Makes the median absolute deviation of normal values their standard deviation.
 _MAD_TO_SIGMA = 1.4826
@@ -16,28 +17,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR = 0, 1, 2
 
 
-class Past(NamedTuple):
-    """A batch that was reported. `at`: when, epoch ms."""
-
-    batch_id: int
-    at: int
-    metrics: dict[str, float]
-
-    @property
-    def is_live(self) -> bool:
-        """Rows of earlier versions say it only by their corrections."""
-        return bool(self.metrics.get("live", not self.metrics.get("corrections", 0.0)))
-
-
 class Comparable(NamedTuple):
     """The batches to compare with. `by`: what they have in common with this one."""
 
-    batches: Sequence[Past]
+    batches: Sequence[Batch]
     by: int
 
 
-def comparable(at: int, before: Sequence[Past]) -> Comparable:
-    """The live batches with compounds of the same weekday and hour (UTC) as `at`; if these are too few, of the same hour; else all."""
+def comparable(at: int, before: Sequence[Batch]) -> Comparable:
+    """The live batches with compounds of the same weekday and hour (UTC) as `at` (epoch ms); if these are too few, of the same hour; else all."""
     live = [past for past in before if past.is_live and past.metrics.get("compounds", 0.0) > 0]
     hour = [past for past in live if _moment(past.at).hour == _moment(at).hour]
     weekday = [past for past in hour if _moment(past.at).weekday() == _moment(at).weekday()]
@@ -51,17 +39,16 @@ def _moment(at: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=at)
 
 
-def _days(batches: Sequence[Past]) -> int:
+def _days(batches: Sequence[Batch]) -> int:
     return len({_moment(past.at).date() for past in batches})
 
 
 def ratio_against(ratio: float, compounds: float, before: Sequence[float]) -> dict[str, float]:
-    """How far an orphan ratio is from the ones before, in spreads; nothing if there are too few.
+    """How far an orphan ratio is from the ones before, in spreads; empty if there are too few.
 
     The spread is never narrower than what chance does to a batch of so many compounds.
 
-    >>> told = ratio_against(0.5, 400, [0.1] * 8)
-    >>> {name: round(number, 3) for name, number in told.items()}
+    >>> {name: round(number, 3) for name, number in ratio_against(0.5, 400, [0.1] * 8).items()}
     {'orphan_ratio_median': 0.1, 'orphan_ratio_spread': 0.015, 'orphan_ratio_deviation': 26.434}
     """
     if len(before) < FEWEST_BATCHES or not compounds:
@@ -79,7 +66,7 @@ def ratio_against(ratio: float, compounds: float, before: Sequence[float]) -> di
 
 
 def drift_against(skew: float, before: Sequence[float]) -> dict[str, float]:
-    """How far the median of right ts - left ts has moved (ms); nothing if there are too few before.
+    """How far the median of right ts - left ts has moved (ms); empty if there are too few before.
 
     >>> drift_against(250, [100] * 8), drift_against(250, [100] * 7)
     ({'skew_before': 100.0, 'skew_drift': 150.0}, {})

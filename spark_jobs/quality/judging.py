@@ -1,6 +1,7 @@
-"""Great Expectations in a process of its own, which begins to import it when the job begins: four seconds, on another core.
+"""Great Expectations in a process of its own: its import takes four seconds of a core, which a thread of the job would have to share.
 
-The job sends metrics, thresholds and sentences, a line of JSON each time, and gets the verdict back; the process ends when the job does.
+The process starts with the job and imports while Spark counts. The job sends metrics, thresholds and sentences, a line of JSON for each batch, and
+receives the verdict; the process ends when the job does.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ class Judge(Protocol):
 
 
 def judge_beside() -> AbstractContextManager[Judge]:
-    """What judges as `suite.judge` does, while the block runs: in a process of its own, unless the import is done already."""
+    """A judge like `suite.judge` for as long as the block runs: in a process of its own, unless Great Expectations is imported already."""
     return nullcontext(judge) if "great_expectations" in sys.modules else judge_elsewhere()
 
 
 @contextmanager
 def judge_elsewhere() -> Iterator[Judge]:
-    """The same, in a process of its own. What it gives raises RuntimeError if the process has died."""
+    """The same, always in a process of its own. The judge raises RuntimeError if that process has died."""
     command = [sys.executable, "-m", "spark_jobs.quality.judging"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        asked, answers = process.stdin, process.stdout
+        requests, answers = process.stdin, process.stdout
 
         def judge_there(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:
             try:
-                asked.write(json.dumps([metrics, asdict(thresholds), dict(said or {})]) + "\n")
-                asked.flush()
+                requests.write(json.dumps([metrics, asdict(thresholds), dict(said or {})]) + "\n")
+                requests.flush()
                 answer = answers.readline()
             except BrokenPipeError:
                 answer = ""
@@ -53,22 +54,22 @@ def judge_elsewhere() -> Iterator[Judge]:
             yield judge_there
         finally:
             process.kill()
-            # What it did not read any more must not stand in the way of what the block raised.
+            # An error about unread input must not replace the one that the block raised.
             with suppress(BrokenPipeError):
-                asked.close()
+                requests.close()
 
 
-def _verdict(told: list[object]) -> Verdict:
-    checks, page = told
+def _verdict(answer: list[object]) -> Verdict:
+    checks, page = answer
     judged = [Judged(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
     return Verdict(judged, str(page))
 
 
 def main() -> None:
     """Judges every line of standard input."""
-    # What others print must not come between the answers.
+    # Output of libraries must not come between the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
-    # Neither Spark nor a database judges one row; what would work with them is a fifth of the import.
+    # Neither Spark nor a database is needed for one row, and the parts that use them are a fifth of the import.
     for name in ("pyspark", "sqlalchemy"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warm_up()

@@ -1,16 +1,38 @@
-"""What the parts of the report say to each other, and nothing that takes time to import."""
+"""The words that all parts of the report share. Importing them takes no time and needs no Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 Metrics = dict[str, float]
 SIDES = ("left", "right")
 ORPHANS = ("left_only", "right_only")
+# How a batch was judged. A warning or a check that could not be judged is WARNED.
+PASSED, WARNED, FAILED = range(3)
+
+
+class Breakdown(NamedTuple):
+    """One row of a count that is broken down, kept beside the metrics: how many of `family` are in `bucket`, or have `value` in a key `field`.
+
+    `bucket`: an hour (epoch ms of its first moment), an upper bound in ms (inclusive; None: beyond the last one), or a partition.
+    """
+
+    family: str
+    number: int
+    bucket: int | None = None
+    field: str | None = None
+    value: str | None = None
+
+
+def rows_of(breakdowns: Iterable[Breakdown], family: str) -> list[Breakdown]:
+    """The rows of one family, in their order."""
+    return [row for row in breakdowns if row.family == family]
 
 
 class NotJudged(IntEnum):
-    """Why nobody can say whether all that was published is on the topic; kept as the metric `delivery_not_judged`."""
+    """Why the messages on the output topic cannot be judged; the metric `delivery_not_judged`."""
 
     RECREATED = 1
     RETENTION = 2

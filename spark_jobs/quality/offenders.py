@@ -1,13 +1,15 @@
-"""The events of a batch that somebody may want to look up: rejected ones and those that stayed alone, by their source coordinates."""
+"""The events of a batch to look up: rejected ones and those that stayed alone, by their source coordinates."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
+from spark_jobs.quality.numbers import SIDES
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
+from spark_jobs.tables.warehouse import Warehouse
 
 # Of each batch and label.
 SHOWN = 20
@@ -33,29 +35,20 @@ class Offender(NamedTuple):
 
 
 def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender]:
-    """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that
-    one more than is shown tells that there are more. One Spark job.
+    """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that the
+    reader sees whether there are more than SHOWN. One Spark job.
     """
     mine = range(first, last + 1)
     refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
-    rejected = _mine(refused, F.col("reason"), F.col("record_timestamp"), *_SOURCE)
-    sides = [f"{side}_{name}" for side in ("left", "right") for name in _SOURCE]
+    rejected = refused.select("batch_id", F.col("reason").alias("label"), *_SOURCE, F.col("record_timestamp").alias("ts"))
     compounds = warehouse.read(
         COMPOUNDS,
-        ["batch_id", "kind", "ts", *sides],
+        ["batch_id", "kind", "ts", *(f"{side}_{name}" for side in SIDES for name in _SOURCE)],
         batches=mine,
         where=lambda column: (column("kind") != "pair") & (column("op") == "upsert"),
     )
-    sources = [F.coalesce(f"left_{name}", f"right_{name}") for name in _SOURCE]
-    alone = _mine(compounds, F.col("kind"), F.col("ts"), *sources)
+    sources = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in _SOURCE]
+    alone = compounds.select("batch_id", F.col("kind").alias("label"), *sources, "ts")
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
     return [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
-
-
-def _mine(rows: DataFrame, label: Column, ts: Column, *source: str | Column) -> DataFrame:
-    columns = [
-        F.col(each).alias(name) if isinstance(each, str) else each.alias(name)
-        for name, each in zip(_SOURCE, source, strict=True)
-    ]
-    return rows.select("batch_id", label.alias("label"), *columns, ts.alias("ts"))

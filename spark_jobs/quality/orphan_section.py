@@ -1,54 +1,57 @@
-"""The part of a batch's page that is about its orphans: sentences with both numbers, drawings, and their numbers as tables."""
+"""The section of a batch's page about its orphans: sentences with both numbers, charts, and the numbers of the charts as tables."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup
 
 from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
-from spark_jobs.quality.charts import Bar, bars, curve
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.quality.orphan_metrics import NOBODY, histogram
-from spark_jobs.quality.orphans import BOUNDS_MS
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
+from spark_jobs.quality.rendering import render
 
-# What is told, and its numbers.
-Row = tuple[str, Sequence[float]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MISSES = ("miss_left", "miss_right")
-_SHOWN = 48
+_HOURS_SHOWN = 48
 _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this weekday and hour"}
+# A row of a table: its name and its numbers.
+_Row = tuple[str, Sequence[float]]
 
 
-def orphan_section(pipeline: Pipeline, metrics: Metrics) -> str:
-    """HTML; empty for what is no live batch, or was reported by a version that did not count them."""
+def orphan_section(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown] = ()) -> Markup:
+    """The section; empty for a replay or rewind, and for a batch without these counts."""
     if not metrics.get("live"):
-        return ""
-    told = "".join(f"<li>{html.escape(sentence)}</li>\n" for sentence in sentences(pipeline, metrics))
-    return f'<section id="orphans"><h2>Orphans</h2>\n<ul>\n{told}</ul>\n{_misses(pipeline, metrics)}{_hours(metrics)}</section>\n'
+        return Markup("")
+    return render(
+        "orphans.html",
+        sentences=[*sentences(pipeline, metrics, breakdowns)],
+        misses=_misses(pipeline, breakdowns),
+        hours=_hours(breakdowns),
+    )
 
 
-def sentences(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
-    """What the numbers say, for people."""
+def sentences(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
+    """What the numbers say, in words."""
     orphans, compounds = sum(metrics.get(kind, 0.0) for kind in ORPHANS), metrics.get("compounds", 0.0)
     yield f"{orphans:,.0f} of {compounds:,.0f} compounds are one-sided: {metrics.get('orphan_ratio', 0.0):.1%}."
     yield _compared(metrics)
     for side, kind in zip(SIDES, ORPHANS, strict=True):
-        if f"orphan_age_max_{side}" in metrics:
-            middle, oldest = (metrics[f"orphan_age_{what}_{side}"] for what in ("median", "max"))
-            yield (
-                f"{metrics[kind]:,.0f} {side} events were given up, {metrics[f'orphan_ratio_{side}']:.1%} of that side: "
-                f"{duration(middle)} after their timestamp (median), at most {duration(oldest)}."
-            )
-        yield from _where(metrics, side, kind)
-    if "top_user_share" in metrics:
-        yield _whose(metrics, orphans)
-    yield from _reach(pipeline, metrics, orphans)
-    yield from _late(pipeline, metrics)
+        yield from _of_side(metrics, breakdowns, side, kind)
+    if rows_of(breakdowns, "top_user"):
+        yield _whose(breakdowns, orphans)
+    yield from _within_reach(pipeline, breakdowns, orphans)
+    yield from _late(pipeline, metrics, breakdowns)
     if "skew_median" in metrics:
-        yield _skew(metrics)
+        moved = f", {metrics['skew_drift']:+,.0f} ms against the batches before" if "skew_drift" in metrics else ""
+        yield (
+            f"Right events are {metrics['skew_median']:+,.0f} ms from their left ones (median; the middle half from "
+            f"{metrics['skew_q1']:+,.0f} to {metrics['skew_q3']:+,.0f} ms){moved}."
+        )
 
 
 def _compared(metrics: Metrics) -> str:
@@ -61,28 +64,35 @@ def _compared(metrics: Metrics) -> str:
     )
 
 
-def _where(metrics: Metrics, side: str, kind: str) -> Iterator[str]:
-    partitions = {
-        name.partition(":")[2]: number for name, number in metrics.items() if name.startswith(f"partition_{kind}:")
-    }
-    if len(partitions) > 1:
-        most = max(partitions, key=lambda partition: partitions[partition])
+def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind: str) -> Iterator[str]:
+    """How old the orphans of a side are, and which partition has most of them."""
+    if f"orphan_age_max_{side}" in metrics:
+        middle, oldest = (metrics[f"orphan_age_{what}_{side}"] for what in ("median", "max"))
         yield (
-            f"{partitions[most]:,.0f} of the {metrics[kind]:,.0f} {side} ones are of partition {most}, one of {len(partitions)} "
+            f"{metrics[kind]:,.0f} {side} events were given up, {metrics[f'orphan_ratio_{side}']:.1%} of that side: "
+            f"{duration(middle)} after their timestamp (median), at most {duration(oldest)}."
+        )
+    partitions = rows_of(breakdowns, f"partition_{kind}")
+    if len(partitions) > 1:
+        most = max(partitions, key=lambda row: row.number)
+        yield (
+            f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of partition {most.bucket}, one of {len(partitions)} "
             "that have any."
         )
 
 
-def _whose(metrics: Metrics, orphans: float) -> str:
-    most, name = max((number, name.partition(":")[2]) for name, number in metrics.items() if name.startswith("top_user:"))
-    field = name.partition("=")[0]
-    others = metrics.get(f"users:{field}", 0.0)
-    return f"{most:,.0f} of the {orphans:,.0f} are of {name}, one of {others:,.0f} values of {field} that have orphans."
+def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
+    most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
+    others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
+    name = f"{most.field}={most.value}"
+    return (
+        f"{most.number:,} of the {orphans:,.0f} are of {name}, one of {others:,} values of {most.field} that have orphans."
+    )
 
 
-def _reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Iterator[str]:
-    """What a larger tolerance would reach; sessions end at the gap, so that has to grow with it."""
-    found = histogram(metrics, *_MISSES)
+def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
+    """What a larger tolerance would pair. Sessions end at the gap, so the gap has to grow with it."""
+    found = histogram(breakdowns, *_MISSES)
     if orphans and not any(found.values()):
         yield f"None of the {orphans:,.0f} has an unpaired event of the other side with its key near it."
     so_far = said = sum(number for at, number in found.items() if at <= pipeline.tolerance_ms)
@@ -95,90 +105,67 @@ def _reach(pipeline: Pipeline, metrics: Metrics, orphans: float) -> Iterator[str
             said = so_far
 
 
-def _late(pipeline: Pipeline, metrics: Metrics) -> Iterator[str]:
+def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
     if not late:
         return
-    found, so_far = histogram(metrics, "grace_needed"), 0.0
     yield f"{metrics.get('late_healable', 0.0):,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
-    for at, number in found.items():
+    so_far = 0.0
+    for at, number in histogram(breakdowns, "grace_needed").items():
         so_far += number
         if at > pipeline.grace_ms and number and so_far >= 0.9 * late:
             yield f"R = {duration(at)} would have taken {so_far:,.0f} of {late:,.0f} late events in time."
             return
 
 
-def _skew(metrics: Metrics) -> str:
-    moved = f", {metrics['skew_drift']:+,.0f} ms against the batches before" if "skew_drift" in metrics else ""
-    return (
-        f"Right events are {metrics['skew_median']:+,.0f} ms from their left ones (median; the middle half from {metrics['skew_q1']:+,.0f} to "
-        f"{metrics['skew_q3']:+,.0f} ms){moved}."
-    )
-
-
-def _misses(pipeline: Pipeline, metrics: Metrics) -> str:
-    families = [histogram(metrics, family) for family in _MISSES]
-    nobody = sum(metrics.get(f"{family}:{NOBODY}", 0.0) for family in _MISSES)
-    everybody = sum(sum(each.values()) for each in families) + nobody
-    if not everybody:
-        return ""
-    labels, so_far = [duration(at) for at in BOUNDS_MS], 0.0
-    shares: list[float] = []
-    lines: list[Row] = []
+def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
+    """How far away the closest unpaired event of the other side is: for the template, None without orphans."""
+    left, right = (histogram(breakdowns, family) for family in _MISSES)
+    rest = [unbounded(breakdowns, family) for family in _MISSES]
+    orphans = sum(left.values()) + sum(right.values()) + sum(rest)
+    if not orphans:
+        return None
+    so_far, shares = 0.0, []
+    rows: list[_Row] = []
     for at in BOUNDS_MS:
-        here = [each[at] for each in families]
-        so_far += sum(here)
-        shares.append(so_far / everybody)
-        if any(here):
-            lines.append((f"up to {duration(at)}", [*here, so_far]))
-    rest = [metrics.get(f"{family}:{NOBODY}", 0.0) for family in _MISSES]
-    lines.append(("further, or nobody", [*rest, everybody]))
-    mark = max((number for number, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
-    title = (
-        f"Share of the orphans with an unpaired event of the other side within T; T is {duration(pipeline.tolerance_ms)} now"
-    )
-    drawn = bars("Distance to the closest unpaired event of the other side", _bars(labels, families))
-    heads = ("Closest unpaired event of the other side", "left", "right", "so far")
-    return f"<h3>Nearest misses</h3>\n{drawn}{curve(title, labels, shares, mark)}<p>{title}.</p>\n{table(heads, lines)}"
+        so_far += left[at] + right[at]
+        shares.append(round(so_far / orphans, 4))
+        if left[at] or right[at]:
+            rows.append((f"up to {duration(at)}", [left[at], right[at], so_far]))
+    labels = [duration(at) for at in BOUNDS_MS]
+    mark = max((index for index, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
+    tolerance = duration(pipeline.tolerance_ms)
+    return {
+        "title": f"Share of the orphans with an unpaired event of the other side within T; T is {tolerance} now",
+        "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if so_far else None,
+        "curve": {"x": "Within", "labels": labels, "series": [("share", shares)], "line": True, "mark": mark},
+        "rows": [*rows, ("further, or nobody", [*rest, orphans])],
+    }
 
 
-def _bars(labels: list[str], families: list[dict[int, float]]) -> list[Bar]:
-    return [Bar(label, tuple(each[at] for each in families)) for label, at in zip(labels, BOUNDS_MS, strict=True)]
-
-
-def _hours(metrics: Metrics) -> str:
-    found: dict[int, dict[str, float]] = {}
-    for name, number in metrics.items():
-        family, _, hour = name.partition(":")
-        if family.startswith("hour_"):
-            found.setdefault(int(hour), {})[family.removeprefix("hour_")] = number
-    newest = sorted(found)[-_SHOWN:]
-    rows: list[Row] = [(_hour(at), [found[at].get(kind, 0.0) for kind in (*ORPHANS, "pair")]) for at in newest]
+def _hours(breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
+    """The newest hours of event time with compounds: for the template, None without any."""
+    families = (f"hour_{kind}" for kind in (*ORPHANS, "pair"))
+    kinds = [{row.bucket or 0: row.number for row in rows_of(breakdowns, family)} for family in families]
+    newest = sorted({hour for hours in kinds for hour in hours})[-_HOURS_SHOWN:]
+    rows: list[_Row] = [(_hour(at), [hours.get(at, 0) for hours in kinds]) for at in newest]
     if not rows:
-        return ""
-    drawn = bars("Orphans by hour of event time", [Bar(label[-5:], parts[:2]) for label, parts in rows])
-    heads = ("Hour of event time (UTC)", "left only", "right only", "pairs")
-    return f"<h3>By hour</h3>\n{drawn if len(rows) > 1 else ''}{table(heads, rows)}"
+        return None
+    left, right = ([numbers[side] for _, numbers in rows] for side in range(len(SIDES)))
+    bars = _bars("Hour", [label[-5:] for label, _ in rows], left, right)
+    return {"bars": bars if len(rows) > 1 and any(left + right) else None, "rows": rows}
+
+
+def _bars(x: str, labels: list[str], left: Sequence[float], right: Sequence[float]) -> dict[str, Any]:
+    return {"x": x, "labels": labels, "series": [("left", left), ("right", right)]}
 
 
 def _hour(at: int) -> str:
     return "far from now" if at == ELSEWHERE else f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d %H:%M}"
 
 
-def table(heads: tuple[str, ...], rows: list[Row]) -> str:
-    """HTML; the first column is text, the others are numbers."""
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    lines = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>'
-        + "".join(f'<td class="number">{n:,.0f}</td>' for n in numbers)
-        + "</tr>\n"
-        for name, numbers in rows
-    )
-    return f"<table><tr>{head}</tr>\n{lines}</table>\n"
-
-
 def duration(ms: float) -> str:
-    """In the largest unit in which it is short.
+    """In the largest unit in which it is short, to one decimal place.
 
     >>> duration(90_000), duration(60_000), duration(250), duration(7_500_000), duration(86_400_000)
     ('90 s', '1 min', '250 ms', '2.1 h', '1 d')

@@ -1,11 +1,12 @@
 """Why events found no partner: how far the closest unpaired event of the other side was, and whose events they are.
 
 An orphan's candidates are the unpaired events of the same key: orphans of its batch and of those shortly before, and the late events of
-its batch. Who was given up earlier than that is not looked for, so that the cost does not grow with the history.
+its batch. Events that were given up earlier are not searched, so that the cost does not grow with the history.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -14,12 +15,12 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.quality.facts import fact, facts, facts_of_each
-from spark_jobs.quality.numbers import ORPHANS
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PAIRED, PLANNED, LedgerRow
-from spark_jobs.tables.records import LIVE
-from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 # Upper ends of a histogram's buckets, inclusive.
 BOUNDS_MS = (
@@ -29,40 +30,47 @@ BOUNDS_MS = (
 
 # So many batches before are looked into, as long as they hold no more compounds than these.
 LOOK_BACK, _COMPOUNDS_BEFORE = 12, 200_000
+_PARTITIONS = 50
 # No field of a message can have such names.
 _IS_LEFT, _AT, _LATE, _MINE, _AWAY = "is left", "is at", "is late", "is reported", "is away"
 
 
-class Looked(NamedTuple):
-    """The batches whose orphans are asked about, and the live ones before them that are looked into."""
+class OrphanScope(NamedTuple):
+    """The live batches whose orphans are asked about, and the ids of the live ones before them whose orphans are candidates, too."""
 
-    batches: list[dict[str, LedgerRow]]
+    batches: list[Batch]
     before: list[int]
 
+    @property
+    def batch_ids(self) -> list[int]:
+        """Those that are asked about."""
+        return [batch.batch_id for batch in self.batches]
 
-def look(batches: list[dict[str, LedgerRow]], earlier: list[dict[str, LedgerRow]]) -> Looked | None:
-    """None if nobody was left alone, or came late."""
-    mine = [rows for rows in batches if rows[PAIRED].kind == LIVE]
-    if not any(getattr(rows[PAIRED].paired, name) for rows in mine for name in (*ORPHANS, Reason.LATE)):
+    @property
+    def pipeline(self) -> Pipeline:
+        """The settings of the newest batch."""
+        return self.batches[-1].planned.pipeline
+
+
+def orphan_scope(batches: Sequence[Batch], earlier: Sequence[Batch]) -> OrphanScope | None:
+    """None if no event of the batches stayed alone or came late. `earlier`: the batches before them, by batch_id."""
+    live = [batch for batch in batches if batch.is_live]
+    if not any(getattr(batch.pairing, name) for batch in live for name in (*ORPHANS, Reason.LATE)):
         return None
     before: list[int] = []
-    left = max(_COMPOUNDS_BEFORE, sum(rows[PAIRED].paired.compounds for rows in mine))
-    for rows in reversed(earlier[-LOOK_BACK:]):
-        left -= rows[PAIRED].paired.compounds
+    left = max(_COMPOUNDS_BEFORE, sum(batch.pairing.compounds for batch in live))
+    for batch in reversed(earlier[-LOOK_BACK:]):
+        left -= batch.pairing.compounds
         if left < 0:
             break
-        if rows[PAIRED].kind == LIVE:
-            before.append(rows[PAIRED].batch_id)
-    return Looked(mine, before)
+        if batch.is_live:
+            before.append(batch.batch_id)
+    return OrphanScope(live, before)
 
 
-def orphan_facts(warehouse: Warehouse, looked: Looked) -> list[DataFrame]:
+def orphan_facts(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
     """Facts `miss_left`, `miss_right`, `grace`, `healable` (by bound) and `user` (by key field, the one with most orphans on top)."""
-    return [_nearest(warehouse, looked), _users(warehouse, looked)]
-
-
-def _ids(looked: Looked) -> list[int]:
-    return [rows[PAIRED].batch_id for rows in looked.batches]
+    return [_nearest(warehouse, scope), _users(warehouse, scope)]
 
 
 def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
@@ -70,9 +78,9 @@ def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
     return warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
 
 
-def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
-    pipeline, ids = looked.batches[-1][PLANNED].pipeline, _ids(looked)
-    orphans = _orphans(warehouse, [*ids, *looked.before]).select(
+def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
+    pipeline, ids = scope.pipeline, scope.batch_ids
+    orphans = _orphans(warehouse, [*ids, *scope.before]).select(
         *pipeline.key,
         (F.col("kind") == "left_only").alias(_IS_LEFT),
         F.col("ts").alias(_AT),
@@ -80,13 +88,13 @@ def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
         F.col("batch_id").isin(ids).alias(_MINE),
         "batch_id",
     )
-    alone = [orphans, *_late(warehouse, looked, pipeline)]
+    alone = [orphans, *_late(warehouse, scope)]
     near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
     which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
     found = [F.when(~late, fact(which, F.lit(""), bound(away)))]
     if len(alone) > 1:
-        before = {rows[PAIRED].batch_id: rows[PLANNED].clock or 0 for rows in looked.batches}
+        before = {batch.batch_id: batch.planned.clock or 0 for batch in scope.batches}
         clock = F.create_map(*(F.lit(each).cast("bigint") for pair in before.items() for each in pair))
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
@@ -95,12 +103,12 @@ def _nearest(warehouse: Warehouse, looked: Looked) -> DataFrame:
     return facts_of_each(near, found)
 
 
-def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[DataFrame]:
+def _late(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
     """The late events, which stand in rejected_events without their time; nothing if there are none."""
-    ids = [rows[PAIRED].batch_id for rows in looked.batches if rows[PAIRED].paired.late]
+    ids = [batch.batch_id for batch in scope.batches if batch.pairing.late]
     if not ids:
         return []
-    place = ["topic", "partition", "offset"]
+    pipeline, place = scope.pipeline, ["topic", "partition", "offset"]
     late = F.broadcast(
         warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
     )
@@ -108,8 +116,8 @@ def _late(warehouse: Warehouse, looked: Looked, pipeline: Pipeline) -> list[Data
     for number, side in enumerate(pipeline.sides):
         rows = warehouse.read(raw_table(side), [*place, *pipeline.key, "ts", "batch_id"], batches=ids)
         raw = rows.join(late, place, "left_semi")
-        said = {_IS_LEFT: F.lit(number == 0), _AT: F.col("ts"), _LATE: F.lit(True), _MINE: F.lit(True)}
-        found.append(raw.select(*pipeline.key, *(value.alias(name) for name, value in said.items()), "batch_id"))
+        columns = {_IS_LEFT: F.lit(number == 0), _AT: F.col("ts"), _LATE: F.lit(True), _MINE: F.lit(True)}
+        found.append(raw.select(*pipeline.key, *(value.alias(name) for name, value in columns.items()), "batch_id"))
     return found
 
 
@@ -135,10 +143,63 @@ def bound(value: Column) -> Column:
     return found
 
 
-def _users(warehouse: Warehouse, looked: Looked) -> DataFrame:
+def _users(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     """One fact for each value of a key field that has orphans: their number."""
-    key = looked.batches[-1][PLANNED].pipeline.key
+    key = scope.pipeline.key
     named = F.explode(F.array(*(F.struct(F.lit(name).alias("label"), F.col(name).alias("text")) for name in key)))
-    users = _orphans(warehouse, _ids(looked)).select("batch_id", named.alias("user")).select("batch_id", "user.*")
+    users = _orphans(warehouse, scope.batch_ids).select("batch_id", named.alias("user")).select("batch_id", "user.*")
     counted = users.groupBy("batch_id", "label", "text").agg(F.count("*").alias("value"))
-    return facts(counted, F.lit("user"), F.col("label"), value=F.col("value"), text=F.col("text"))
+    return facts_of(counted, F.lit("user"), F.col("label"), value=F.col("value"), text=F.col("text"))
+
+
+def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
+    """How old the orphans of a live batch are, how concentrated, and how many late events a replay would pair."""
+    ids, clock = (batch.batch_id,), batch.paired.clock
+    metrics: Metrics = {"late_healable": counted.number("healable", ids)}
+    for side, kind in zip(SIDES, ORPHANS, strict=True):
+        alone = counted.of(f"alone_{side}", ids, kind)
+        if alone and clock is not None:
+            # By the clock that closed its session; values are -ts.
+            ages: FactCount = alone[0][2]
+            metrics |= {f"orphan_age_median_{side}": clock + ages.middle, f"orphan_age_max_{side}": clock + ages.top}
+    orphans, users = counted.number("hour", ids, *ORPHANS), counted.of("user", ids)
+    if users and orphans:
+        metrics["top_user_share"] = max(most.top for _, _, most in users) / orphans
+    return metrics
+
+
+def orphan_breakdowns(batch: Batch, counted: Facts) -> list[Breakdown]:
+    """The families `hour_<kind>`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, and by key field
+    `users` (how many values have orphans) and `top_user` (the one with most).
+    """
+    ids = (batch.batch_id,)
+    found = [Breakdown(f"hour_{kind}", each.number, hour) for kind, hour, each in counted.of("hour", ids)]
+    for side, kind in zip(SIDES, ORPHANS, strict=True):
+        found += [Breakdown(f"miss_{side}", each.number, at) for _, at, each in counted.of(f"miss_{side}", ids)]
+        partitions = [Breakdown(f"partition_{kind}", each.number, n) for _, n, each in counted.of(f"out_{side}", ids, kind)]
+        found += sorted(partitions, key=lambda row: (-row.number, row.bucket))[:_PARTITIONS]
+    found += [Breakdown("grace_needed", each.number, at) for _, at, each in counted.of("grace", ids)]
+    if counted.number("hour", ids, *ORPHANS):
+        for field, _, most in counted.of("user", ids):
+            found.append(Breakdown("users", most.number, field=field))
+            found.append(Breakdown("top_user", most.top, field=field, value=most.text))
+    return found
+
+
+def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:
+    """Upper bound (ms, inclusive) -> number, of several families together; without what lies beyond the last bound, or has none.
+
+    >>> rows = [Breakdown("miss_left", 2, 100), Breakdown("miss_right", 1, 100), Breakdown("miss_left", 5)]
+    >>> histogram(rows, "miss_left", "miss_right")[100]
+    3
+    """
+    numbers = dict.fromkeys(BOUNDS_MS, 0)
+    for row in breakdowns:
+        if row.family in families and row.bucket in numbers:
+            numbers[row.bucket] += row.number
+    return numbers
+
+
+def unbounded(breakdowns: Iterable[Breakdown], family: str) -> int:
+    """How many of a family lie beyond the last bound, or have none."""
+    return sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None)

@@ -1,51 +1,66 @@
-"""The quality pages: plain HTML files that need nothing from the internet."""
+"""The files of a batch among the quality pages: its page, Great Expectations' page, and its details for the trend page."""
 
 from __future__ import annotations
 
-import html
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from datetime import UTC
 
 import obstore
+from markupsafe import Markup
 
-from include.config.page_theme import THEME
 from include.config.secret_values import without_secrets
-from include.config.store import Store, read_text, write_text
-from spark_jobs.quality.details import details_script
-from spark_jobs.quality.expectations_page import standing_alone
-from spark_jobs.quality.numbers import Metrics
+from include.config.store import Store, exists, read_text, write_text
+from spark_jobs.kafka.ranges import ranges_given_up
+from spark_jobs.quality.numbers import Breakdown, Metrics
+from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
-from spark_jobs.quality.silence_words import notices, notices_html
-from spark_jobs.quality.style import STYLE
-from spark_jobs.quality.suite import INFO, Judged, Verdict
+from spark_jobs.quality.rendering import render
+from spark_jobs.quality.silence import Notice, notices
+from spark_jobs.quality.suite import INFO, Verdict
+from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LedgerRow
-from spark_jobs.tables.records import REPLAY, REWIND
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, STEPS, LedgerRow
+from spark_jobs.tables.records import REPLAY, REWIND, plan_struct
 
-_OF_BATCH = re.compile(r"batch-(\d+)\.html")
-# Holds the number of the batch whose page is the index: a list of all pages would take as many requests as there are thousands.
+NO_DETAILS = Markup("")
+_PAGE = re.compile(r"batch-(\d+)\.html")
+# Names the batch whose page is the index. A list of all pages would take a request for every thousand.
 _NEWEST = "newest.txt"
+# Great Expectations makes its page for a site, with libraries from the internet: what is around the content, and what loads.
+_AROUND = re.compile(
+    r"<!doctype[^>]*>|</?(?:html|head|body)\b[^>]*>|<title>.*?</title>|<meta\b[^>]*>|<link\b[^>]*>|<img\b[^>]*https?://[^>]*>"
+    r"|<a\b[^>]*newsletter.*?</a>|url\([\"']?https?://[^)]*\)|<script\b.*?</script>|\bonclick=\"[^\"]*\"",
+    re.S | re.I,
+)
+# Links to other pages of that site, which do not exist here.
+_AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, row: LedgerRow, metrics: Metrics, verdict: Verdict, details: str = "") -> str:
-    """Writes `batch-<id>.html`, with `details` (HTML) at its end, its Great Expectations page, and the details for the trend page; returns
+def write_pages(
+    pages: Store,
+    row: LedgerRow,
+    metrics: Metrics,
+    verdict: Verdict,
+    details: Markup = NO_DETAILS,
+    breakdowns: Sequence[Breakdown] = (),
+) -> str:
+    """Writes `batch-<id>.html`, which ends with the `details`, its Great Expectations page and its script for the trend page. Returns
     where the first is.
     """
-    name = f"batch-{row.batch_id}"
+    name, said = f"batch-{row.batch_id}", notices(row.pipeline, metrics)
     batch = f"{row.pipeline.name}: batch {row.batch_id}"
-    said = notices_html(notices(row.pipeline, metrics))
-    write_text(pages, f"{name}-expectations.html", standing_alone(verdict.page, batch, f"{name}.html", said))
-    # A batch that was given up may have no page.
-    page = _batch_page(row, metrics, verdict, said, older=read_text(pages, f"batch-{row.batch_id - 1}.html") is not None)
+    write_text(pages, f"{name}-expectations.html", expectations_page(verdict.page, batch, f"{name}.html", said))
     write_text(pages, f"{name}.js", details_script(row.batch_id, details))
-    write_text(pages, f"{name}.html", page.replace("</body>", f"{details}</body>"))
+    # A batch that was given up may have no page.
+    older = exists(pages, f"batch-{row.batch_id - 1}.html")
+    write_text(pages, f"{name}.html", _batch_page(row, metrics, verdict, said, details, older, breakdowns))
     return pages.at(f"{name}.html").uri
 
 
 def write_index(pages: Store, batch_id: int) -> None:
-    """Makes the page of this batch the `index.html` if it is the newest: not that of the last report, which may have stood still while
-    others went on.
-    """
+    """Makes this batch's page the `index.html`, unless a newer batch's page is: reports of older batches may end later."""
     known = read_text(pages, _NEWEST)
     newest = max(batch_id, int(known) if known and known.isdigit() else 0)
     if (text := read_text(pages, f"batch-{newest}.html")) is not None:
@@ -54,11 +69,11 @@ def write_index(pages: Store, batch_id: int) -> None:
 
 
 def prune_pages(pages: Store, keep: int) -> None:
-    """Deletes the files of all batches but the newest `keep`, by batch_id, and the notes of runs that are older than these: of the newest
-    no file goes, whenever it was written.
+    """Deletes the files of all batches but the newest `keep` by batch_id, however old these are, and the notes of runs that are not newer
+    than the newest deleted file.
     """
     files = obstore.list(pages.client).collect()
-    batches = [int(found[1]) for file in files if (found := _OF_BATCH.fullmatch(file["path"]))]
+    batches = [int(found[1]) for file in files if (found := _PAGE.fullmatch(file["path"]))]
     oldest = max(batches, default=0) - keep + 1
     gone = [file for file in files if (found := re.match(r"batch-(\d+)\b", file["path"])) and int(found[1]) < oldest]
     if gone:
@@ -68,85 +83,106 @@ def prune_pages(pages: Store, keep: int) -> None:
 
 
 def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception) -> None:
-    """Writes `batch-<id>.html` for a batch whose report could not be made; the next report writes over it."""
-    title, told = f"{pipeline}: batch {batch_id}", without_secrets(" ".join(str(error).split()))[:1000]
-    body = f"""<h1>{html.escape(title)} <span class="critical">not judged</span></h1>
-<p>The report could not be made; the batch, and others since the last report, have still to be judged. The next report does it.</p>
-<p>{html.escape(f"{type(error).__name__}: {told}")}</p>
-"""
-    write_text(pages, f"batch-{batch_id}.html", _document(title, body))
+    """Writes `batch-<id>.html` for a batch whose report failed. The next report overwrites it."""
+    text = without_secrets(" ".join(str(error).split()))[:1000]
+    page = render("unjudged.html", title=f"{pipeline}: batch {batch_id}", error=f"{type(error).__name__}: {text}")
+    write_text(pages, f"batch-{batch_id}.html", page)
 
 
-def _batch_page(row: LedgerRow, metrics: Metrics, verdict: Verdict, said: str, older: bool) -> str:
+def expectations_page(page: str, batch: str, back: str, said: Sequence[Notice] = ()) -> str:
+    """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices above, without scripts and
+    without what it would load from other sites.
+    """
+    head, _, body = page.partition("</head>")
+    parts = {name: Markup(_AWAY.sub(r"\1", _AROUND.sub("", part))) for name, part in (("head", head), ("body", body))}
+    return render("expectations.html", batch=batch, back=back, notices=said, **parts)
+
+
+def batch_details(steps: dict[str, LedgerRow], metrics: Metrics, offenders: Iterable[Offender]) -> Markup:
+    """A batch's ledger rows and its events to look up: headings from h2 on."""
+    landed = steps.get(LANDED, steps[PAIRED])
+    of_batch = [each for each in offenders if each.batch_id == landed.batch_id]
+    labels = sorted({each.label for each in of_batch})
+    return render(
+        "details.html",
+        steps=[_step(steps[step]) for step in STEPS if step in steps],
+        landed=landed,
+        given_up=ranges_given_up,
+        began=[f"{at.topic}-{at.partition} began at {at.began:,}" for at in landed.offsets if at.began],
+        groups=[_group(label, [each for each in of_batch if each.label == label], metrics) for label in labels],
+    )
+
+
+def details_script(batch_id: int, details: str) -> str:
+    """The details for the trend page, which loads them as a script: a page that is opened as a file can load nothing else."""
+    return f"batchDetails({batch_id},{json.dumps(details)});\n"
+
+
+def _batch_page(
+    row: LedgerRow,
+    metrics: Metrics,
+    verdict: Verdict,
+    said: Sequence[Notice],
+    details: Markup,
+    older: bool,
+    breakdowns: Sequence[Breakdown],
+) -> str:
+    style, state = _state(verdict)
+    return render(
+        "batch.html",
+        title=_title(row),
+        batch_id=row.batch_id,
+        settings=row.config_hash,
+        state=state,
+        style=style,
+        notices=said,
+        older=older,
+        checks=verdict.checks,
+        metrics=metrics,
+        orphans=orphan_section(row.pipeline, metrics, breakdowns),
+        healed=metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0),
+        reasons=[*Reason],
+        details=details,
+    )
+
+
+def _title(row: LedgerRow) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.rewind.to_batch}" if row.kind == REWIND else ""
-    title += f", a replay of {row.replay.window}" if row.kind == REPLAY else ""
-    previous = f'<a href="batch-{row.batch_id - 1}.html">batch {row.batch_id - 1}</a> · ' if older else ""
-    worst = {judged.check.severity for judged in verdict.checks if not judged.passed}
-    state = "failed" if verdict.failed else "passed, with warnings" if worst - {INFO} else "passed"
-    state += ", not all of it judged" if INFO in worst else ""
-    style = "critical" if verdict.failed else "warning" if worst else "passed"
-    body = f"""<h1>{html.escape(title)} <span class="{style}">{state}</span></h1>
-{said}<p>{previous}<a href="trend.html#batch-{row.batch_id}">all batches</a> ·
-<a href="batch-{row.batch_id}-expectations.html">the expectations in full</a> · settings {row.config_hash}</p>
-<h2>Checks</h2><table><tr><th scope="col">Check</th><th scope="col">Observed</th><th scope="col">Allowed</th><th scope="col">Result</th></tr>
-{"".join(_check_line(judged) for judged in verdict.checks)}</table>
-<h2>Where the events went</h2><table>{"".join(_line(text, value) for text, value in _story(metrics))}</table>
-{orphan_section(row.pipeline, metrics)}{_healed(metrics)}<h2>Rejected</h2><table>{"".join(_rejected(metrics))}</table>
-"""
-    return _document(title, body)
+    return title + (f", a replay of {row.replay.window}" if row.kind == REPLAY else "")
 
 
-def _document(title: str, body: str) -> str:
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>{THEME}<style>{STYLE}</style></head><body>
-{body}</body></html>
-"""
+def _state(verdict: Verdict) -> tuple[str, str]:
+    """The worst of the checks, as a style and in words."""
+    severities = {judged.check.severity for judged in verdict.checks if not judged.passed}
+    state = "failed" if verdict.failed else "passed, with warnings" if severities - {INFO} else "passed"
+    style = "critical" if verdict.failed else "warning" if severities else "passed"
+    return style, state + (", not all of it judged" if INFO in severities else "")
 
 
-def _healed(metrics: Metrics) -> str:
-    healed = metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0)
-    return f"<p>{healed:,.0f} orphans have found their partner by it.</p>\n" if healed else ""
+def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, int]]]:
+    counts = [(name.replace("_", " "), number) for name, number in _numbers(row).items() if number]
+    # Spark returns times in the zone of the process.
+    return row.step, f"{row.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", took(row), counts
 
 
-def _rejected(metrics: Metrics) -> Iterator[str]:
-    return (_line(f"{reason}: {reason.sentence}", metrics[f"rejected_{reason}"]) for reason in Reason)
+def _numbers(row: LedgerRow) -> dict[str, int]:
+    """The numbers in the row: its counts, those of the plan in a `planned` row, and those of the output topic."""
+    found = dict(row.counts.flat())
+    if row.step == PLANNED:
+        found |= {name: number for name, number in plan_struct(row.plan).items() if isinstance(number, int)}
+    if row.output is not None:
+        found |= {"position": row.output.position or 0, "slots": row.output.slots}
+        found |= {f"end_{number}": end for number, end in sorted(row.output.ends.items())}
+        found |= {f"partition_{number}": sent for number, sent in sorted(row.output.sent.items())}
+    return found
 
 
-def _story(metrics: Metrics) -> list[tuple[str, float]]:
-    sentences = {
-        "gone_at_start": "offsets that were gone from the topics when the pipeline began",
-        "planned": "offsets planned",
-        "offset_gaps": "of them without a record (compaction, transaction markers)",
-        "landed": "records landed",
-        "accepted": "of them accepted as events",
-        "open_before": "events open before",
-        "pair": "pairs",
-        "left_only": "compounds with a left side only",
-        "right_only": "compounds with a right side only",
-        "corrections": "compounds corrected, by a rewind or replay",
-        "collapsed": "events collapsed",
-        "rejected": "events rejected",
-        "open_after": "events still open",
-        "backlog": "records left on the topics for the next batch",
-    }
-    # Of every batch but the first nothing was.
-    told = {name: text for name, text in sentences.items() if name != "gone_at_start" or metrics.get(name)}
-    return [(text, metrics[name]) for name, text in told.items()]
-
-
-def _line(text: str, value: float) -> str:
-    return f'<tr><th scope="row">{html.escape(text)}</th><td class="number">{value:,.0f}</td></tr>\n'
-
-
-def _check_line(judged: Judged) -> str:
-    check = judged.check
-    style = "passed" if judged.passed else "warning" if check.severity == INFO else check.severity
-    result = "passed" if judged.passed else "not judgeable" if check.severity == INFO else f"failed ({check.severity})"
-    observed = "nothing" if judged.observed is None else f"{judged.observed:g}"
-    allowed = f"{check.least:g}" if check.least == check.most else f"{check.least:g} to {check.most:g}"
-    return (
-        f'<tr><th scope="row">{html.escape(check.sentence)}</th><td class="number">{observed}</td><td class="number">{allowed}</td>'
-        f'<td class="{style}">{result}</td></tr>\n'
-    )
+def _group(label: str, events: list[Offender], metrics: Metrics) -> tuple[str, str, list[Offender], str]:
+    sentence = Reason(label).sentence if label in {*Reason} else "the other side never came"
+    total = metrics.get(f"rejected_{label}", metrics.get(label, 0))
+    more = ""
+    if len(events) > SHOWN:
+        # Corrections are not counted by kind.
+        more = f"And {total - SHOWN:,.0f} more." if total > SHOWN else "And more."
+    return label, sentence, events[:SHOWN], more

@@ -1,39 +1,190 @@
-"""Every compound of the published batches is on the output topic exactly once, as it stands in compound_events."""
+"""Every compound of the published batches is on the output topic exactly once, as it stands in compound_events.
+
+The report counts the messages that were sent since the last report, and looks closer where they are not as many as the compounds; reconcile
+compares all of them. Each `published` row of the ledger has the ends that the output partitions had behind its batches (`end_<n>`), asked of
+the broker when all of them were sent: what lies between two of these was published between.
+
+Of a compacted topic each partition keeps the last record of a key; all before it may be removed, and a last record without a value, too,
+after a time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.cleanup_policy import Cleanup
-from spark_jobs.kafka.message_rows import header, messages_of
-from spark_jobs.kafka.offsets import OutputTopic
-from spark_jobs.quality.compaction import with_replaced
-from spark_jobs.quality.findings import Finding, fingerprint, flagged
-from spark_jobs.tables.ledger import PUBLISHED
+from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of
+from spark_jobs.kafka.message_rows import message_columns, messages_of
+from spark_jobs.kafka.offsets import TopicsNow, ask_broker
+from spark_jobs.kafka.open_transactions import check_readable
+from spark_jobs.kafka.records import Span, Spans, read_records
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.quality.checks import Finding, flagged
+from spark_jobs.quality.facts import Facts, facts_of, message_mark
+from spark_jobs.quality.numbers import Metrics, NotJudged
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.schemas import COMPOUNDS
+from spark_jobs.tables.warehouse import Warehouse
 
 _ID = ("pair_id", "revision")
+_MESSAGE = ("partition", "offset", "key", "value", "headers")
 
 
-def published_batches(ledger: DataFrame, topic: OutputTopic) -> DataFrame:
-    """One row a published batch: batch_id, slots, published_at, gone: sent to a topic that is no more."""
-    # A step that is there twice is a finding of its own, and must not double the compounds here.
-    rows = ledger.where(F.col("step") == PUBLISHED).dropDuplicates(["batch_id"])
-    gone = (F.col("output.topic_id") != topic.topic_id).alias("gone")
-    return rows.select("batch_id", "output.slots", F.col("finished_at").alias("published_at"), gone)
+class SentBatch(NamedTuple):
+    """A published batch: the topic that it was sent to, with how many partitions (`slots`), and when. `refused`: compounds too large for it."""
+
+    batch_id: int
+    slots: int
+    sent_at: datetime | None
+    topic_id: str
+    refused: int
 
 
-def expected_messages(compounds: DataFrame, pipeline: Pipeline, published: DataFrame) -> DataFrame:
-    """What rows of compound_events say must be on the topic: batch_id, pair_id, revision, slot (null: not known), ts, retracts, key, bytes."""
-    compounds = compounds.join(published.select("batch_id", "slots"), "batch_id", "left")
+class DeliveryScope(NamedTuple):
+    """What the report reads back: the batches after..until (exclusive, inclusive), void ones, too, if they were published, and where their
+    messages are.
+    """
+
+    after: int
+    until: int
+    spans: Spans
+    sent: list[SentBatch]
+
+    @property
+    def batch_ids(self) -> range:
+        """The batches whose compounds must be there."""
+        return range(self.after + 1, self.until + 1)
+
+    @property
+    def refused(self) -> int:
+        """Compounds too large for the topic, so not on it."""
+        return sum(batch.refused for batch in self.sent)
+
+
+def sent_batch(published: LedgerRow) -> SentBatch:
+    """By its `published` row."""
+    output = published.output_state
+    return SentBatch(published.batch_id, output.slots, published.finished_at, output.topic_id, published.published.refused)
+
+
+def delivery_scope(
+    pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow
+) -> DeliveryScope | NotJudged | None:
+    """What to read back, or why it cannot be read any more; None if nothing was published.
+
+    `published`: the ledger's rows by batch_id. Raises Unreadable if the topic cannot be read that far yet.
+    """
+    last, topic = published.get(until), pipeline.output_topic
+    if until <= after or last is None or (after and after not in published):
+        return None
+    begins = published[after].output_state.ends if after else {}
+    if any(row.output_state.topic_id != topics.ids[topic] for number, row in published.items() if after <= number <= until):
+        return NotJudged.RECREATED
+    spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in last.output_state.ends.items()}
+    if _is_cut(spans, topics):
+        return NotJudged.RETENTION
+    check_readable(topics, {place: span.until for place, span in spans.items()})
+    return DeliveryScope(after, until, spans, [sent_batch(row) for n, row in published.items() if after < n <= until])
+
+
+def _is_cut(spans: Spans, topics: TopicsNow) -> bool:
+    """Whether the broker no longer has the beginning of one of the spans."""
+    return any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until)
+
+
+def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:
+    """Facts `message`, of batch 0: this pipeline's messages in the spans, marked as their compounds are."""
+    records = read_records(warehouse.spark, scope.spans, False, ["headers"])
+    mine = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
+    nothing = F.lit(0).cast("bigint")
+    return facts_of(
+        mine.where(is_ours(warehouse.pipeline)), F.lit("message"), F.lit(""), batch_id=nothing, mark=message_mark()
+    )
+
+
+def delivery_metrics(warehouse: Warehouse, scope: DeliveryScope | NotJudged | None, counted: Facts) -> Metrics:
+    """`due_on_topic`, `on_topic` and `delivery_difference`: the compounds of the table against the messages of the topic.
+
+    `delivery_not_judged` in the place of the difference where it cannot be judged; nothing if nothing was published.
+    """
+    if not isinstance(scope, DeliveryScope):
+        return {"delivery_not_judged": scope} if scope else {}
+    compounds = counted.number("compound", scope.batch_ids) - scope.refused
+    messages = counted.number("message", (0,))
+    others = not scope.refused and counted.mark("compound", scope.batch_ids) != counted.mark("message", (0,))
+    metrics: Metrics = {"due_on_topic": compounds, "on_topic": messages}
+    if difference := compounds - messages or int(others):
+        return metrics | _compared(warehouse, scope, difference)
+    return metrics | {"delivery_difference": 0}
+
+
+def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Metrics:
+    """`delivery_difference` by what retention removed meanwhile, and by the rules of compaction. `replaced_on_topic`: messages that these allow to be gone."""
+    settings, topic = kafka_settings(), warehouse.pipeline.output_topic
+    cleanup, topics = cleanup_of(settings, topic), ask_broker(settings, [topic])
+    if _is_cut(scope.spans, topics):
+        return {"delivery_not_judged": NotJudged.RETENTION}
+    if cleanup.compacted is False:
+        return {"delivery_difference": difference}
+    # What came later may have replaced what was published then.
+    spans = {place: Span(span.first, topics.end[place]) for place, span in scope.spans.items()}
+    frame = sent_frame(warehouse.spark, scope.sent, topics.ids[topic])
+    compounds = by_compound(warehouse, scope.sent, frame, spans, batches=scope.batch_ids)
+    rows = with_compaction(with_absence(compounds, frame, scope.until, {}), cleanup)
+    cases = compound_cases(warehouse.pipeline, {})
+    ends = {number: span.until for (_, number), span in scope.spans.items()}
+    conditions = {
+        "missing": cases[Finding.NOT_SENT],
+        "twice": cases[Finding.SENT_TWICE],
+        "unknown": cases[Finding.SENT_UNKNOWN] & _lies_before(ends, "offset"),
+        "replaced": F.col("replaced"),
+        "unknowable": F.col("unknowable"),
+    }
+    (found,) = rows.agg(*(F.count(F.when(each, True)).alias(name) for name, each in conditions.items())).collect()
+    missing, still_refused = max(found["missing"] - scope.refused, 0), max(scope.refused - found["missing"], 0)
+    if difference := missing + found["twice"] + found["unknown"]:
+        # Without the right to see the policy, what not even compaction may remove is a loss all the same.
+        return {"replaced_on_topic": found["replaced"], "delivery_difference": difference}
+    if cleanup.compacted is None:
+        return {"delivery_not_judged": NotJudged.RIGHT}
+    if found["unknowable"] > still_refused:
+        return {"delivery_not_judged": NotJudged.TOMBSTONES}
+    return {"replaced_on_topic": found["replaced"], "delivery_difference": 0}
+
+
+def header(name: str) -> Column:
+    """The text of a header of a record."""
+    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
+    return value.cast("string")
+
+
+def fingerprint(*columns: str) -> Column:
+    """A number that tells byte strings apart, and an absent one from an empty one."""
+    return F.xxhash64(*(F.hex(column) for column in columns), *(F.col(column).isNull() for column in columns))
+
+
+def sent_frame(spark: SparkSession, sent: Iterable[SentBatch], topic_id: str) -> DataFrame:
+    """One row a published batch: batch_id, slots, sent_at, other_topic (sent to one that has been replaced). `topic_id`: that of the topic now."""
+    rows = [(batch.batch_id, batch.slots, batch.sent_at, batch.topic_id != topic_id) for batch in sent]
+    return spark.createDataFrame(rows, "batch_id BIGINT, slots BIGINT, sent_at TIMESTAMP, other_topic BOOLEAN")
+
+
+def _expected_messages(
+    warehouse: Warehouse, sent: Sequence[SentBatch], frame: DataFrame, batches: Iterable[int] | None, after: int
+) -> DataFrame:
+    """What compound_events say must be on the topic: batch_id, pair_id, revision, slot (null: not published yet), ts, retracts, key, bytes."""
+    columns = message_columns(warehouse.pipeline)
+    compounds = warehouse.read(COMPOUNDS, columns, batches=batches, where=lambda column: column("batch_id") > after)
+    compounds = compounds.join(frame.select("batch_id", "slots"), "batch_id", "left")
     # As many ways of routing as the topic has had sizes.
-    sizes = [row["slots"] for row in published.select("slots").distinct().collect()] or [None]
-    sizes = sizes if None in sizes else [*sizes, None]
-    return reduce(DataFrame.unionAll, (_messages(compounds, pipeline, size) for size in sizes))
+    sizes = [*sorted({batch.slots for batch in sent}), None]
+    return reduce(DataFrame.unionAll, (_messages(compounds, warehouse.pipeline, size) for size in sizes))
 
 
 def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> DataFrame:
@@ -51,49 +202,36 @@ def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> Da
     )
 
 
-def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
-    """One row for each pair_id and revision that is anywhere: compounds in the table, messages on the topic, what they say.
+def by_compound(
+    warehouse: Warehouse,
+    sent: Sequence[SentBatch],
+    frame: DataFrame,
+    spans: Spans,
+    *,
+    batches: Iterable[int] | None = None,
+    after: int = 0,
+) -> DataFrame:
+    """One row for each pair_id and revision that is anywhere: compounds in the table, messages in the spans, and what they say.
 
+    `frame`: `sent_frame` of the batches in `sent`. Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    nothing, number = F.lit(None).cast("bigint"), F.lit(None).cast("int")
-    rows = expected.select(
-        *_ID,
-        "batch_id",
-        "slot",
-        "ts",
-        "retracts",
-        "key",
-        "bytes",
-        number.alias("partition"),
-        nothing.alias("offset"),
-        nothing.alias("said"),
-    )
-    messages = records.select(
-        header("pair-id").alias("pair_id"),
-        header("revision").alias("revision"),
-        nothing.alias("batch_id"),
-        number.alias("slot"),
-        nothing.alias("ts"),
-        F.lit(None).cast("boolean").alias("retracts"),
+    expected = _expected_messages(warehouse, sent, frame, batches, after)
+    messages = read_records(warehouse.spark, spans, False, _MESSAGE).select(
+        *(header(name).alias(column) for name, column in (("pair-id", "pair_id"), ("revision", "revision"))),
+        *("partition", "offset"),
         fingerprint("key").alias("key"),
-        nothing.alias("bytes"),
-        "partition",
-        "offset",
         fingerprint("key", "value").alias("said"),
     )
     return (
-        rows.unionAll(messages)
+        expected.unionByName(messages, allowMissingColumns=True)
         .groupBy(*_ID)
         .agg(
             F.count("bytes").alias("compounds"),
             F.count("said").alias("messages"),
-            F.max("batch_id").alias("batch_id"),
-            F.max("slot").alias("slot"),
-            F.max("partition").alias("partition"),
+            *(F.max(name).alias(name) for name in ("batch_id", "slot", "partition", "ts")),
             F.min("offset").alias("offset"),
             F.max("offset").alias("last_offset"),
-            F.max("ts").alias("ts"),
             F.coalesce(F.max("retracts"), F.lit(False)).alias("retracts"),
             # Where they differ, another finding says so.
             F.min("key").alias("key"),
@@ -103,8 +241,8 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
     )
 
 
-def with_absence(compounds: DataFrame, published: DataFrame, horizon: int, truncated: dict[int, int | None]) -> DataFrame:
-    """Adds why a message may be absent: `due` (its batch is published) and `gone` (the topic, or its retention, let go of it).
+def with_absence(compounds: DataFrame, frame: DataFrame, horizon: int, truncated: Mapping[int, int | None]) -> DataFrame:
+    """Adds why a message may be absent: `due` (its batch is published) and `gone` (retention removed it, or the topic was replaced).
 
     `truncated`: output partition -> batch_id of its first message, None without any; only partitions that have lost messages.
     """
@@ -113,38 +251,54 @@ def with_absence(compounds: DataFrame, published: DataFrame, horizon: int, trunc
         # A partition is in the order of batches; of the first one that is left a part may be gone, too.
         older = F.lit(True) if first is None else F.col("batch_id") <= first
         removed = removed | (F.coalesce(F.col("slot") == partition, F.lit(True)) & older)
-    joined = compounds.join(
-        published.select("batch_id", "published_at", F.col("gone").alias("other_topic")), "batch_id", "left"
-    )
-    due = (F.col("compounds") > 0) & (F.col("batch_id") <= horizon)
-    due = F.coalesce(due, F.lit(False))
+    joined = compounds.join(frame.select("batch_id", "sent_at", "other_topic"), "batch_id", "left")
+    due = F.coalesce((F.col("compounds") > 0) & (F.col("batch_id") <= horizon), F.lit(False))
     return joined.withColumn("due", due).withColumn("gone", F.coalesce("other_topic", F.lit(False)) | removed)
 
 
 def with_compaction(compounds: DataFrame, cleanup: Cleanup) -> DataFrame:
     """Adds to rows of `with_absence` the same where the topic is, or may be, compacted: `replaced` by a later message of the key, and
-    `unknowable`, because a tombstone that would explain it may be gone by now, or nobody may see whether the topic is compacted.
+    `unknowable`, because a tombstone that would explain it may be gone by now, or the user may not see whether the topic is compacted.
     """
     if cleanup.compacted is False:
         return compounds.withColumn("replaced", F.lit(False)).withColumn("unknowable", F.lit(False))
-    rows = with_replaced(compounds)
+    rows = _with_replaced(compounds)
     if cleanup.compacted is None:
         return rows.withColumn("unknowable", F.col("replaced") & ~F.col("gone"))
-    long_ago = F.col("published_at") < F.lit(datetime.now(UTC) - timedelta(milliseconds=cleanup.tombstones_ms))
+    long_ago = F.col("sent_at") < F.lit(datetime.now(UTC) - timedelta(milliseconds=cleanup.tombstones_ms))
     absent = F.col("due") & (F.col("messages") == 0) & ~F.col("gone") & ~F.col("replaced")
     return rows.withColumn("unknowable", absent & F.coalesce(long_ago, F.lit(False)))
 
 
-def of_gone_compounds(ends: dict[int, int]) -> Column:
-    """Whether a message without a compound lies where those of compounds do that went for their age. `ends`: by output partition, exclusive."""
+def _with_replaced(compounds: DataFrame) -> DataFrame:
+    """Adds whether the message was `replaced`: it is gone, as the rules of compaction allow.
+
+    Messages of a key are sent by (batch_id, ts); of several with the same, one must be there. What is not due and there may be later than all.
+    """
+    mine = Window.partitionBy("key", F.coalesce("slot", "partition"))
+    due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", "ts")
+    is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
+    rows = compounds.withColumn("is_last", is_last)
+    of_the_last = F.col("is_last") & (there | F.col("retracts"))
+    kept = F.max(of_the_last | (~due & there)).over(mine)
+    return rows.withColumn("replaced", due & ~there & (~F.col("is_last") | kept)).drop("is_last")
+
+
+def of_removed_compounds(ends: Mapping[int, int]) -> Column:
+    """Whether a message without a compound lies where those of compounds do that were removed for their age. `ends`: as `RemovedRows.ends`."""
+    return (F.col("compounds") == 0) & _lies_before(ends, "last_offset")
+
+
+def _lies_before(ends: Mapping[int, int], offset: str) -> Column:
+    """`ends`: by output partition, exclusive."""
     before = F.lit(False)
     for partition, end in ends.items():
-        before = before | ((F.col("partition") == partition) & (F.col("last_offset") < end))
-    return (F.col("compounds") == 0) & before
+        before = before | ((F.col("partition") == partition) & (F.col(offset) < end))
+    return before
 
 
 def is_ours(pipeline: Pipeline) -> Column:
-    """Whether a pair_id is one that this pipeline gives."""
+    """Whether a pair_id is one that this pipeline makes."""
     topics = [F.col("pair_id").rlike(f"^{_quoted(side.topic)}-\\d+-\\d+$") for side in pipeline.sides]
     return F.coalesce(topics[0] | topics[1], F.lit(False))
 
@@ -154,20 +308,22 @@ def _quoted(topic: str) -> str:
     return topic.replace(".", "\\.")
 
 
-def check_compounds(compounds: DataFrame, pipeline: Pipeline, ends: dict[int, int]) -> DataFrame:
-    """What is wrong with which compound. `ends`: as `of_gone_compounds`. Messages that retention or compaction removed, and strangers' messages,
-    are not among it.
+def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding, Column]:
+    """What can be wrong with a row of `with_compaction`. `ends`: as `RemovedRows.ends`. Messages that retention or compaction removed, and
+    those of other producers, are not wrong.
     """
     in_table, on_topic = F.col("compounds") > 0, F.col("messages") > 0
-    return flagged(
-        compounds,
-        F.concat_ws(" ", "pair_id", F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id")),
-        {
-            Finding.COMPOUND_TWICE: F.col("compounds") > 1,
-            Finding.NOT_SENT: F.col("due") & ~on_topic & ~(F.col("gone") | F.col("replaced") | F.col("unknowable")),
-            Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
-            Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
-            Finding.SENT_ELSEWHERE: F.col("elsewhere"),
-            Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline) & ~of_gone_compounds(ends),
-        },
-    )
+    return {
+        Finding.COMPOUND_TWICE: F.col("compounds") > 1,
+        Finding.NOT_SENT: F.col("due") & ~on_topic & ~(F.col("gone") | F.col("replaced") | F.col("unknowable")),
+        Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
+        Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
+        Finding.SENT_ELSEWHERE: F.col("elsewhere"),
+        Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline) & ~of_removed_compounds(ends),
+    }
+
+
+def check_compounds(compounds: DataFrame, pipeline: Pipeline, ends: Mapping[int, int]) -> DataFrame:
+    """What is wrong with which compound; see `compound_cases`."""
+    what = F.concat_ws(" ", "pair_id", F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id"))
+    return flagged(compounds, what, compound_cases(pipeline, ends))

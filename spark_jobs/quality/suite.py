@@ -1,7 +1,7 @@
-"""What is demanded of a batch, judged by Great Expectations on the one row of its metrics.
+"""The checks of a batch, judged by Great Expectations on the one row of its metrics.
 
-Great Expectations is imported when a batch is judged, not before: it takes seconds, which overlap with Spark's work when
-`warm_up` runs in a thread beside it. An expectation that raises counts as critical and failed.
+Great Expectations is imported when a batch is judged, not before: that takes seconds, see `judging`. An expectation that raises counts as
+critical and failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
-from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
+from spark_jobs.quality.numbers import FAILED, PASSED, SIDES, WARNED, Metrics, NotJudged
 
 # The last says that something could not be judged: neither good nor bad.
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
@@ -48,6 +48,11 @@ class Verdict(NamedTuple):
     def failed(self) -> list[Judged]:
         """The critical checks that did not pass."""
         return [judged for judged in self.checks if not judged.passed and judged.check.severity == CRITICAL]
+
+    @property
+    def state(self) -> int:
+        """PASSED, WARNED or FAILED."""
+        return FAILED if self.failed else PASSED if all(judged.passed for judged in self.checks) else WARNED
 
 
 _LAWS = {
@@ -116,7 +121,7 @@ def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None
 def warm_up() -> Any:
     """Imports Great Expectations quietly. It must not find a Spark session: one row is pandas' work."""
     os.environ.pop("SPARK_REMOTE", None)
-    # It would tell its makers of every run.
+    # It would report every run to its makers.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     return importlib.import_module("great_expectations")

@@ -1,55 +1,50 @@
-"""What a report leaves beside the pages of its batches: the trend page, its data, the newest numbers as OpenMetrics text."""
+"""What a report leaves beside the pages of its batches: the trend page, its data, the library that draws, the newest numbers as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.config.store import Store, pages_store, read_text, write_text
-from spark_jobs.quality import openmetrics, trend_page
-from spark_jobs.quality.laws import Steps
-from spark_jobs.quality.numbers import Metrics
-from spark_jobs.quality.suite import Verdict
-from spark_jobs.quality.trend import FAILED, FILE, KEPT, PASSED, WARNED, Reported, Trend
+from spark_jobs.quality import openmetrics
+from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.catalogue import MEANINGS
+from spark_jobs.quality.rendering import CHARTS_FILE, charts_script, render
+from spark_jobs.quality.trend import FILE, KEPT, Trend
+from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, LedgerRow, removed_through
 from spark_jobs.tables.records import StepCounts
-from spark_jobs.tables.warehouse import METRICS, Warehouse
+from spark_jobs.tables.warehouse import Warehouse
+
+PAGE_FILE = "trend.html"
 
 
-def add_to_trend(
-    warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[tuple[Steps, Metrics, Verdict]]
-) -> None:
-    """Called by the report that began at `started`, with the ledger rows by step, metrics and verdict of successive batches."""
-    reported = [Reported(_with_report(rows, started), metrics, _state_of(verdict)) for rows, metrics, verdict in batches]
-    pages, first = pages_store(warehouse.pipeline.name, warehouse.root), batches[0][0][PAIRED].batch_id
+def add_to_trend(warehouse: Warehouse, ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
+    """Called by the report that began at `started`, with successive batches that are judged."""
+    # The report's own row as it is by now; the little that is left to do takes a moment.
+    reported = []
+    for batch in batches:
+        row = batch.paired.next_step(REPORTED, started, StepCounts(), finished_at=datetime.now(UTC))
+        reported.append(replace(batch, steps={**batch.steps, REPORTED: row}))
     write_trend(
-        pages,
+        pages_store(warehouse.pipeline.name, warehouse.root),
         warehouse.pipeline.name,
         reported,
-        lambda: reported_before(warehouse, ledger, first),
+        lambda: reported_before(warehouse, ledger, batches[0].batch_id),
         lambda: removed_through(ledger.removals(), REMOVED_LEDGER),
     )
-
-
-def _with_report(rows: Steps, started: datetime) -> dict[str, LedgerRow]:
-    """With the report's own row as it is by now; what is left to do takes a moment."""
-    return {**rows, REPORTED: rows[PAIRED].next_step(REPORTED, started, StepCounts(), finished_at=datetime.now(UTC))}
-
-
-def _state_of(verdict: Verdict) -> int:
-    """PASSED, WARNED or FAILED."""
-    return FAILED if verdict.failed else PASSED if all(judged.passed for judged in verdict.checks) else WARNED
 
 
 def write_trend(
     pages: Store,
     pipeline: str,
-    batches: list[Reported],
-    history: Callable[[], list[Reported]],
+    batches: list[Batch],
+    history: Callable[[], list[Batch]],
     removed: Callable[[], int] = lambda: 0,
 ) -> Trend:
-    """Adds the batches to the trend and writes its files. `history` gives all reported batches before them, `removed` the last one that was
-    removed for its age; they are called only if there is no trend to add to.
+    """Adds the batches to the trend and writes its files. `history` returns all reported batches before them, `removed` the last one that
+    was removed for its age; they are called only if there is no trend to add to.
     """
     trend = Trend.load(pages, pipeline)
     if trend is None:
@@ -59,22 +54,26 @@ def write_trend(
     trend.add(batches)
     write_text(pages, FILE, trend.text())
     write_text(pages, openmetrics.FILE, openmetrics.exposition(trend))
-    text = trend_page.page(pipeline)
-    if read_text(pages, trend_page.FILE) != text:
-        write_text(pages, trend_page.FILE, text)
+    for name, text in ((CHARTS_FILE, charts_script()), (PAGE_FILE, trend_page(pipeline))):
+        if read_text(pages, name) != text:
+            write_text(pages, name, text)
     return trend
 
 
-def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Reported]:
-    """The reported batches before `batch_id`, as many as the trend keeps, from ledger and metrics. Whether one was warned of is not
-    in the tables.
-    """
+def trend_page(pipeline: str) -> str:
+    """The page of all batches, the same after every batch: its numbers are in FILE."""
+    meanings = {name: [each.sentence, each.unit, each.scale] for name, each in MEANINGS.items()}
+    return render("trend.html", pipeline=pipeline, data_file=FILE, meanings=meanings, reasons=[*Reason])
+
+
+def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Batch]:
+    """The reported batches before `batch_id`, at most KEPT, from ledger and metrics. The tables do not say which had warnings."""
     first, last = max(1, batch_id - KEPT), batch_id - 1
     steps: dict[int, dict[str, LedgerRow]] = {}
     for row in ledger.rows(first, last):
         steps.setdefault(row.batch_id, {})[row.step] = row
     return [
-        Reported(steps[row["batch_id"]], dict(row["metrics"]), PASSED if row["success"] else FAILED)
-        for row in warehouse.small_rows(METRICS, first, last)
-        if PAIRED in steps.get(row["batch_id"], {})
+        replace(batch, steps=steps[batch.batch_id])
+        for batch in stored_batches(warehouse, first, last)
+        if PAIRED in steps.get(batch.batch_id, {})
     ]

@@ -1,4 +1,4 @@
-"""From a pipeline's settings to what the pairing rules ask for."""
+"""Turns a pipeline's settings into the arguments of the rules; the other rules, and the workers, do without the configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_jobs.rules.rules import Rules
 
 
 def body_fields(pipeline: Pipeline, side: Side) -> BodyFields:
-    """The fields to read from the messages of one side."""
+    """The fields to read from messages of this side."""
     return BodyFields(pipeline.key, pipeline.timestamp, side.payload)
 
 
@@ -18,7 +18,7 @@ def latest_ts(pipeline: Pipeline, wall_time: int) -> int:
 
 
 def batch_rules(pipeline: Pipeline, clock: int | None, previous_clock: int | None) -> Rules:
-    """The rules of one batch; clocks in epoch ms, None = minus infinity."""
+    """The rules of one batch. `clock`: its own, `previous_clock`: that of the batch before; both epoch ms, None: minus infinity."""
     return Rules(
         key=pipeline.key,
         tolerance_ms=pipeline.tolerance_ms,

@@ -1,8 +1,8 @@
-"""The clock of a batch: up to when every event is known to have been read.
+"""The clock of a batch: the time up to which every event is known to have been read.
 
-Nothing before the clock can still be waiting unread in a partition, so a session that ended before it (gap and grace
-included) is complete. A partition that was read up to its end knows all that existed at wall time W; one with a backlog
-knows only what it has landed so far.
+No event before the clock still waits unread in a partition, so a session that ended before it (gap and grace included) is
+complete. From a partition read to its end everything that existed at wall time W is known; from one with a backlog only what
+has been landed so far.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class PartitionProgress(NamedTuple):
-    """One partition after a batch was landed. `max_ts`: largest accepted timestamp landed from it so far, None if none yet."""
+    """One partition after landing. `max_ts`: the largest accepted timestamp landed from it so far (epoch ms), None if none yet."""
 
     reached_end: bool
     max_ts: int | None
 
 
 def batch_clock(partitions: Iterable[PartitionProgress], wall_time: int, previous: int | None, mode: str) -> int | None:
-    """Minimum over the partitions, never below `previous`; None stands for minus infinity.
+    """The minimum over the partitions, never below `previous`; epoch ms, None stands for minus infinity.
 
     `lag_aware`: a drained partition counts as `wall_time` (W), so silence closes sessions; a backlog holds the clock back.
 
@@ -28,7 +28,7 @@ def batch_clock(partitions: Iterable[PartitionProgress], wall_time: int, previou
     >>> batch_clock([PartitionProgress(True, None), PartitionProgress(False, None)], 100, 40, "lag_aware")
     40
 
-    `stream_time`: always the largest timestamp; partitions that never had an event are left out, so silence closes nothing.
+    `stream_time`: always the largest timestamp; partitions that never had an event do not count, so silence closes nothing.
 
     >>> batch_clock([PartitionProgress(True, 50), PartitionProgress(True, None)], 100, None, "stream_time")
     50

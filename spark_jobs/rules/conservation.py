@@ -8,11 +8,11 @@ from spark_jobs.rules.outcomes import Outcome
 
 
 class BrokenInvariant(RuntimeError):
-    """Events would be lost or doubled; nothing may be committed."""
+    """Events would be lost or doubled; nothing may be committed, and a retry does not help."""
 
 
 def check_conservation(open_before: int, accepted: int, outcomes: Mapping[str, int]) -> None:
-    """Compares the events that went in with those that came out; `outcomes` counts rows by `Outcome` (absent: 0).
+    """Raises BrokenInvariant if the events that went in are not those that came out; `outcomes` counts rows by `Outcome` (absent: 0).
 
     open before + accepted = matched x 2 + left_only + right_only + collapsed + duplicate + late + open after
 

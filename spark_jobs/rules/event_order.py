@@ -1,4 +1,4 @@
-"""The order of rule 3: (ts, topic, partition, offset) within each key, with the keys told apart by numbers."""
+"""The order of rule 3: (ts, topic, partition, offset) within each key. Keys become numbers, which sort faster than texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spark_jobs.rules.rules import Flags, Ints, Rules
 
 
 class OrderedEvents(NamedTuple):
-    """Events in the order of rule 3, one entry each. `row`: where the event stands in the table it came in.
+    """Events in the order of rule 3, one entry each. `row`: the event's row in the input table.
 
-    `key`: equal for equal keys; the numbers say nothing about which key comes first.
+    `key`: a number, equal for equal keys; the order of the numbers has no meaning.
     """
 
     row: Ints
@@ -25,18 +25,18 @@ class OrderedEvents(NamedTuple):
     is_open: Flags
 
     def where(self, wanted: Flags) -> OrderedEvents:
-        """Only these, still in order."""
+        """The events for which `wanted` is True, still in order."""
         if wanted.all():
             return self
         return OrderedEvents(self.row[wanted], self.key[wanted], self.ts[wanted], self.side[wanted], self.is_open[wanted])
 
 
 def order_events(events: pa.Table, rules: Rules) -> OrderedEvents:
-    """Sorts a table of `event_schema` that has at least one row."""
+    """Sorts a table of `event_schema` with at least one row."""
     key, ts, side = key_numbers(events, rules.key), _column(events, "ts"), _column(events, "side")
     order, tied = _by_key_and_ts(key, ts)
     if len(tied):
-        # Only events of one key and one millisecond have to be told apart by where they came from.
+        # Only events of one key and one millisecond are ordered by where they came from.
         among = order[tied]
         topic = side[among] if rules.left_topic_first else 1 - side[among]
         place = (_column(events, "offset")[among], _column(events, "partition")[among], topic, ts[among], key[among])
@@ -49,11 +49,11 @@ def _column(events: pa.Table, name: str) -> npt.NDArray:
 
 
 def _by_key_and_ts(key: Ints, ts: Ints) -> tuple[Ints, Ints]:
-    """Positions in the order of (key, ts), and which places of that order hold events equal in both."""
+    """Row numbers in the order (key, ts), and the places in that order whose events share both with a neighbour."""
     first = int(ts.min())
     bits = (int(ts.max()) - first).bit_length()
     if int(key.max()).bit_length() + bits < 63:
-        # Both in one number: a single sort, several times faster than one of two columns.
+        # Both in one number: a single sort is several times faster than one of two columns.
         both = (key << bits) | (ts - first)
         order = np.argsort(both)
         same = np.diff(both[order]) == 0
@@ -64,14 +64,14 @@ def _by_key_and_ts(key: Ints, ts: Ints) -> tuple[Ints, Ints]:
 
 
 def key_numbers(events: pa.Table, key: tuple[str, ...]) -> Ints:
-    """A number from 0 for each row: equal where all key fields are equal.
+    """A number for each row, from 0: equal where all key fields are equal.
 
     >>> table = pa.table({"from": ["x", "x-1", "x-1", "x"], "to": ["1-y", "y", "y", "1-y"]})
     >>> key_numbers(table, ("from", "to")).tolist()
     [0, 1, 1, 0]
     """
     fields = [_runs(events.column(name)) for name in key]
-    # Rows come sorted by key, as a rule: only the first row of each run of equal keys has to be looked up.
+    # Rows usually come sorted by key, so only the first row of each run of equal keys is looked up.
     starts = np.unique(np.concatenate([start for start, _ in fields]))
     number = np.zeros(len(starts), dtype=np.int64)
     for start, text in fields:
@@ -82,7 +82,7 @@ def key_numbers(events: pa.Table, key: tuple[str, ...]) -> Ints:
 
 
 def _runs(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
-    """Where runs of equal texts start, and their texts; chunk by chunk, because joined chunks may not exceed 2 GB."""
+    """The rows where runs of equal texts start, and their texts; chunk by chunk, because joined chunks may not exceed 2 GB."""
     starts, texts, offset = [], [], 0
     for chunk in column.chunks:
         if len(chunk):

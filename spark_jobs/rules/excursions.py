@@ -1,4 +1,4 @@
-"""Which events of a stretch are matched, found in one walk back and one walk forward.
+"""Finds which events of a stretch are matched, in one walk back and one walk forward.
 
 A stretch is a list of left and right events in session order. Its nodes are the places before, between and after its events; the
 level of a node is the number of lefts less the number of rights before it. An excursion goes from a node to the next node on the
@@ -24,21 +24,21 @@ import numpy as np
 
 from spark_jobs.rules.rules import LEFT, Flags, Ints
 
-# So many stretches, the longest, are walked one by one; the others all at once, one event of each in a step.
+# How many stretches, the longest ones, are walked one by one; the others are walked together, one event of each in a step.
 _ONE_BY_ONE = 32
-# And of those so many nodes as Python's integers at a time, which take four times the memory of numpy's.
+# How many nodes of such a stretch are Python integers at a time: these take four times the memory of numpy's.
 _NODES_AT_ONCE = 100_000
-# Worths up to here are added in 64 bits, larger ones as Python's own integers.
+# Gains up to this are added in 64 bits, larger ones as Python integers.
 _LARGEST = 2**62
 _NEVER = -(2**62)
 
 
 class _Nodes(NamedTuple):
-    """One entry a node, stretch after stretch, and a last one for "nowhere", to which points what does not exist.
+    """One entry a node, stretch after stretch, and a last one, "nowhere", for nodes that do not exist.
 
-    `following`: the next node on this level, where the excursion from here ends. `inner`: the next node, if there a chain begins
-    one level further. `behind`: `following`, if there the chain goes on. `need`: of the event after this node. `limit`: the largest
-    `need` with which the excursion is possible. `gain`: what it is worth.
+    `following`: the next node on this level, where the excursion from here ends. `inner`: the next node, if a chain one level further
+    begins there. `behind`: `following`, if the chain continues there. `need`: of the event after this node. `limit`: the largest
+    `need` with which the excursion is possible. `gain`: the value of the excursion.
     """
 
     following: Ints
@@ -50,10 +50,10 @@ class _Nodes(NamedTuple):
 
 
 def matched_events(ts: Ints, side: Ints, start: Ints, tolerance_ms: int) -> Flags:
-    """True for each event that some best matching matches. `start`: the first event of each stretch, beginning with 0.
+    """True for each event that the best matching matches. `start`: the first event of each stretch, beginning with 0.
 
-    How many of several events of one side and timestamp are matched is decided, not which of them. In a stretch, ts ascend
-    with no step larger than the tolerance, which is at most a year, so that no sum of distances leaves 64 bits.
+    Among events of one side and timestamp only the number of matched ones counts, not which they are. In a stretch, ts ascend
+    in steps of at most the tolerance, which is at most a year, so no sum of distances exceeds 64 bits.
 
     >>> matched_events(np.array([0, 50, 100]), np.array([1, 0, 1]), np.array([0]), 60).tolist()
     [True, True, False]
@@ -92,12 +92,12 @@ def _nodes(ts: Ints, side: Ints, start: Ints, node: Ints, tolerance_ms: int) -> 
         behind=np.where(direction == direction[following], following, nowhere),
         need=_spread(_needs(ts, upwards, start, tolerance_ms), node, nowhere + 1),
         limit=limit,
-        gain=_worth((following - here) // 2, np.abs(signed_ts[following] - signed_ts), tolerance_ms, int(length.max())),
+        gain=_gain((following - here) // 2, np.abs(signed_ts[following] - signed_ts), tolerance_ms, int(length.max())),
     )
 
 
 def _spread(values: Ints, node: Ints, count: int) -> Ints:
-    """These values at these nodes, 0 elsewhere."""
+    """An array with these values at these nodes and 0 elsewhere."""
     spread = np.zeros(count, dtype=np.int64)
     spread[node] = values
     return spread
@@ -105,7 +105,7 @@ def _spread(values: Ints, node: Ints, count: int) -> Ints:
 
 def _needs(ts: Ints, upwards: Flags, start: Ints, tolerance_ms: int) -> Ints:
     """The lowest level (for rights: its negative) of an excursion in which each event finds its partner near enough."""
-    # All stretches on one axis, one search for all. Reaching into the next stretch does no harm: it says "all of this one".
+    # All stretches on one axis need one search. A reach into the next stretch is harmless: it means "all of this one".
     step = np.diff(ts, prepend=ts[0])
     step[start] = 0
     axis = np.cumsum(step)
@@ -114,8 +114,8 @@ def _needs(ts: Ints, upwards: Flags, start: Ints, tolerance_ms: int) -> Ints:
     return np.where(upwards, lefts[:-1] + 1 - rights[reach], rights[:-1] + 1 - lefts[reach])
 
 
-def _worth(pairs: Ints, distances: Ints, tolerance_ms: int, longest: int) -> Ints:
-    """A pair is worth more than all distances of a stretch together, so that more pairs always win."""
+def _gain(pairs: Ints, distances: Ints, tolerance_ms: int, longest: int) -> Ints:
+    """The gain of each excursion. A pair counts more than all distances of a stretch together, so more pairs always win."""
     unit = tolerance_ms * (longest // 2) + 1
     if unit * (longest // 2) >= _LARGEST:
         pairs, distances = pairs.astype(object), distances.astype(object)
@@ -123,9 +123,9 @@ def _worth(pairs: Ints, distances: Ints, tolerance_ms: int, longest: int) -> Int
 
 
 def _next_on_level(level: Ints, first: Ints, length: Ints) -> Ints:
-    """For each node the next node of its stretch on the same level, or nowhere."""
+    """For each node the next one of its stretch on the same level, else nowhere."""
     nowhere = len(level)
-    # Each stretch has places of its own for all levels that it could reach.
+    # Each stretch has its own places for all levels that it can reach.
     place = level + np.repeat(2 * first + length - level[first], length + 1)
     order = np.argsort(place * nowhere + np.arange(nowhere))
     again = np.flatnonzero(np.diff(place[order]) == 0)
@@ -167,7 +167,7 @@ def _walk_one(nodes: _Nodes, first: int, length: int) -> Ints:
 
 
 def _walk_many(nodes: _Nodes, first: Ints, length: Ints) -> Ints:
-    """The same for many stretches at once, the longest first: step by step from their ends, then from their starts."""
+    """As `_walk_one`, for many stretches together, the longest first: step by step from their ends, then from their starts."""
     chain = np.full(len(nodes.need), _NEVER)
     best = np.zeros(len(nodes.need), dtype=nodes.gain.dtype)
     taken = np.zeros(len(nodes.need), dtype=bool)

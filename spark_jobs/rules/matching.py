@@ -1,8 +1,8 @@
 """Rule 5: which left event belongs to which right event inside a closed session.
 
-Pairs do not cross, so it is enough to know which events are matched: the first of the lefts then belongs to the first of the
-rights, the second to the second, and so on. Where all events of a stretch can be matched that way, nothing has to be
-searched; `excursions` decides about the others. Time and memory grow with the number of events, whatever they look like.
+Pairs do not cross, so it is enough to know which events are matched: the first left then belongs to the first right, the second
+to the second, and so on. Where all events of a stretch match that way, no search is needed; `excursions` searches the others.
+Time and memory are linear in the number of events for any input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from spark_jobs.rules.rules import LEFT, RIGHT, Flags, Ints
 
 
 class Partners(NamedTuple):
-    """Positions of the events that were paired, aligned: left[i] belongs to right[i]."""
+    """Positions of the paired events, aligned: left[i] belongs to right[i]."""
 
     left: Ints
     right: Ints
 
 
 def match_one_to_one(session: Ints, ts: Ints, side: Ints, tolerance_ms: int) -> Partners:
-    """Partners among events in session order; `session` numbers ascend. Events in no pair stay alone.
+    """Pairs events in session order; `session` numbers ascend, `ts` in epoch ms. Events without a partner are in neither column.
 
     >>> match_one_to_one(np.zeros(3, int), np.array([0, 50, 100]), np.array([RIGHT, LEFT, RIGHT]), 60)
     Partners(left=array([1]), right=array([0]))
@@ -31,14 +31,14 @@ def match_one_to_one(session: Ints, ts: Ints, side: Ints, tolerance_ms: int) -> 
     is_left = side == LEFT
     if not len(ts):
         return Partners(np.flatnonzero(is_left), np.flatnonzero(is_left))
-    # No pair can span a silence longer than the tolerance, so each stretch between two such silences is a problem of its own.
+    # No pair spans a silence longer than the tolerance, so each stretch between two such silences is matched by itself.
     start = np.flatnonzero(np.append(True, (np.diff(session) != 0) | (np.diff(ts) > tolerance_ms)))
     length = np.diff(np.append(start, len(ts)))
     stretch = np.repeat(np.arange(len(start)), length)
     left_count = np.add.reduceat(is_left, start, dtype=np.int64)
-    whole = _wholly_matched(stretch, ts, is_left, 2 * left_count == length, tolerance_ms)
-    matched = whole[stretch]
-    searched = ~whole & (left_count > 0) & (left_count < length)
+    complete = _completely_matched(stretch, ts, is_left, 2 * left_count == length, tolerance_ms)
+    matched = complete[stretch]
+    searched = ~complete & (left_count > 0) & (left_count < length)
     if searched.any():
         events = np.flatnonzero(searched[stretch])
         begins = np.cumsum(length[searched]) - length[searched]
@@ -47,17 +47,17 @@ def match_one_to_one(session: Ints, ts: Ints, side: Ints, tolerance_ms: int) -> 
     return Partners(np.flatnonzero(matched & is_left), np.flatnonzero(matched & ~is_left))
 
 
-def _wholly_matched(stretch: Ints, ts: Ints, is_left: Flags, balanced: Flags, tolerance_ms: int) -> Flags:
-    """Which of the balanced stretches match without a rest: there is only one way to do that without crossing."""
-    whole = balanced.copy()
+def _completely_matched(stretch: Ints, ts: Ints, is_left: Flags, balanced: Flags, tolerance_ms: int) -> Flags:
+    """Which of the balanced stretches match completely: only one way to do so does not cross."""
+    complete = balanced.copy()
     inside = balanced[stretch]
     left, right = np.flatnonzero(inside & is_left), np.flatnonzero(inside & ~is_left)
-    whole[stretch[left[np.abs(ts[left] - ts[right]) > tolerance_ms]]] = False
-    return whole
+    complete[stretch[left[np.abs(ts[left] - ts[right]) > tolerance_ms]]] = False
+    return complete
 
 
 def _first_of_equals(matched: Flags, ts: Ints, side: Ints, begins: Ints) -> Flags:
-    """Of several events of one side and timestamp the first are matched, as many as there are matched ones."""
+    """Moves the matches among events of one side and timestamp to the first of these events."""
     new = np.append(True, (np.diff(ts) != 0) | (np.diff(side) != 0))
     new[begins] = True
     start = np.flatnonzero(new)
@@ -67,9 +67,9 @@ def _first_of_equals(matched: Flags, ts: Ints, side: Ints, begins: Ints) -> Flag
 
 
 def match_collapse(session: Ints, side: Ints) -> tuple[Partners, Flags]:
-    """One compound a session, as Kafka Streams makes it: the first event of each side, however far apart.
+    """Makes one compound a session, as Kafka Streams does: the first event of each side, at any distance.
 
-    Takes what `match_one_to_one` takes. Returns the partners of two-sided sessions, and True for each event that is not the
+    Arguments as of `match_one_to_one`. Returns the partners in two-sided sessions, and True for each event that is not the
     first of its side.
 
     >>> match_collapse(np.array([0, 0, 0, 1]), np.array([LEFT, LEFT, RIGHT, LEFT]))

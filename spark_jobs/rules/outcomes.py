@@ -1,7 +1,7 @@
-"""All rules together: accepted events in, exactly one outcome for each of them out.
+"""All rules together: turns accepted events into outcomes, exactly one for each event.
 
-An outcome row has room for a left and a right event. Every event stands in exactly one row, on its own side, which is what
-makes the conservation law countable: nothing can be dropped without a side being missing.
+An outcome row has room for a left and a right event. Every event is in exactly one row, on its own side, so the conservation law
+can be counted: no event is dropped without a side being missing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import pyarrow.compute as pc
 
 from spark_jobs.rules.duplicates import find_duplicates
 from spark_jobs.rules.event_order import OrderedEvents, order_events
-from spark_jobs.rules.gather_texts import gather_texts
+from spark_jobs.rules.large_columns import gather_texts, portions
 from spark_jobs.rules.matching import Partners, match_collapse, match_one_to_one
-from spark_jobs.rules.portions import portions
 from spark_jobs.rules.rules import LEFT, Flags, Ints, Rules
 from spark_jobs.rules.sessions import cut_sessions
 
 
 class Outcome(StrEnum):
-    """What became of an event; the first three are compounds."""
+    """What the rules decide about an event; the first three are compounds."""
 
     PAIR = "pair"
     LEFT_ONLY = "left_only"
@@ -55,7 +54,7 @@ def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
 
 
 class _Rows(NamedTuple):
-    """Rows of the answer: outcome code, and the table rows of the left and right events, -1 where there is none."""
+    """Rows of the result: outcome code, and the rows of the left and right events in the input, -1 if there is none."""
 
     outcome: Ints
     left: Ints
@@ -63,7 +62,7 @@ class _Rows(NamedTuple):
 
 
 def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
-    """Events of complete keys (`event_schema`, any order) -> outcomes (`outcome_schema`).
+    """Turns all events of complete keys (`event_schema`, any order) into outcomes (`outcome_schema`).
 
     The rows depend only on the set of events and the rules, not on their order or on the other keys present.
     """
@@ -71,7 +70,7 @@ def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
 
 
 def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
-    """The same in batches of some 64 MB each at most, made one after the other: payloads may be large."""
+    """As `decide_outcomes`, in batches of at most about 64 MB, made one after the other: payloads may be large."""
     if not events.num_rows:
         return
     events = _joined(events)
@@ -81,7 +80,7 @@ def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(events: pa.Table) -> pa.Table:
-    """Each column in one piece, as far as that is cheap: large texts stay in the chunks they came in."""
+    """The table with each column in one chunk where that is cheap: large texts stay in their chunks."""
     if events.nbytes <= 4 * _BYTES_AT_ONCE:
         return events.combine_chunks()
     columns = [column if pa.types.is_string(column.type) else column.combine_chunks() for column in events.columns]
@@ -90,23 +89,23 @@ def _joined(events: pa.Table) -> pa.Table:
 
 def _decide(events: pa.Table, rules: Rules) -> _Rows:
     ordered = order_events(events, rules)
-    found = []
+    parts = []
     if rules.drop_duplicates:
         repeated = find_duplicates(ordered.key, ordered.ts, ordered.side, events.column("payload"), ordered.row)
-        found.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
+        parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
         ordered = ordered.where(~repeated)
     sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
     late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
-    found += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
-    ripe, session = ordered.where(closed), sessions.number[closed]
+    parts += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
+    due, session = ordered.where(closed), sessions.number[closed]
     if rules.matching == "collapse":
-        partners, collapsed = match_collapse(session, ripe.side)
-        found.append(_single(ripe.where(collapsed), Outcome.COLLAPSED))
+        partners, collapsed = match_collapse(session, due.side)
+        parts.append(_single(due.where(collapsed), Outcome.COLLAPSED))
     else:
-        partners = match_one_to_one(session, ripe.ts, ripe.side, rules.tolerance_ms)
+        partners = match_one_to_one(session, due.ts, due.side, rules.tolerance_ms)
         collapsed = np.zeros(len(session), dtype=bool)
-    found.append(_compounds(ripe, partners, collapsed))
-    return _Rows(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    parts.append(_compounds(due, partners, collapsed))
+    return _Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _single(events: OrderedEvents, outcome: Outcome) -> _Rows:
@@ -116,7 +115,7 @@ def _single(events: OrderedEvents, outcome: Outcome) -> _Rows:
 
 
 def _compounds(events: OrderedEvents, partners: Partners, collapsed: Flags) -> _Rows:
-    """Pairs and orphans in the order of the events; a pair stands where its left event stands."""
+    """Pairs and orphans in the order of the events; a pair takes the place of its left event."""
     is_left = events.side == LEFT
     partner = np.full(len(events.row), -1)
     partner[partners.left] = events.row[partners.right]
@@ -129,12 +128,12 @@ def _compounds(events: OrderedEvents, partners: Partners, collapsed: Flags) -> _
 
 
 def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    """From where to where the rows of each batch go: about `_BYTES_AT_ONCE`, or one row that is larger."""
+    """Begin (inclusive) and end (exclusive) of the rows of each batch: about `_BYTES_AT_ONCE`, or one larger row."""
     if events.nbytes <= _BYTES_AT_ONCE:
         yield 0, len(rows.outcome)
         return
     payload = _text_bytes(events, ("payload",))
-    # What is not text takes less than 100 bytes a row.
+    # The other columns take less than 100 bytes a row.
     size = 100 + _text_bytes(events, key)[np.maximum(rows.left, rows.right)]
     for row in (rows.left, rows.right):
         size += np.where(row >= 0, payload[row], 0)

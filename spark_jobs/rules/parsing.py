@@ -1,8 +1,8 @@
-"""Rules 1, 2 and 8: what one message says, and whether it may take part.
+"""Rules 1, 2 and 8: what one message says, and whether it is accepted.
 
-A message is parsed strictly (RFC 8259, one object, UTF-8) by msgspec, which skips over the payload without decoding it, so
-its text stays as it came: every digit, escape and space inside. Two things are stricter than the letter of JSON: an unpaired
-surrogate escape is malformed, because no table could hold the string it stands for, and so is a nesting deeper than `DEEPEST`.
+msgspec parses a message strictly (RFC 8259, one object, UTF-8) and skips the payload without decoding it, so the payload keeps
+every digit, escape and space. Two things are stricter than JSON: an unpaired surrogate escape is malformed, because no table
+could hold its string, and so is a nesting deeper than `DEEPEST`. `parsing_in_bulk` parses columns of messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ABSENT = (b"", b"null")
 
 
 class BodyFields(NamedTuple):
-    """Names of the body's fields: the key fields in order, the timestamp, the payload."""
+    """Names of fields of the body: the key fields in order, the timestamp, the payload."""
 
     key: tuple[str, ...]
     timestamp: str
@@ -28,7 +28,7 @@ class BodyFields(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """One message, parsed. `key` holds None for a field that is missing; `problem` None means accepted."""
+    """One parsed message. `key` has None for a missing field; `ts` in epoch ms, None if unreadable; `problem` None: accepted."""
 
     key: tuple[str | None, ...]
     ts: int | None
@@ -37,7 +37,7 @@ class Parsed(NamedTuple):
 
 
 def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
-    """A function (value, record timestamp in ms) -> Parsed. `latest_ts` = W + max_future, inclusive.
+    """Returns a function (value, record timestamp in epoch ms) -> Parsed. `latest_ts` = W + max_future, inclusive.
 
     >>> parse = message_parser(BodyFields(("user1", "user2"), "timestamp", "metrics"), latest_ts=2_000)
     >>> parse(b'{"user1":"a","user2":"b","timestamp":1500,"metrics":{"loss":0.10}}', 9)
@@ -58,7 +58,7 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
 
 
 def sound_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
-    """As `message_parser`, of values that are known to be UTF-8 and not to nest too deep; None stands for all others."""
+    """As `message_parser`, for values known to be UTF-8 and not to nest too deep; None stands for any other value."""
     width = len(fields.key)
     decode = _body_decoder(fields)
     nothing: tuple[str | None, ...] = (None,) * width
@@ -84,7 +84,7 @@ def sound_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, 
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether it is; msgspec does not look at the bytes of strings that it skips."""
+    """Whether the bytes are UTF-8. msgspec does not check the strings that it skips."""
     try:
         text.decode("utf-8")
     except UnicodeError:
@@ -111,7 +111,7 @@ def _non_empty_string(text: bytes) -> str | None:
 
 
 def _timestamp(text: bytes, record_ts: int | None) -> int | None:
-    """The body's integer literal, quoted or not; the record's timestamp where the body has none; None: unreadable."""
+    """The body's integer, quoted or not; the record's timestamp if the body has none; None: unreadable. Epoch ms."""
     if text in _ABSENT:
         return record_ts if record_ts is not None and 0 <= record_ts <= LARGEST_TS else None
     if text[:1] == b'"':

@@ -1,8 +1,8 @@
-"""What parsing.py says of one message, for whole columns of them, and ten times as fast where messages are plain.
+"""Parses columns of messages with the results of `parsing`, ten times as fast where messages are plain.
 
 A message is plain if its key fields are non-empty strings, its timestamp is a positive integer or comes from the record, and
-it is not in the future. msgspec checks that while it decodes, so nothing is left to look at. Whatever is not plain, for
-whatever reason, goes to `sound_parser`, which alone says what is wrong with a message.
+it is not in the future. msgspec checks that while it decodes, so no further check is needed. Every other message goes to
+`sound_parser`, the only code that says what is wrong with a message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_PLAIN = -1
 
 
 class ParsedColumns(NamedTuple):
-    """`Parsed`, a column each: key fields in order, ts, payload, problem."""
+    """The fields of `Parsed` as columns; `key`: one for each key field, in order."""
 
     key: list[pa.Array]
     ts: pa.Array
@@ -36,7 +36,7 @@ class ParsedColumns(NamedTuple):
 def parse_columns(
     values: pa.Array | Iterable[bytes | None], record_ts: pa.Array | Iterable[int | None], fields: BodyFields, latest_ts: int
 ) -> ParsedColumns:
-    """Parses messages in bulk: aligned values (binary) and record timestamps (int64, epoch ms) in, aligned columns out.
+    """Parses aligned values (binary) and record timestamps (int64, epoch ms) into aligned columns.
 
     `latest_ts` = W + max_future, inclusive. Raises ValueError if one column is longer than the other.
     """
@@ -52,33 +52,33 @@ def parse_columns(
     moments = pa.array(ts, pa.int64())
     problems: pa.Array = pa.nulls(len(texts), pa.string())
     if unsure := pc.indices_nonzero(pc.less(pc.fill_null(moments, _NOT_PLAIN), 0)).to_pylist():
-        told: list[str | None] = [None] * len(texts)
+        reasons: list[str | None] = [None] * len(texts)
         parse = sound_parser(fields, latest_ts)
         stamps = records.to_pylist()
         for row in _not_plain(unsure, ts, stamps, latest_ts):
             parsed = parse(texts[row], stamps[row])
             for rank, name in enumerate(parsed.key):
                 keys[rank][row] = name
-            ts[row], told[row] = parsed.ts, parsed.problem
+            ts[row], reasons[row] = parsed.ts, parsed.problem
             payloads[row] = b"" if parsed.payload is None else parsed.payload.encode()
-        moments, problems = pa.array(ts, pa.int64()), pa.array(told, pa.string())
+        moments, problems = pa.array(ts, pa.int64()), pa.array(reasons, pa.string())
     return ParsedColumns([pa.array(key, pa.string()) for key in keys], moments, _payload_column(payloads), problems)
 
 
 def problems_with_headers(problems: pa.Array, bad: pa.Array) -> pa.Array:
-    """The problems of messages, of which those with a `bad` header (bool) that have no other have this one.
+    """The problems of messages, with `bad_header` for those that have a bad header (`bad`, bool) and no other problem.
 
     >>> problems_with_headers(pa.array([None, "future", None]), pa.array([True, True, False])).to_pylist()
     ['bad_header', 'future', None]
     """
-    # There is hardly ever one.
+    # Almost no column has one.
     if not pc.any(bad).as_py():
         return problems
     return pc.if_else(pc.and_(bad, pc.is_null(problems)), str(Reason.BAD_HEADER), problems)
 
 
 def _plain_bodies(texts: list[bytes | None], fields: BodyFields, latest_ts: int) -> list[Any]:
-    """A body for every message; its `ts` is None if the message has none, and `_NOT_PLAIN` if it is not plain."""
+    """One body for each message; its `ts` is None if the message has none, `_NOT_PLAIN` if it is not plain."""
     decode, nothing = _plain_decoder(fields, latest_ts)
     bodies: list[Any] = []
     for text in texts:
@@ -90,9 +90,9 @@ def _plain_bodies(texts: list[bytes | None], fields: BodyFields, latest_ts: int)
 
 
 def _plain_decoder(fields: BodyFields, latest_ts: int) -> tuple[Callable[[bytes], Any], Any]:
-    """Decodes plain messages and raises on others; and what stands for one of the others."""
+    """Returns a decoder that raises on messages that are not plain, and the body that stands for such a message."""
     name = Annotated[str, msgspec.Meta(min_length=1)]
-    # Zero is left out: -0 is decoded to it.
+    # Zero is not plain: -0 decodes to it, too.
     moment = Annotated[int, msgspec.Meta(gt=0, le=min(latest_ts, LARGEST_TS))] | None
     key = [f"key_{rank}" for rank in range(len(fields.key))]
     attributes: list[Any] = [(attribute, name) for attribute in key]
@@ -103,7 +103,7 @@ def _plain_decoder(fields: BodyFields, latest_ts: int) -> tuple[Callable[[bytes]
 
 
 def _sound(column: pa.Array) -> list[bytes | None]:
-    """The messages with None for those that are not UTF-8, which msgspec may miss, or nest too deep, which it may not bear."""
+    """The messages, with None for those that are not UTF-8, which msgspec may miss, or nest too deep for it."""
     texts: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     for row in pc.indices_nonzero(pc.greater(pc.binary_length(column), DEEPEST)).to_pylist():
         text = texts[row]
@@ -117,7 +117,7 @@ def _sound(column: pa.Array) -> list[bytes | None]:
 
 
 def _not_plain(unsure: list[int], ts: list[int | None], records: list[int | None], latest_ts: int) -> list[int]:
-    """Those of the rows that are left to `message_parser`. Fills in the record's timestamp where a plain message has none of its own."""
+    """The rows that `sound_parser` must parse. Fills the record's timestamp into `ts` where a plain message has none of its own."""
     rows = []
     for row in unsure:
         record = records[row]
@@ -129,7 +129,7 @@ def _not_plain(unsure: list[int], ts: list[int | None], records: list[int | None
 
 
 def _payload_column(payloads: list[Any]) -> pa.Array:
-    """JSON texts (bytes or msgspec.Raw, known to be UTF-8; empty: no payload) as a string column; the text null is no payload."""
+    """A string column of JSON texts (bytes or msgspec.Raw, known to be UTF-8); an empty text and `null` are no payload."""
     lengths = np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     text = np.frombuffer(b"".join(payloads), dtype=np.uint8)

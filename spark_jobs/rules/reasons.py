@@ -1,4 +1,4 @@
-"""Why an event ends in `rejected_events`: the reasons in the order in which they are asked, each with the sentence that reports print."""
+"""Why a message ends in `rejected_events`: the reasons in the order in which they are checked, each with a sentence for reports."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ class Reason(StrEnum):
 
     @property
     def sentence(self) -> str:
-        """What it means, for people."""
+        """Its meaning, as reports print it."""
         return _SENTENCES[self]
 
 
@@ -30,6 +30,8 @@ _SENTENCES = {
     Reason.LATE: "its session was over, grace included, before the previous batch's clock",
 }
 
-# What a single message tells by itself; the other reasons need the events around it.
+# Found in a message alone; the other reasons need the events around it.
 AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE, Reason.BAD_HEADER)
+# The reasons for which a message has no key.
+WITHOUT_KEY = (Reason.MALFORMED_JSON, Reason.MISSING_KEY)
 AT_PAIRING = (Reason.DUPLICATE, Reason.LATE)

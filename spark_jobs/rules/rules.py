@@ -1,4 +1,4 @@
-"""The settings that the pairing rules need, and the shape of the events they decide on."""
+"""The settings of the pairing rules, and the schema of the events they decide about."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Rules:
     previous_clock: int | None
 
     def over_before(self, end: Ints, clock: int | None) -> Flags:
-        """Whether sessions with these ends are over at `clock`: end + gap + grace < clock, strictly."""
+        """True for sessions with these ends (epoch ms) that are over at `clock`: end + gap + grace < clock, strictly."""
         if clock is None:
             return np.zeros(len(end), dtype=bool)
         return end < clock - self.gap_ms - self.grace_ms
 
 
 def event_schema(key: tuple[str, ...]) -> pa.Schema:
-    """Accepted events of both sides. `is_open`: from open_events, not of this batch; `batch_id`: the batch that landed it."""
+    """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it."""
     return pa.schema(
         [
             *((name, pa.string()) for name in key),

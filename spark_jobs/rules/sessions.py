@@ -1,4 +1,4 @@
-"""Rules 3, 4 and 6: sessions, when they are closed, and when they came too late."""
+"""Rules 3, 4 and 6: where sessions begin and end, and which of them are closed or late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sessions(NamedTuple):
 
 
 def cut_sessions(key: Ints, ts: Ints, is_open: Flags, rules: Rules) -> Sessions:
-    """Sessions of events in the order (key, ts, …): cut where the key changes, after a silence, and at max_session.
+    """Cuts events in the order (key, ts, …) into sessions: where the key changes, after a silence longer than the gap, at max_session.
 
     A late session consists of new events only and was over before the previous batch's clock. Late ones are not `closed`.
     """

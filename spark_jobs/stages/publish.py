@@ -23,7 +23,7 @@ from spark_jobs.kafka.offsets import OutputTopic, ends_written, output_topic
 from spark_jobs.kafka.positions import Leg, check_same_topic, next_leg
 from spark_jobs.kafka.publisher import SlotReport, publish_slot
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
-from spark_jobs.quality.gate import held_back, tell_held
+from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
@@ -89,7 +89,7 @@ def publish_batches(
             f"others are published: {', '.join(sorted(too_large)[:_SHOWN])}; raise the topic's max.message.bytes before more come"
         )
     if held:
-        tell_held(warehouse.pipeline.name, held, rows)
+        refuse_held(warehouse.pipeline.name, held, rows)
     return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
 
 

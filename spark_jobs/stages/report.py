@@ -1,164 +1,159 @@
-"""Reporting: each batch is counted afresh and judged, and its page written; the report fails afterwards, if something is lost."""
+"""Reporting: each batch is counted afresh and judged, and its page written; afterwards the report fails if something is lost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.config.pipeline import AFTER_PUBLISH
 from include.config.store import pages_store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.job.arguments import tell_outcome
+from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import allowed
+from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.judging import Judge
-from spark_jobs.quality.laws import Steps
 from spark_jobs.quality.metrics import measure
-from spark_jobs.quality.numbers import Metrics
+from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import prune_pages, write_index, write_pages, write_unjudged
-from spark_jobs.quality.report_input import Known, look_around
+from spark_jobs.quality.report_input import ReportInput, load_report_input
 from spark_jobs.quality.silence_words import checked_sentences, notices
 from spark_jobs.quality.suite import INFO, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
-from spark_jobs.tables.diagnose import files_named
-from spark_jobs.tables.ledger import PAIRED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.diagnose import translate_file_errors
+from spark_jobs.tables.ledger import PAIRED, REPORTED, Ledger
 from spark_jobs.tables.records import ReportedCounts
-from spark_jobs.tables.warehouse import METRICS, Warehouse
+from spark_jobs.tables.schemas import METRICS
+from spark_jobs.tables.warehouse import Warehouse
 
-# Pages beyond `quality.keep_pages` go when a batch with such a number is reported.
+# Pages beyond `quality.keep_pages` are deleted when a batch with such a number is reported.
 PRUNED_EVERY = 50
+_SHOWN = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
 
 
 class BrokenBatch(NeedsOperator):
     """A critical check failed; the text says which, with both numbers."""
 
 
-class Report(NamedTuple):
-    """A batch, by step, with its numbers and what is thought of them."""
-
-    steps: Steps
-    metrics: Metrics
-    verdict: Verdict
-
-    @property
-    def paired(self) -> LedgerRow:
-        """Its `paired` row."""
-        return self.steps[PAIRED]
-
-
 def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> dict[str, Any]:
     """Reports every paired batch that was not reported yet; raises BrokenBatch if one fails a critical check.
 
-    Gives the counts of the last one, and under `says` what there is to say of it in words.
+    Returns the counts of the last one, and under `says` the sentences about it; empty if there was none to report.
 
-    `again`: where there is none, the last one, whatever was found of it before. Its row and its metrics stay those of the first time.
+    `again`: if there is none, the last batch is reported again, whatever its first verdict was. Its ledger row and its metrics row stay as they are.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
     if again and last[PAIRED] == last[REPORTED] > 0:
         last = {**last, REPORTED: last[PAIRED] - 1}
     if last[PAIRED] <= last[REPORTED]:
-        # A second try must not turn a broken batch green, and the first one may have died before its news were told.
-        before = _reported_before(warehouse, ledger, last[REPORTED])
-        _tell_news(warehouse, [metrics for _, metrics, _ in before])
-        quality = warehouse.pipeline.quality
-        _fail_if_broken([(batch_id, judge(metrics, quality)) for batch_id, metrics, passed in before if not passed])
+        _repeat_outcome(warehouse, ledger, last[REPORTED], judge)
         return {}
     try:
-        known = look_around(warehouse, ledger, last)
-        reports = _report(warehouse, ledger, known, judge) if known else []
+        given = load_report_input(warehouse, ledger, last)
+        batches = _report(warehouse, ledger, given, judge) if given else []
     except Exception as error:
-        _tell_unjudged(warehouse, last[PAIRED], error)
+        _write_unjudged(warehouse, last[PAIRED], error)
         raise
-    _fail_if_broken([(report.paired.batch_id, report.verdict) for report in reports])
-    shown = ("landed", "pair", "left_only", "right_only", "rejected", "open_after")
-    counts = {name: int(reports[-1].metrics[name]) for name in shown} if reports else {}
-    if not reports:
+    _fail_if_broken([(batch.batch_id, batch.verdict) for batch in batches if batch.verdict])
+    if not batches:
         return {}
-    said = "; ".join(notice.text for notice in notices(warehouse.pipeline, reports[-1].metrics))
-    return {"batch_id": last[PAIRED], "batches": len(reports), **counts, **({"says": said} if said else {})}
+    counts = {name: int(batches[-1].metrics[name]) for name in _SHOWN}
+    says = "; ".join(notice.text for notice in notices(warehouse.pipeline, batches[-1].metrics))
+    return {"batch_id": last[PAIRED], "batches": len(batches), **counts, **({"says": says} if says else {})}
 
 
-def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) -> list[Report]:
+def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judge) -> None:
+    """What the last report said, up to batch `last`: a second try must not turn a broken batch green, and the first one may have died before
+    its news were sent.
+    """
+    rows = ledger.rows(last, last) if last else []
+    first = next((row.reported.first_of_report for row in rows if row.step == REPORTED), 0)
+    batches = stored_batches(warehouse, first, last) if first else []
+    _send_news(warehouse, batches)
+    quality = warehouse.pipeline.quality
+    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality)) for batch in batches if batch.state == FAILED])
+
+
+def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> list[Batch]:
     started, quality = datetime.now(UTC), warehouse.pipeline.quality
-    first, last = known.batches[0][PAIRED].batch_id, known.batches[-1][PAIRED].batch_id
+    first, last = given.batches[0].batch_id, given.batches[-1].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
-        looked_up = beside.submit(find_offenders, warehouse, first, last)
-        measured = allowed(lambda: measure(warehouse, known), warehouse.pipeline.topics)
-    said = [checked_sentences(notices(warehouse.pipeline, metrics)) for metrics in measured]
-    reports = [
-        Report(*each[:2], judge(each[1], quality, each[2])) for each in zip(known.batches, measured, said, strict=True)
-    ]
-    # The last word on a batch is spoken when it is published, or before that, if that is the order.
-    final = [report for report in reports if quality.gate != AFTER_PUBLISH or report.paired.batch_id <= known.published]
+        offenders = beside.submit(find_offenders, warehouse, first, last)
+        measured = allowed(lambda: measure(warehouse, given), warehouse.pipeline.topics)
+    batches = []
+    for batch in measured:
+        verdict = judge(batch.metrics, quality, checked_sentences(notices(warehouse.pipeline, batch.metrics)))
+        batches.append(replace(batch, verdict=verdict, state=verdict.state))
+    # A batch is reported for good when it is published, or before that, if that is the order.
+    final = [batch for batch in batches if quality.gate != AFTER_PUBLISH or batch.batch_id <= given.published]
     _append_metrics(warehouse, final)
     fault_point("before_pages")
     pages = pages_store(warehouse.pipeline.name, warehouse.root)
-    for report in reports:
-        details = batch_details(report.steps, report.metrics, looked_up.result())
-        page = write_pages(pages, report.paired, report.metrics, report.verdict, details)
-        for judged in report.verdict.checks:
+    for batch in batches:
+        assert batch.verdict is not None
+        details = batch_details(batch.steps, batch.metrics, offenders.result())
+        page = write_pages(pages, batch.paired, batch.metrics, batch.verdict, details, batch.breakdowns)
+        for judged in batch.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
-                print(f"batch {report.paired.batch_id}: {judged.check.sentence}")
+                print(f"batch {batch.batch_id}: {judged.check.sentence}")
     write_index(pages, last)
-    add_to_trend(warehouse, ledger, started, reports)
+    add_to_trend(warehouse, ledger, started, batches)
     # It takes a list of all pages.
-    if any(report.paired.batch_id % PRUNED_EVERY == 0 for report in reports):
+    if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):
         prune_pages(pages, quality.keep_pages)
     fault_point("after_pages")
     print(f"quality report: {page}")
-    _tell_news(warehouse, [report.metrics for report in final])
-    if final:
-        first = final[0].paired.batch_id
-        rows = [
-            report.paired.next_step(
-                REPORTED, started, ReportedCounts(failed_checks=len(report.verdict.failed), first_of_report=first)
+    _send_news(warehouse, final)
+    _record(ledger, started, final)
+    return batches
+
+
+def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
+    """Writes the `reported` rows."""
+    if batches:
+        first, rows = batches[0].batch_id, []
+        for batch in batches:
+            failed = len(batch.verdict.failed) if batch.verdict else 0
+            rows.append(
+                batch.paired.next_step(REPORTED, started, ReportedCounts(failed_checks=failed, first_of_report=first))
             )
-            for report in final
-        ]
         ledger.append(*rows)
-    return reports
 
 
-def _append_metrics(warehouse: Warehouse, reports: list[Report]) -> None:
+def _append_metrics(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
     # A report that died after this commit has left its rows; the batches that came since are added to them.
-    there = {row["batch_id"] for row in warehouse.small_rows(METRICS, reports[0].paired.batch_id)} if reports else set()
+    there = {row["batch_id"] for row in warehouse.small_rows(METRICS, batches[0].batch_id)} if batches else set()
     now = datetime.now(UTC)
     rows = [
         {
-            "batch_id": report.paired.batch_id,
+            "batch_id": batch.batch_id,
             "judged_at": now,
-            "success": not report.verdict.failed,
-            "metrics": report.metrics,
+            "success": batch.state != FAILED,
+            "metrics": batch.metrics,
+            "breakdowns": [row._asdict() for row in batch.breakdowns],
         }
-        for report in reports
-        if report.paired.batch_id not in there
+        for batch in batches
+        if batch.batch_id not in there
     ]
     if rows:
-        commit_rows(warehouse, METRICS, rows, METRICS, reports[-1].paired.batch_id)
+        commit_rows(warehouse, METRICS, rows, METRICS, batches[-1].batch_id)
 
 
-def _reported_before(warehouse: Warehouse, ledger: Ledger, last: int) -> list[tuple[int, Metrics, bool]]:
-    """The batches of the last report: id, metrics, and whether no critical check failed."""
-    if not last:
-        return []
-    reported = next(row for row in ledger.rows(last, last) if row.step == REPORTED)
-    rows = warehouse.small_rows(METRICS, reported.reported.first_of_report, last)
-    return [(row["batch_id"], dict(row["metrics"]), row["success"]) for row in rows]
+def _send_news(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
+    """Leaves word for the alerts of what began or ended with these batches; the report itself does not fail because of it."""
+    found = [notice for batch in batches for notice in notices(warehouse.pipeline, batch.metrics)]
+    if news := [notice.text for notice in found if notice.is_news]:
+        write_outcome({"news": news})
 
 
-def _tell_news(warehouse: Warehouse, batches: list[Metrics]) -> None:
-    """Leaves word of what began or ended with these batches, for whoever is to be told; the report itself does not fail of it."""
-    news = [notice.text for metrics in batches for notice in notices(warehouse.pipeline, metrics) if notice.is_news]
-    if news:
-        tell_outcome({"news": news})
-
-
-def _fail_if_broken(verdicts: list[tuple[int, Verdict]]) -> None:
+def _fail_if_broken(verdicts: Sequence[tuple[int, Verdict]]) -> None:
     failed = [
         f"batch {batch_id}: {judged.check.sentence}: {judged.check.metric} is {judged.observed}, allowed {judged.check.least:g} "
         f"to {judged.check.most:g}"
@@ -169,11 +164,11 @@ def _fail_if_broken(verdicts: list[tuple[int, Verdict]]) -> None:
         raise BrokenBatch(f"the counts do not add up: {'; '.join(failed)}")
 
 
-def _tell_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> None:
+def _write_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> None:
     """A page in the place of a report that could not be made, if even that can be written."""
     try:
         pages = pages_store(warehouse.pipeline.name, warehouse.root)
-        with files_named(pages.uri):
+        with translate_file_errors(pages.uri):
             write_unjudged(pages, warehouse.pipeline.name, batch_id, error)
             write_index(pages, batch_id)
     except (OSError, JobProblem) as full:

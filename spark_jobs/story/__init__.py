@@ -1,1 +1,1 @@
-"""The pairing rules played on files: records in, batches out, and what became of each event of a pair, told in words."""
+"""The story of one pair, from record files or from tables: what became of each of its messages and why, in words."""

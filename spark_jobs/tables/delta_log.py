@@ -243,7 +243,16 @@ def table_files(table: DeltaTable) -> list[TableFile]:
     """All data files of this version of the table."""
     actions = pa.table(table.get_add_actions(flatten=True))
     unknown = pa.nulls(actions.num_rows)
-    wanted = ("path", "size_bytes", "num_records", "min.offset", "max.offset", "min.batch_id", "max.batch_id", "modification_time")
+    wanted = (
+        "path",
+        "size_bytes",
+        "num_records",
+        "min.offset",
+        "max.offset",
+        "min.batch_id",
+        "max.batch_id",
+        "modification_time",
+    )
     columns = [(actions.column(name) if name in actions.column_names else unknown).to_pylist() for name in wanted]
     # Delta escapes names, once.
     return [

@@ -64,7 +64,10 @@ def schemas(pipeline: Pipeline) -> dict[str, str]:
             "reason STRING, topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
             "batch_id BIGINT"
         ),
-        METRICS: "batch_id BIGINT, judged_at TIMESTAMP, success BOOLEAN, metrics MAP<STRING, DOUBLE>",
+        METRICS: (
+            "batch_id BIGINT, judged_at TIMESTAMP, success BOOLEAN, metrics MAP<STRING, DOUBLE>, "
+            "breakdowns ARRAY<STRUCT<family: STRING, number: BIGINT, bucket: BIGINT, field: STRING, value: STRING>>"
+        ),
         LEDGER: (
             f"batch_id BIGINT, kind STRING, step STRING, plan {PLAN_COLUMNS}, offsets {_OFFSETS}, wall_time BIGINT, clock BIGINT, "
             f"counts MAP<STRING, BIGINT>, output {OUTPUT_COLUMNS}, versions MAP<STRING, BIGINT>, started_at TIMESTAMP, finished_at TIMESTAMP, "

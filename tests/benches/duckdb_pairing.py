@@ -22,9 +22,10 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, outcome_batches
 from spark_jobs.rules.rules import Rules, event_schema
-from spark_jobs.stages.whole_keys import complete_keys
+from spark_jobs.stages.pairing_input import complete_keys
 from spark_jobs.tables.ledger import LedgerRow
-from spark_jobs.tables.warehouse import Warehouse, raw_table
+from spark_jobs.tables.schemas import raw_table
+from spark_jobs.tables.warehouse import Warehouse
 
 _PROCESSES = 2
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 65_536, 64_000_000
@@ -52,8 +53,8 @@ class DuckDBPairing:
         rules = batch_rules(pipeline, landed.clock, planned.clock)
         shares = [(pipeline, rules, files, share, folder / f"{share}") for share in range(_PROCESSES)]
         counted = sum(self.pool.starmap(pair_share, shares))
-        if counted != landed.counts["accepted"]:
-            raise RuntimeError(f"{landed.counts['accepted']} events in, {counted} out of DuckDB")
+        if counted != landed.landed.accepted:
+            raise RuntimeError(f"{landed.landed.accepted} events in, {counted} out of DuckDB")
         shutil.rmtree(folder)
 
     def close(self) -> None:

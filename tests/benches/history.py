@@ -26,8 +26,9 @@ from include.local.broker import LocalBroker, create_topics
 from include.local.machine import project_environment, say
 from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
-from spark_jobs.tables.delta_log import looking_once
-from spark_jobs.tables.warehouse import Warehouse, schemas
+from spark_jobs.tables.delta_log import trust_cache
+from spark_jobs.tables.schemas import schemas
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.long_history import LongHistory
 from tests.benches.measuring import Times, scratch, show_ratio
 from tests.helpers.job_processes import JOBS
@@ -80,7 +81,7 @@ def batch(
     seconds = {}
     for job in JOBS:
         begin = time.perf_counter()
-        with looking_once():
+        with trust_cache():
             work[job]()
         seconds[job] = time.perf_counter() - begin
         job_ends(job)
@@ -89,7 +90,7 @@ def batch(
 
 def with_history(spark: object, folder: Path, batches: int, calls: int, bootstrap: str, suffix: str = "") -> Warehouse:
     """A warehouse after so many batches."""
-    warehouse = Warehouse(spark, str(folder / "warehouse"), pipeline_of(batches, bootstrap, suffix))  # type: ignore[arg-type]
+    warehouse = Warehouse(str(folder / "warehouse"), pipeline_of(batches, bootstrap, suffix), spark)  # type: ignore[arg-type]
     producer, records = Producer({"bootstrap.servers": bootstrap}), some_calls(warehouse.pipeline, calls, 0)
     for topic, partition, value in records:
         producer.produce(topic, value, partition=partition)

@@ -29,7 +29,8 @@ from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
 from spark_jobs.rules.parsing import BodyFields
 from spark_jobs.rules.parsing_in_bulk import ParsedColumns
-from spark_jobs.stages import land, landing
+from spark_jobs.stages import land
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
@@ -87,18 +88,18 @@ class Landing:
     def prepare(self) -> tuple[Warehouse, Ledger, Any]:
         """Fresh tables and a plan of one batch for all there is."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        warehouse = Warehouse(self.spark, str(self.folder / f"{next(self.numbers)}"), self.pipeline)
-        warehouse.create_missing()
+        warehouse = Warehouse(str(self.folder / f"{next(self.numbers)}"), self.pipeline, self.spark)
+        create_missing(warehouse)
         ledger = Ledger(warehouse)
         return warehouse, ledger, land.plan_batch(warehouse, ledger, None, self.events, ())
 
     def land(self, *prepared: Any) -> None:
-        landed = land.land_batch(*prepared)
-        if landed.counts["landed"] != self.events or landed.counts["accepted"] != self.events:
-            raise RuntimeError(f"{self.events} events sent, but landed {landed.counts}")
+        landed = land.land_batch(*prepared).landed
+        if landed.landed != self.events or landed.accepted != self.events:
+            raise RuntimeError(f"{self.events} events sent, but landed {landed}")
 
     def land_unparsed(self, *prepared: Any) -> None:
-        with mock.patch.object(landing, "parse_columns", parse_nothing):
+        with mock.patch.object(land, "parse_columns", parse_nothing):
             self.land(*prepared)
 
 

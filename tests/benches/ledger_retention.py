@@ -21,7 +21,8 @@ from deltalake import DeltaTable
 
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.ledger import Ledger
-from spark_jobs.tables.warehouse import LEDGER, Warehouse, schemas
+from spark_jobs.tables.schemas import LEDGER, schemas
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers.batch_history import history
 from tests.helpers.story_tables import record, remove_up_to
 from tests.helpers.timeline import CALLS
@@ -43,7 +44,7 @@ def look(ledger: Ledger, number: int) -> float:
 def main(batches: int, kept: int | None) -> None:
     """Prints a line at each of some numbers of batches."""
     with tempfile.TemporaryDirectory() as folder:
-        warehouse = Warehouse(None, folder, CALLS)  # type: ignore[arg-type]  # nothing here asks Spark
+        warehouse = Tables(folder, CALLS)  # type: ignore[arg-type]  # nothing here asks Spark
         path = warehouse.path(LEDGER)
         Path(path).mkdir(parents=True)
         columns = arrow_fields(re.findall(r"\w+|[<>]", schemas(CALLS)[LEDGER]))

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,21 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.rules.rules import event_schema
-from spark_jobs.spark.session import expect_rows
-from spark_jobs.spark.workers import only_counted
+from spark_jobs.spark.session import tune_for_row_count
+from spark_jobs.spark.workers import skip_size_checks
 from spark_jobs.stages import pair
-from spark_jobs.stages.pairing_input import batch_events
-from spark_jobs.stages.whole_keys import EVENTS_A_TASK
+from spark_jobs.stages.pairing_input import EVENTS_A_TASK, batch_events
 from spark_jobs.tables.commit import commit
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.parquet_files import CODEC, FileWriter
 from spark_jobs.tables.read_files import longest_texts
-from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
+from spark_jobs.tables.schemas import OPEN, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import bodies, slots
+from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS
 
 OVER_SHUFFLE, OVER_DUCKDB = 1.6, 2.0
@@ -56,8 +58,8 @@ class Pairing:
         self._land()
 
     def _warehouse(self, name: str) -> Warehouse:
-        warehouse = Warehouse(self.spark, str(self.folder / name), CALLS)
-        warehouse.create_missing()
+        warehouse = Warehouse(str(self.folder / name), CALLS, self.spark)
+        create_missing(warehouse)
         return warehouse
 
     def _land(self) -> None:
@@ -84,27 +86,24 @@ class Pairing:
         for side in CALLS.sides:
             shutil.rmtree(warehouse.path(raw_table(side)))
             Path(warehouse.path(raw_table(side))).symlink_to(self.landed.path(raw_table(side)))
-        planned = LedgerRow(
-            batch_id=1,
-            kind="live",
-            step=PLANNED,
-            offsets=tuple(OffsetRange(side.topic, 0, 0, self.events, self.events) for side in CALLS.sides),
+        offsets = tuple(OffsetRange(side.topic, 0, 0, self.events, self.events) for side in CALLS.sides)
+        planned, landed = ledger_rows(
+            1,
+            (PLANNED, LANDED),
+            pipeline=CALLS,
+            offsets=offsets,
             wall_time=self.now,
-            clock=None,
-            config=CALLS.to_json(),
-            config_hash=CALLS.config_hash,
-            started_at=datetime.now(UTC),
-            counts={"open_before": 0},
             versions={OPEN: warehouse.version(OPEN)},
+            accepted=self.events,
+            landed=self.events,
         )
-        counts = {"accepted": self.events, "landed": self.events}
-        return warehouse, planned, planned.next_step(LANDED, planned.started_at, clock=self.now, counts=counts)
+        return warehouse, planned, replace(landed, clock=self.now)
 
     def pair(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         pair.pair_batch(warehouse, Ledger(warehouse), planned, landed)
 
     def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
-        expect_rows(self.spark, self.events)
+        tune_for_row_count(self.spark, self.events)
         schema = from_arrow_schema(event_schema(CALLS.key))
         tasks = max(2, self.events // EVENTS_A_TASK)
         events = batch_events(warehouse, planned)
@@ -112,7 +111,7 @@ class Pairing:
         tables = [OPEN, *map(raw_table, CALLS.sides)]
         # The events are as small as the pairing's: it asks the files, too.
         known = [longest_texts(warehouse.store(table), warehouse.files(table)) for table in tables]
-        with only_counted(self.spark, max(each for each in known if each is not None)):
+        with skip_size_checks(self.spark, max(each for each in known if each is not None)):
             rows.write.option("compression", CODEC).parquet(f"{warehouse.root}/shuffled")
 
 

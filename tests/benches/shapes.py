@@ -29,7 +29,8 @@ from spark_jobs import publish_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.stages import land, pair
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, REJECTED, Warehouse
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED
+from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.landing import Landing, bench_topics, delete_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
 from tests.benches.traffic import LARGEST, deliver
@@ -81,7 +82,7 @@ def run(spark: Any, folder: Path, broker: LocalBroker, shape: Shape, size: int) 
         moments.append(time.perf_counter())
         publish_compounds.main(warehouse)
         moments.append(time.perf_counter())
-    right = exact(_outcomes(warehouse, paired.counts[str(Outcome.COLLAPSED)], events), events)
+    right = exact(_outcomes(warehouse, paired.paired.collapsed, events), events)
     delete_topics(broker, pipeline)
     shutil.rmtree(folder / "warehouse")
     return Ran(*np.diff(moments), peak, right)

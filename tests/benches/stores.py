@@ -59,7 +59,7 @@ def large(spark: Any, roots: Mapping[str, str], broker: LocalBroker, events: int
     for number in range(rounds + 1):
         for place, root in roots.items():
             mine = replace(pipeline, name=f"{pipeline.name}r{number}{place[-1].lower()}", max_records_per_batch=events)
-            warehouse = Warehouse(spark, f"{root}/large", mine)
+            warehouse = Warehouse(f"{root}/large", mine, spark)
             took = {}
             for step, work in zip(
                 steps, (lambda w: land_events.main(w, events), pair_events.main, publish_compounds.main), strict=True

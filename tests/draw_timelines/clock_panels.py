@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_jobs.rules.rules import LEFT
-from spark_jobs.story.played_batches import Played
+from spark_jobs.story.play import Played
 from tests.draw_timelines.marks import clock_lines, event_mark
 from tests.draw_timelines.scale import LANES_FROM, Scale
 from tests.draw_timelines.svg import line, words
@@ -27,8 +27,8 @@ class ClockPanels:
 
     def description(self) -> str:
         """The panels in words."""
-        told = [self._heading(number) for number in range(len(self.played))]
-        return f"{self.name}. {'; '.join(told)}."
+        batches = [self._heading(number) for number in range(len(self.played))]
+        return f"{self.name}. {'; '.join(batches)}."
 
     def draw(self, top: float) -> tuple[list[str], float]:
         """The elements of all batches, and where they end."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_jobs.rules.rules import LEFT
-from spark_jobs.story.fates import Fate, Session, fates, play_key
+from spark_jobs.story.history import Fate, Session
+from spark_jobs.story.play import fates
 from tests.draw_timelines.marks import VERDICTS, clock_lines, event_mark, is_rejected, pair_line
 from tests.draw_timelines.scale import LANES_FROM, LANES_TO, Scale
 from tests.draw_timelines.svg import WIDTH, bar, element, fitting_words, line, text_width, words
-from tests.helpers.timeline import T0, Batch, Timeline, records
+from tests.helpers.timeline import T0, Batch, Timeline, play_every, records
 
 LANE_LABELS = ("analytics (left)", "metrics (right)")
 ROW = 42
@@ -34,14 +35,14 @@ class Panel:
 
     def __init__(self, name: str, case: Timeline, shown: Shown) -> None:
         self.name, self.shown, self.scale, self.pipeline = name, shown, shown.scale, case.pipeline
-        self.played = play_key(case.pipeline, records([Batch(*batch) for batch in case.batches]))
-        self.told = fates(case.pipeline, self.played)
-        self.by_source = {fate.source: fate for fate in self.told}
+        self.played = play_every(case.pipeline, records([Batch(*batch) for batch in case.batches]))
+        self.fates = fates(self.played)
+        self.by_source = {fate.source: fate for fate in self.fates}
         self.several = len(case.batches) > 1
 
     def description(self) -> str:
         """The panel in words."""
-        return f"{self.name}: {'; '.join(self._sentence(fate) for fate in self.told)}."
+        return f"{self.name}: {'; '.join(self._sentence(fate) for fate in self.fates)}."
 
     def _sentence(self, fate: Fate) -> str:
         event = f"{'left' if fate.side == LEFT else 'right'} event at {_at(fate)}"
@@ -51,7 +52,7 @@ class Panel:
 
     def draw(self, top: float) -> tuple[list[str], float]:
         """The elements, and where the panel ends."""
-        clocks = [(batch.batch_id, batch.rules.clock) for batch in self.played]
+        clocks = [(batch.batch.batch_id, batch.rules.clock) for batch in self.played]
         labels = [(self._clock_label(number, clock - T0), clock - T0) for number, clock in clocks if clock is not None]
         texts, lines = clock_lines(labels, self.scale)
         levels = self._levels()
@@ -80,7 +81,7 @@ class Panel:
         """Events at one time on one lane are stacked, away from the other lane."""
         seen: dict[tuple[int, int | None], int] = {}
         levels = {}
-        for fate in self.told:
+        for fate in self.fates:
             place = fate.side, fate.ts
             levels[fate] = seen.get(place, 0)
             seen[place] = levels[fate] + 1
@@ -92,7 +93,7 @@ class Panel:
     def _spans(self, left: float, right: float) -> list[str]:
         drawn = []
         if self.shown.tolerance:
-            first, reach = self.told[0], self.pipeline.tolerance_ms
+            first, reach = self.fates[0], self.pipeline.tolerance_ms
             assert first.ts is not None
             y = right if first.side == LEFT else left
             drawn += [bar("tolerance", self._x(first.ts - reach), self._x(first.ts + reach), y - 13, 26)]
@@ -100,7 +101,7 @@ class Panel:
             drawn += [words(label, self._x(first.ts - reach) + 6, y + (28 if y == right else -18), "faint small", "start")]
         if self.shown.span:
             length = getattr(self.pipeline, f"{self.shown.span}_ms")
-            start = self.played[0].wall_time if self.shown.span == "max_future" else self.told[0].ts
+            start = self.played[0].batch.wall_time if self.shown.span == "max_future" else self.fates[0].ts
             assert start is not None
             begin, end = self._x(start), self._x(start + length)
             drawn += [bar("grace", begin, end, right + 30, 18)]
@@ -111,9 +112,9 @@ class Panel:
         """Gap and grace, brackets and labels, a row a session, and where the axis goes."""
         bars: list[str] = []
         labels: list[str] = []
-        sessions = sorted({fate.session for fate in self.told if fate.session})
+        sessions = sorted({fate.session for fate in self.fates if fate.session})
         for row, session in enumerate(sessions):
-            mine = next(fate for fate in self.told if fate.session == session)
+            mine = next(fate for fate in self.fates if fate.session == session)
             labels += self._bracket(session, mine, top + ROW * row)
             if self.shown.closing:
                 bars += self._closing(session, top + ROW * row)
@@ -151,7 +152,7 @@ class Panel:
 
     def _pairs(self, left: float, right: float) -> list[str]:
         drawn = []
-        for fate in self.told:
+        for fate in self.fates:
             if fate.verdict == "pair" and fate.side == LEFT:
                 partner = self.by_source[fate.partner or ""]
                 assert fate.ts is not None and partner.ts is not None
@@ -163,7 +164,7 @@ class Panel:
         drawn: list[str] = []
         stacked = {(fate.side, fate.ts) for fate, level in levels.items() if level}
         ends = {False: -1.0, True: -1.0}
-        for fate in self.told:
+        for fate in self.fates:
             assert fate.ts is not None
             up = fate.side == LEFT
             x, y = self._x(fate.ts), (left - STEP * levels[fate]) if up else (right + STEP * levels[fate])

@@ -14,7 +14,7 @@ from include.local.airflow_client import AirflowError
 from include.local.broker import create_topics
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
 from tests.helpers.reading import consume, table_rows
@@ -57,7 +57,7 @@ def trips(broker, tmp_path):
             client = airflow.client()
             client.wait_for_dag(LIVE, 90)
             client.wait_for_dag(REPLAY, 10)
-            yield client, Warehouse(None, str(warehouse), load_pipeline(file))
+            yield client, Tables(str(warehouse), load_pipeline(file))
 
 
 def ended(client, dag_id, runs):

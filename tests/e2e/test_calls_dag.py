@@ -22,7 +22,7 @@ from include.local.store import missing_for
 from include.sample import outcome as sample_outcome
 from include.sample import truth as sample_truth
 from include.sample.calls import generate, send
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers.comparing import commits
 from tests.helpers.job_processes import Faults, wait_for
 from tests.helpers.reading import table_rows
@@ -148,7 +148,7 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
         f"{CALLS.name}/{name}" for name in ("raw_analytics", "raw_metrics", "compound_events", f"topic/{CALLS.output_topic}")
     }
     assert told[f"{CALLS.name}/compound_events", "compounds"] > 800
-    assert told[f"{CALLS.name}/raw_metrics", "landed_metrics"] > 800
+    assert told[f"{CALLS.name}/raw_metrics", "landed_right"] > 800
     links = client.call("GET", f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}/taskInstances/report_quality/links")
     assert links["extra_links"]["Spark"] is None, "the local Spark shows no pages"
     assert any("records landed" in (known["note"] or "") for known in client.runs(CALLS.name))
@@ -183,7 +183,7 @@ def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(a
     tasks = [client.tasks(CALLS.name, known["dag_run_id"])["pair_events"] for known in client.runs(CALLS.name)]
     assert [task["state"] for task in tasks if task["try_number"] == 2] == ["success"]
     assert verdict.differences == []
-    warehouse = Warehouse(None, airflow.warehouse, CALLS)
+    warehouse = Tables(airflow.warehouse, CALLS)
     steps = [(row["batch_id"], row["step"]) for row in table_rows(warehouse, "batch_ledger")]
     # planned, landed, paired, publishing, published, reported: each once.
     assert len(set(steps)) == len(steps) == 6 * max(batch_id for batch_id, _ in steps)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.airflow.quality_runs import note_batch
+from include.airflow.pages import note_batch
 from include.config.pipeline import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
 from tests.helpers.airflow_pages import (
     FAILED,
@@ -27,7 +27,7 @@ from tests.helpers.airflow_pages import (
 from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.local_postgres import NEEDED as NO_POSTGRES
 from tests.helpers.local_postgres import local_postgres, programs
-from tests.helpers.pages import pages_folder
+from tests.helpers.pages import pages_folder, pages_in
 from tests.helpers.timeline import CALLS
 
 pytestmark = [
@@ -122,7 +122,9 @@ def test_both_pages_are_in_the_navigation(person, airflow):
 def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, airflow_and_runs):
     runs = airflow_and_runs[1]
     # What a run publishes may be the batch of a later one, too.
-    note_batch(pages_folder(airflow.warehouse, CALLS.name), CALLS.name, runs[FAILED - 2], "publish_compounds", FAILED - 1)
+    note_batch(
+        pages_in(pages_folder(airflow.warehouse, CALLS.name)), CALLS.name, runs[FAILED - 2], "publish_compounds", FAILED - 1
+    )
     for path, start in (
         (DAG, "calls: batch 300 passed"),
         (f"{DAG}/tasks/pair_events", "calls: batch 300 passed"),

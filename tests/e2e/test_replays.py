@@ -16,7 +16,7 @@ from include.local.broker import create_topics
 from include.local.machine import ROOT, VENV, project_environment
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
 from tests.helpers.reading import table_rows
@@ -163,6 +163,6 @@ def test_by_hand_and_what_is_refused(airflow, late_pair):
         assert client.tasks(REPLAY, run_id)["replay_interval"]["try_number"] == 1
         assert line in " ".join(client.task_log(REPLAY, run_id, "replay_interval"))
 
-    warehouse = Warehouse(None, airflow.warehouse, CALLS)
+    warehouse = Tables(airflow.warehouse, CALLS)
     kinds = {row["batch_id"]: row["kind"] for row in table_rows(warehouse, "batch_ledger")}
     assert sorted(kinds) == list(range(1, max(kinds) + 1)) and "replay" in kinds.values()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from include.airflow.quality_runs import note_batch
+from include.airflow.pages import note_batch
 from include.airflow.run_notes import in_words
 from include.local.airflow import LocalAirflow
 from include.local.process import free_port

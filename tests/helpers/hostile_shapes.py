@@ -31,9 +31,9 @@ from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import LEFT, event_schema
 from spark_jobs.stages.outcome_rows import REASONS
 from spark_jobs.stages.pair import writing_stage
-from spark_jobs.stages.whole_keys import KEY_HASH, PACKED
+from spark_jobs.stages.pairing_input import KEY_HASH, PACKED
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.warehouse import COMPOUNDS, OPEN, schemas
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, schemas
 from tests.helpers.hostile_events import SHAPES, Events, Shape
 from tests.helpers.timeline import CALLS
 from tests.unit.test_doc_examples import arrow_fields

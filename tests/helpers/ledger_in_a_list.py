@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jobs.tables.ledger import REMOVALS, STEPS, rewinds_among
+from spark_jobs.tables.ledger import REMOVALS, STEPS, find_rewinds
 
 
 class FakeLedger:
@@ -18,7 +18,7 @@ class FakeLedger:
         return dict.fromkeys(STEPS, 0) | {row.step: row.batch_id for row in self.all}
 
     def rewinds(self):
-        return rewinds_among(self.all)
+        return find_rewinds(self.all)
 
     def removals(self):
         return {row.step: row for row in sorted(self.all, key=lambda row: row.batch_id) if row.step in REMOVALS}

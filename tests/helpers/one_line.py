@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.job.run import told_in_one_line
-from spark_jobs.tables.diagnose import files_named
+from spark_jobs.job.run import errors_in_one_line
+from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -16,7 +16,7 @@ def line_of(capfd: pytest.CaptureFixture[str], warehouse: Warehouse, job: Callab
     """Runs a job that has to fail, as `run_job` does, and gives what it says."""
     capfd.readouterr()
     place = f"{warehouse.root}/{warehouse.pipeline.name}"
-    with pytest.raises(SystemExit) as ended, told_in_one_line(), files_named(place):
+    with pytest.raises(SystemExit) as ended, errors_in_one_line(), translate_file_errors(place):
         job(warehouse)
     assert ended.value.code == 1
     # What Spark says of a task that failed stands before it, in its log.

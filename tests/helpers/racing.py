@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partialmethod
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -23,12 +22,14 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import MS_PER_UNIT, Pipeline
-from spark_jobs.maintenance.files import checkpoint, compact, keep
+from spark_jobs.maintenance.files import compact, make_checkpoint, vacuum
 from spark_jobs.tables import warehouse as tables
-from spark_jobs.tables.commit import EVERYTHING, commit, commit_rows, remove_batches
-from spark_jobs.tables.ledger import LIVE, PLANNED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.tables.commit import ALL_BATCHES, commit, commit_rows, remove_batches
+from spark_jobs.tables.ledger import PLANNED, PUBLISHED, Ledger
 from spark_jobs.tables.parquet_files import FileWriter, NewFile
-from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, raw_table
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table
+from spark_jobs.tables.warehouse import Tables, Warehouse
+from tests.helpers.ledger_rows import ledger_row
 
 WHO = ("one", "other")
 ROWS = 3
@@ -68,13 +69,13 @@ def land(warehouse: Warehouse, who: str, batch_id: int) -> None:
 
 def plan(warehouse: Warehouse, who: str, batch_id: int) -> str:
     """Gives who made the plan that counts."""
-    row = LedgerRow(batch_id, LIVE, PLANNED, (), 1, None, warehouse.pipeline.to_json(), who, datetime.now(UTC))
+    row = ledger_row(batch_id, PLANNED, pipeline=warehouse.pipeline, config_hash=who, wall_time=1)
     return Ledger(warehouse).plan(row).config_hash
 
 
 def pair(warehouse: Warehouse, who: str, batch_id: int) -> None:
     commit(warehouse, COMPOUNDS, _files(warehouse, COMPOUNDS, who, batch_id), COMPOUNDS, batch_id)
-    commit(warehouse, OPEN, _files(warehouse, OPEN, who, batch_id), OPEN, batch_id, EVERYTHING)
+    commit(warehouse, OPEN, _files(warehouse, OPEN, who, batch_id), OPEN, batch_id, ALL_BATCHES)
 
 
 def record_planned(warehouse: Warehouse, who: str, batch_id: int) -> None:
@@ -95,8 +96,8 @@ def maintain(warehouse: Warehouse, who: str, number: int) -> None:
     if number % _CARE_EVERY == 0:
         # Another time each time, for that is a commit.
         kept = 3 * MS_PER_UNIT["h"] + number * 1_000
-        keep(warehouse, raw, kept)
-        checkpoint(warehouse, raw, kept)
+        vacuum(warehouse, raw, kept)
+        make_checkpoint(warehouse, raw, kept)
 
 
 def land_and_maintain(warehouse: Warehouse, who: str, number: int) -> None:
@@ -220,7 +221,7 @@ def _commit_together(table: DeltaTable, commit: Callable[..., None], *given: Any
 
 
 def _run(course: Course, starts: threading.Barrier) -> Done:
-    warehouse = Warehouse(None, course.root, course.pipeline)
+    warehouse = Tables(course.root, course.pipeline)
     done = Done([], [])
     for number in range(1, course.rounds + 1):
         _meeting.begin(number)

@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 
 from include.local.machine import ROOT
-from spark_jobs.quality.details import batch_details
-from spark_jobs.quality.pages import write_index, write_pages
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.pages import batch_details, write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, checks
-from spark_jobs.quality.trend import Reported
 from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.batch_history import history, offenders
@@ -25,7 +24,7 @@ LARGEST = 200_000
 READY = "window.readyAfterMs > 0 || document.getElementById('empty')?.hidden === false"
 
 
-def write_batches(folder: Path, batches: list[Reported]) -> None:
+def write_batches(folder: Path, batches: list[Batch]) -> None:
     """The pages of the batches, judged as the report does, but for Great Expectations' own page."""
     pages = pages_in(folder)
     for batch in batches:

@@ -16,6 +16,7 @@ from include.config.pipeline import Pipeline
 from include.config.store import OPTIONS_VARIABLE, Store, local_folder, warehouse_store
 from include.local.process import free_port
 from include.local.store import BUCKET, KINDS, LocalS3, LocalStore, missing_for
+from tests.helpers.google_store import LocalGoogle
 
 # Set in continuous integration: there a store that is missing is a failure.
 REQUIRED = "PAIRING_REQUIRE_STORES"
@@ -29,11 +30,11 @@ ON_A_STORE_IF_POSSIBLE = [_ORDER[0], pytest.param(_ORDER[1], marks=pytest.mark.l
 @contextmanager
 def running_store(kind: str, folder: Path) -> Iterator[LocalStore]:
     """A store of the kind while the block runs. Skips the test where this machine cannot have one, or fails it if REQUIRED is set."""
-    if problem := missing_for(kind):
+    if problem := missing_for("s3" if kind == "gs" else kind):
         if os.environ.get(REQUIRED):
             pytest.fail(problem)
         pytest.skip(problem)
-    with KINDS[kind](folder, free_port()) as store:
+    with (KINDS | {"gs": LocalGoogle})[kind](folder, free_port()) as store:
         yield store
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.story.played_batches import Rehearsal, land, rows_of, source
-from spark_jobs.tables.commit import Going, commit_once, taken
-from spark_jobs.tables.delta_log import newest
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow
+from spark_jobs.story.from_files import message_of
+from spark_jobs.story.history import Batch as ReadBatch
+from spark_jobs.story.play import Rehearsal, land, rows_of, source
+from spark_jobs.tables.commit import BatchRange, commit_once, removal_actions
+from spark_jobs.tables.delta_log import newest_table
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, _to_row
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table, schemas
+from spark_jobs.tables.records import LIVE
+from spark_jobs.tables.schemas import LEDGER, raw_table, schemas
+from spark_jobs.tables.warehouse import Tables
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import SMALL, Batch, records
 from tests.unit.test_doc_examples import arrow_fields
-
-AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def write(warehouse, table, rows):
@@ -29,39 +31,42 @@ def write(warehouse, table, rows):
 
 def record(warehouse, *rows):
     """Rows of the ledger, in one commit."""
-    write(warehouse, LEDGER, [vars(row) | {"offsets": [offsets._asdict() for offsets in row.offsets]} for row in rows])
+    write(warehouse, LEDGER, list(map(_to_row, rows)))
 
 
 def remove_up_to(warehouse, table, until):
     """As maintenance removes the rows of old batches."""
     store = warehouse.store(table)
-    place = FilePlace(store, pa.schema(newest(store).schema().to_arrow()))
-    commit_once(place.store, lambda known: list(taken(known, place, Going(0, until))), "removed", until, "removed")
+    place = FilePlace(store, pa.schema(newest_table(store).schema().to_arrow()))
+    commit_once(
+        place.store, lambda known: list(removal_actions(known, place, BatchRange(0, until))), "removed", until, "removed"
+    )
 
 
-def ledger_row(pipeline, batch_id, step, clock, kind=LIVE, **counts):
-    at = clock if clock is not None else 0
-    return LedgerRow(batch_id, kind, step, (), at, clock, pipeline.to_json(), pipeline.config_hash, AT, counts)
+def row_at(pipeline, batch_id, step, clock, kind=LIVE, **named):
+    """A row of the ledger, planned at its clock."""
+    return ledger_row(batch_id, step, kind, pipeline, clock=clock, wall_time=clock or 0, **named)
 
 
 def played(root, batches, pipeline=SMALL, paired=None, settings=None):
     """The warehouse after the batches, of which the first `paired` are paired; `settings`: batch_id -> what was set otherwise."""
-    warehouse = Warehouse(None, str(root), pipeline)
+    warehouse = Tables(str(root), pipeline)
     for table, ddl in schemas(pipeline).items():
         DeltaTable.create(warehouse.path(table), pa.schema(arrow_fields(re.findall(r"\w+|[<>]", ddl))))
-    rehearsal = Rehearsal(pipeline)
+    rehearsal = Rehearsal(pipeline.key)
     for number, (mine, clock) in enumerate(records([Batch(*batch) for batch in batches]), 1):
-        rehearsal.pipeline = replace(pipeline, **(settings or {}).get(number, {}))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
-        messages = land(rehearsal.pipeline, mine, clock, number)
+        own = replace(pipeline, **(settings or {}).get(number, {}))
+        record(warehouse, row_at(own, number, PLANNED, rehearsal.clock))
+        batch = ReadBatch(number, [message_of(each) for each in mine], clock, clock, own)
+        messages = land(batch)
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, LANDED, clock))
+        record(warehouse, row_at(own, number, LANDED, clock))
         if paired is None or number <= paired:
-            done = rehearsal.play(messages, clock, clock)
+            done = rehearsal.play(batch)
             write(warehouse, "compound_events", compound_rows(pipeline, done))
             write(warehouse, "rejected_events", rejected_rows(pipeline, done))
-            record(warehouse, ledger_row(rehearsal.pipeline, number, PAIRED, clock))
+            record(warehouse, row_at(own, number, PAIRED, clock))
     return warehouse
 
 
@@ -94,17 +99,17 @@ def compound_rows(pipeline, done):
         ts = min(at for at in (row["left_ts"], row["right_ts"]) if at is not None)
         key = {name: row[name] for name in pipeline.key}
         about = {"pair_id": pair_id, "revision": 0, "op": "upsert", "kind": row["outcome"], "ts": ts}
-        rows.append({**about, **key, **sides, "batch_id": done.batch_id})
+        rows.append({**about, **key, **sides, "batch_id": done.batch.batch_id})
     return rows
 
 
 def rejected_rows(pipeline, done):
     found = [(row, row["problem"]) for row in done.messages.to_pylist() if row["problem"]]
-    rows = [rejected(pipeline, row["side"], row, "", reason, done.batch_id) for row, reason in found]
+    rows = [rejected(pipeline, row["side"], row, "", reason, done.batch.batch_id) for row, reason in found]
     for reason in ("duplicate", "late"):
         for row in rows_of(done.outcomes, reason):
             number, name = (0, "left_") if row["left_offset"] is not None else (1, "right_")
-            rows.append(rejected(pipeline, number, row, name, reason, done.batch_id))
+            rows.append(rejected(pipeline, number, row, name, reason, done.batch.batch_id))
     return rows
 
 

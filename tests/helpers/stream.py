@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
-from spark_jobs.story.played_batches import Played, Rehearsal, land
+from spark_jobs.story.history import Batch, Message
+from spark_jobs.story.play import Played, Rehearsal, land
 
 Partition = tuple[int, int]
 """Side and number."""
@@ -66,40 +67,29 @@ class Stream:
 
     def play(self, reads: Iterable[Read]) -> list[Played]:
         """The batches, each with the clock that the rules of clocks give it."""
-        rehearsal = Rehearsal(self.pipeline)
+        rehearsal = Rehearsal(self.pipeline.key)
         begun, largest, batches = dict.fromkeys(self.events, 0), dict[Partition, int](), []
         for number, read in enumerate(reads, 1):
-            new = [record for at in self.events for record in self._records(at, begun[at], read.untils[at])]
-            messages = land(self.pipeline, new, read.wall_time, number)
-            for row in messages.to_pylist():
+            new = [message for at in self.events for message in self._messages(at, begun[at], read.untils[at])]
+            batch = Batch(number, new, None, read.wall_time, self.pipeline)
+            for row in land(batch).to_pylist():
                 if row["problem"] is None:
                     at = row["side"], row["partition"]
                     largest[at] = max(row["ts"], largest.get(at, row["ts"]))
             progress = [PartitionProgress(read.untils[at] == read.ends[at], largest.get(at)) for at in self.events]
             clock = batch_clock(progress, read.wall_time, rehearsal.clock, self.pipeline.clock)
-            batches.append(rehearsal.play(messages, read.wall_time, clock))
+            batches.append(rehearsal.play(batch._replace(clock=clock)))
             begun = dict(read.untils)
         return batches
 
-    def _records(self, at: Partition, begin: int, until: int) -> list[dict[str, Any]]:
+    def _messages(self, at: Partition, begin: int, until: int) -> list[Message]:
         side = self.pipeline.sides[at[0]]
-        return [
-            {
-                "topic": side.topic,
-                "partition": at[1],
-                "offset": offset,
-                "ts": event.arrival,
-                "payload": json.dumps(
-                    {
-                        "user1": event.user,
-                        "user2": "v",
-                        "timestamp": event.ts,
-                        side.payload: event.payload or f"{at[1]}-{offset}",
-                    }
-                ),
-            }
-            for offset, event in enumerate(self.events[at][begin:until], begin)
-        ]
+        messages = []
+        for offset, event in enumerate(self.events[at][begin:until], begin):
+            payload = event.payload or f"{at[1]}-{offset}"
+            body = {"user1": event.user, "user2": "v", "timestamp": event.ts, side.payload: payload}
+            messages.append(Message(side.topic, at[1], offset, event.arrival, json.dumps(body).encode()))
+        return messages
 
 
 def outcome_counts(batches: Iterable[Played]) -> Counter[str]:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from include.local.broker import create_topics
 from spark_jobs import pair_events
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
 from tests.conftest import fresh_pipeline
 from tests.helpers.all_stages import land
 from tests.helpers.reading import consume, table_rows

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.story.rehearsal import BatchFile
+from spark_jobs.story.from_files import BatchFile, message_of
+from spark_jobs.story.history import Batch as ReadBatch
+from spark_jobs.story.play import Played, Rehearsal
 from spark_jobs.story.rehearsal import rehearse as main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +55,20 @@ def records(batches: Iterable[Batch]) -> list[tuple[list[dict[str, Any]], int]]:
     """Records as kcat prints them and the clock (epoch ms) of each batch. Offsets count up over all batches."""
     offsets: Counter[tuple[str, str]] = Counter()
     return [([_record(word, offsets) for word in events.split()], T0 + clock) for events, clock in batches]
+
+
+def read_batches(cuts: Iterable[tuple[list[dict[str, Any]], int]], pipeline: Pipeline = SMALL) -> list[ReadBatch]:
+    """What a rehearsal reads of files with these records and clocks."""
+    return [
+        ReadBatch(number, [message_of(record) for record in mine], clock, clock, pipeline)
+        for number, (mine, clock) in enumerate(cuts, 1)
+    ]
+
+
+def play_every(pipeline: Pipeline, cuts: Iterable[tuple[list[dict[str, Any]], int]]) -> list[Played]:
+    """Plays every batch, those in which nothing happens, too."""
+    rehearsal = Rehearsal(pipeline.key)
+    return [rehearsal.play(batch) for batch in read_batches(cuts, pipeline)]
 
 
 def _record(word: str, offsets: Counter[tuple[str, str]]) -> dict[str, Any]:

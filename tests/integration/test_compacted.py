@@ -13,8 +13,10 @@ from include.local.broker import create_topics
 from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.kafka import cleanup_policy as cleanup
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.quality import recheck, reconciled
-from spark_jobs.quality.findings import Finding
+from spark_jobs.quality import reconcile as reconciling
+from spark_jobs.quality import sent_compounds
+from spark_jobs.quality.checks import Finding
+from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.stages.report import BrokenBatch
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land
@@ -131,11 +133,11 @@ def test_a_last_message_that_a_tombstone_may_have_taken_is_not_judgeable(publish
     alter(broker, pipeline.output_topic, delete_retention_ms="1000")
     assert report_quality.main(published)["batches"] == 1
     metrics = metrics_of(published, 1)
-    assert metrics["delivery_not_judged"] == recheck.NotJudged.TOMBSTONES and "delivery_difference" not in metrics
+    assert metrics["delivery_not_judged"] == NotJudged.TOMBSTONES and "delivery_difference" not in metrics
     assert "not judgeable, because the topic is compacted, and tombstones" in page_of(published, "batch-1")
     answer = reconcile.main(published)
     assert answer.offenders == [] and answer.counts["… not on it, and not judgeable"] == 1
-    said = reconciled.told(pipeline.name, pipeline.output_topic, answer).splitlines()[-1]
+    said = reconciling.report_text(pipeline.name, pipeline.output_topic, answer).splitlines()[-1]
     assert "1 compounds are not judgeable, because" in said and "delete.retention.ms of 1,000" in said
 
 
@@ -166,14 +168,14 @@ def test_what_retention_removed_is_not_judgeable(published, broker, pipeline):
     for answer in admin.delete_records(places).values():
         answer.result(timeout=20)
     assert report_quality.main(published)["batches"] == 1
-    assert metrics_of(published, 1)["delivery_not_judged"] == recheck.NotJudged.RETENTION
+    assert metrics_of(published, 1)["delivery_not_judged"] == NotJudged.RETENTION
     assert "not judgeable, because the topic&#x27;s retention has removed a part of them" in page_of(published, "batch-1")
 
 
 @pytest.mark.long
 def test_without_the_right_to_see_the_policy_it_is_not_judgeable(published, broker, pipeline, monkeypatch):
     compact(broker, pipeline.output_topic, 2)
-    for module in (recheck, reconcile):
+    for module in (sent_compounds, reconciling):
         monkeypatch.setattr(module, "cleanup_of", lambda *_: cleanup.Cleanup(None))
     assert report_quality.main(published)["batches"] == 1
     assert "the right DescribeConfigs on it" in page_of(published, "batch-1")

@@ -33,7 +33,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import warehouse_folder
 from spark_jobs.kafka import records
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.hostile_messages import FIRST_BEYOND, Hostile, Message
 from tests.helpers.reading import consume
@@ -363,7 +363,7 @@ def test_strange_but_legal_names_work_the_whole_way(spark, broker, tmp_path, mon
     }  # fmt: skip
     file.write_text(yaml.safe_dump(settings))
     pipeline = load_pipeline(file)
-    warehouse = Warehouse(spark, warehouse_folder(f"{folder}/ware house//"), pipeline)
+    warehouse = Warehouse(warehouse_folder(f"{folder}/ware house//"), pipeline, spark)
     ago = time.time_ns() // 1_000_000 - 3_600_000
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     values = ["'; DROP TABLE x; --", "$(touch pwned)", "`touch pwned`"]

@@ -14,6 +14,9 @@ from pyarrow import parquet
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import Position
+from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.rules.batch_rules import batch_rules
@@ -21,12 +24,13 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import report
 from spark_jobs.stages.landed_counts import landed_counts
-from spark_jobs.stages.pairing_input import batch_events
-from spark_jobs.stages.whole_keys import decide
+from spark_jobs.stages.pairing_input import batch_events, decide
 from spark_jobs.tables import delta_log
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
 from spark_jobs.tables.parquet_files import REPEATED
-from spark_jobs.tables.warehouse import TableProblem, Warehouse, raw_table, schemas
+from spark_jobs.tables.schemas import raw_table, schemas
+from spark_jobs.tables.warehouse import TableProblem, Warehouse
 from tests.conftest import PARTITIONS
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import consume, table_rows
@@ -231,7 +235,7 @@ def test_what_a_dead_job_left_unpaired_is_finished_with_the_settings_of_its_plan
     send("a", "u", now - LONG_AGO, 1)
     send("m", "u", now - LONG_AGO + 50_000, 1)
     land(warehouse)
-    stricter = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, tolerance_ms=10))
+    stricter = Warehouse(warehouse.root, replace(pipeline, tolerance_ms=10), warehouse.spark)
     land(stricter)
     assert [row["kind"] for row in table_rows(warehouse, "compound_events")] == ["pair"]
     assert Ledger(warehouse).last_batch()[PLANNED].batch_id == 2
@@ -244,7 +248,7 @@ def test_another_identity_is_refused(warehouse, pipeline):
 
     land(warehouse)
     with pytest.raises(NeedsOperator, match="a file name of its own"):
-        land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, key=("user2", "user1"))))
+        land(Warehouse(warehouse.root, replace(pipeline, key=("user2", "user1")), warehouse.spark))
 
 
 def test_a_missing_topic_is_said_by_name(warehouse, pipeline):
@@ -254,12 +258,12 @@ def test_a_missing_topic_is_said_by_name(warehouse, pipeline):
     from spark_jobs.tables.warehouse import Warehouse
 
     with pytest.raises(NeedsOperator, match=r"topic nowhere is not on the broker at 127\.0\.0\.1"):
-        land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, right=Side("nowhere", "metrics"))))
+        land(Warehouse(warehouse.root, replace(pipeline, right=Side("nowhere", "metrics")), warehouse.spark))
 
 
 def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path):
-    warehouse = Warehouse(spark, str(tmp_path), pipeline)
-    warehouse.create_missing()
+    warehouse = Warehouse(str(tmp_path), pipeline, spark)
+    create_missing(warehouse)
     side = pipeline.left
     places = {
         0: [0, 1, 31, 32, 33, 62, 63, 64, 127, 128, 2**31 - 1, 2**31, 2**62],
@@ -349,7 +353,9 @@ def test_a_position_ahead_of_the_ledger_is_refused(warehouse, pipeline, broker):
     land(warehouse)
     pair_events.main(warehouse)
     stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
-    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    topic = output_topic(kafka_settings(), pipeline.output_topic)
+    position = Position(7, warehouse.table_id("compound_events"), topic.partitions, topic.topic_id)
+    ahead = TopicPartition(pipeline.output_topic, 0, position.batch_id, metadata=position.metadata())
     stranger.commit(offsets=[ahead], asynchronous=False)
     stranger.close()
     with pytest.raises(NeedsOperator, match=r"is batch 7, but the ledger knows of 0 published and 1 paired"):

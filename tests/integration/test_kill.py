@@ -89,7 +89,7 @@ def test_a_job_with_a_spark_of_its_own_is_killed_together_with_it(submit, send, 
 
 
 def test_a_second_writer_waits_and_then_names_the_holder(tmp_path):
-    from spark_jobs.tables.writer_lock import LockedOut, writer_lock
+    from spark_jobs.tables.one_writer import LockedOut, writer_lock
 
     with (
         writer_lock(str(tmp_path), "calls", "pair_events", 1),
@@ -106,5 +106,5 @@ def test_broker_away_is_said_with_its_address(pipeline, tmp_path, spark, monkeyp
     monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": f"127.0.0.1:{port}"}))
     started = time.monotonic()
     with pytest.raises(BrokerProblem, match=f"no answer from Kafka at 127.0.0.1:{port}"):
-        land_events.main(Warehouse(spark, str(tmp_path), pipeline), 10, [])
+        land_events.main(Warehouse(str(tmp_path), pipeline, spark), 10, [])
     assert time.monotonic() - started < 60

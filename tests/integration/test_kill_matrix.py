@@ -15,7 +15,7 @@ from include.local.machine import ROOT
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs.faults.fault_points import FAULT_POINTS
-from spark_jobs.tables.warehouse import raw_table
+from spark_jobs.tables.schemas import raw_table
 from tests.helpers.comparing import differences, records, rows
 from tests.helpers.job_processes import JOBS, Faults, Jobs, wait_for
 from tests.helpers.stores import ON_A_STORE_IF_POSSIBLE, root_of

@@ -13,10 +13,11 @@ import pytest
 from include.config.store import pages_store
 from include.local.machine import ROOT
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.corrections.replay_window import Window
-from spark_jobs.maintenance import care
+from spark_jobs.maintenance import upkeep
 from spark_jobs.tables.ledger import Ledger
-from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
+from spark_jobs.tables.records import Window
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.all_stages import run_all
 from tests.helpers.comparing import differences, rows
 from tests.helpers.reading import table_rows
@@ -38,7 +39,7 @@ def both(spark, broker, tmp_path, monkeypatch):
         names = [f"{store.name}_{where}" for where in ("stored", "foldered")]
         (stored, file), (foldered, _) = (timeless(name, f"{store.name}_both", tmp_path / "jobs") for name in names)
         root, folder = root_on(store, "all_jobs", monkeypatch), str(tmp_path / "warehouse")
-        warehouses = [Warehouse(spark, root, stored), Warehouse(spark, folder, foldered)]
+        warehouses = [Warehouse(root, stored, spark), Warehouse(folder, foldered, spark)]
         return Both(*warehouses, Portions(broker, stored, foldered), file, broker.bootstrap)
 
     return make
@@ -71,7 +72,7 @@ def test_a_batch_on_azure_is_as_in_a_folder(azure, both):
 
 
 def test_every_job_does_on_s3_what_it_does_in_a_folder(s3, both, tmp_path, monkeypatch):
-    monkeypatch.setattr(care, "_KEPT_MS", 0)
+    monkeypatch.setattr(upkeep, "_KEPT_MS", 0)
     pair = both(s3)
     stored, root = pair.stored.pipeline, pair.stored.root
     for _ in range(2):

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, replay_interval, report_quality
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.records import Window
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import table_rows
 
@@ -26,13 +26,19 @@ def run_all(warehouse):
     report_quality.main(warehouse)
 
 
-def metrics_of(warehouse, batch_id):
+def row_of(warehouse, batch_id):
     (row,) = (row for row in table_rows(warehouse, "quality_metrics") if row["batch_id"] == batch_id)
-    return dict(row["metrics"])
+    return row
 
 
-def family(metrics, name):
-    return {bucket: number for each, number in metrics.items() if (bucket := each.removeprefix(f"{name}:")) != each}
+def metrics_of(warehouse, batch_id):
+    return dict(row_of(warehouse, batch_id)["metrics"])
+
+
+def family(warehouse, batch_id, name):
+    """Bucket, or field and value, -> number."""
+    rows = [row for row in row_of(warehouse, batch_id)["breakdowns"] if row["family"] == name]
+    return {row["bucket"] if row["field"] is None else (row["field"], row["value"]): row["number"] for row in rows}
 
 
 @pytest.fixture
@@ -63,17 +69,17 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     counts = {name: one[name] for name in ("pair", "left_only", "right_only", "compounds", "live")}
     assert counts == {"pair": 4, "left_only": 6, "right_only": 3, "compounds": 13, "live": 1}
     assert one["orphan_ratio_left"] == 6 / 10 and one["orphan_ratio_right"] == 3 / 7
-    assert family(one, "miss_left") == {"75000": 1, "90000": 1, "3600000": 1, "none": 3}
-    assert family(one, "miss_right") == {"75000": 1, "90000": 1, "3600000": 1}
-    first, second = str(begin - 600_000), str(begin - 600_000 + HOUR)
-    assert family(one, "hour_left_only") == {first: 6}
-    assert family(one, "hour_right_only") == {first: 2, second: 1}
-    assert family(one, "hour_pair") == {first: 4}
-    assert sum(family(one, "partition_left_only").values()) == 6
+    assert family(warehouse, 1, "miss_left") == {75_000: 1, 90_000: 1, 3_600_000: 1, None: 3}
+    assert family(warehouse, 1, "miss_right") == {75_000: 1, 90_000: 1, 3_600_000: 1}
+    first, second = begin - 600_000, begin - 600_000 + HOUR
+    assert family(warehouse, 1, "hour_left_only") == {first: 6}
+    assert family(warehouse, 1, "hour_right_only") == {first: 2, second: 1}
+    assert family(warehouse, 1, "hour_pair") == {first: 4}
+    assert sum(family(warehouse, 1, "partition_left_only").values()) == 6
     assert [one["orphan_age_max_left"], one["orphan_age_median_left"]] == [paired.clock - begin] * 2
     assert one["orphan_age_max_right"] == paired.clock - begin - 75_000
-    assert family(one, "top_user") == {"user1=hot": 3, "user2=v": 9}
-    assert (family(one, "users"), one["top_user_share"]) == ({"user1": 4, "user2": 1}, 1)
+    assert family(warehouse, 1, "top_user") == {("user1", "hot"): 3, ("user2", "v"): 9}
+    assert (family(warehouse, 1, "users"), one["top_user_share"]) == ({("user1", None): 4, ("user2", None): 1}, 1)
     assert [one[name] for name in ("skew_q1", "skew_median", "skew_q3")] == [100, 200, 300]
     # Rows of an earlier version are compared with as far as they go.
     assert (one["comparable_batches"], one["orphan_ratio_median"]) == (8, 0)
@@ -87,7 +93,7 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     run_all(warehouse)
     two = metrics_of(warehouse, 2)
     assert [two[name] for name in ("late_left", "late_right", "late_healable")] == [1, 1, 1]
-    assert family(two, "grace_needed") == {"21600000": 2}
+    assert family(warehouse, 2, "grace_needed") == {21_600_000: 2}
     assert two["orphan_ratio"] == 0 and "orphan_age_max_left" not in two and "skew_median" not in two
     assert "orphan_ratio_deviation" not in two
 
@@ -96,5 +102,5 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     report_quality.main(warehouse)
     three = metrics_of(warehouse, 3)
     assert [three[name] for name in ("live", "healed_left", "healed_right", "corrections")] == [0, 1, 0, 2]
-    assert not family(three, "miss_left") and "comparable_batches" not in three
+    assert not family(warehouse, 3, "miss_left") and "comparable_batches" not in three
     assert (three["due_on_topic"], three["on_topic"]) == (2, 2)

@@ -10,7 +10,8 @@ import duckdb
 import pytest
 
 from include.local.machine import JARS, ROOT, VENV, project_environment
-from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, Warehouse
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.all_stages import run_all
 from tests.helpers.reading import table_rows
 from tests.helpers.stores import root_on, table_of
@@ -65,7 +66,7 @@ def test_spark_with_delta_reads_what_the_jobs_wrote(warehouse, send, tmp_path):
 
 
 def test_duckdb_reads_what_the_jobs_wrote_on_a_store(s3, spark, pipeline, send, monkeypatch):
-    warehouse = Warehouse(spark, root_on(s3, "duckdb", monkeypatch), pipeline)
+    warehouse = Warehouse(root_on(s3, "duckdb", monkeypatch), pipeline, spark)
     two_batches(warehouse, send)
     compounds = table_of(warehouse.root, pipeline, COMPOUNDS).to_pyarrow_dataset()
     answer = duckdb.sql("SELECT kind, count(*), max(batch_id) FROM compounds GROUP BY kind ORDER BY kind").fetchall()

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from spark_jobs import publish_compounds, reconcile
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land
@@ -66,4 +66,4 @@ def test_another_spelling_is_another_pipeline(warehouse, pipeline):
     with pytest.raises(
         NeedsOperator, match=f"'{other}'.*: put it back, or give the changed pipeline a file name of its own"
     ):
-        land(Warehouse(warehouse.spark, warehouse.root, replace(pipeline, output_key=other)))
+        land(Warehouse(warehouse.root, replace(pipeline, output_key=other), warehouse.spark))

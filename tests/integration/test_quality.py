@@ -24,7 +24,8 @@ from spark_jobs.tables.delta_log import dataset
 from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger
 from spark_jobs.tables.parquet_files import FileWriter
 from spark_jobs.tables.read_files import DataFile
-from spark_jobs.tables.warehouse import REJECTED, Warehouse, raw_table
+from spark_jobs.tables.schemas import REJECTED, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.pages import pages_folder
@@ -252,7 +253,7 @@ def test_a_broken_report_hides_nothing_and_blocks_nothing(warehouse, broker, pip
 
 @pytest.mark.long
 def test_judged_before_it_is_published(warehouse, broker, pipeline, traffic, monkeypatch):
-    strict = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)))
+    strict = Warehouse(warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)), warehouse.spark)
 
     def pair(prefix):
         traffic(prefix)

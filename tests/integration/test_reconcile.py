@@ -20,8 +20,8 @@ from include.local.machine import project_environment
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.quality import reconciled
-from spark_jobs.quality.findings import Finding
+from spark_jobs.quality.checks import Finding
+from spark_jobs.quality.reconcile import fail_if_any, report_text
 from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import yaml_of
 from tests.helpers.reading import consume, table_rows
@@ -59,7 +59,7 @@ def producer(broker):
 @pytest.fixture(scope="module")
 def original(spark, pipeline, producer, tmp_path_factory):
     """Two published batches, and a third of which one output partition has its share, and the ledger knows nothing."""
-    warehouse = Warehouse(spark, str(tmp_path_factory.mktemp("original")), pipeline)
+    warehouse = Warehouse(str(tmp_path_factory.mktemp("original")), pipeline, spark)
     for batch in (1, 2, 3):
         send_a_batch(producer, pipeline, batch)
         land_events.main(warehouse, 1_000_000, ())
@@ -97,7 +97,7 @@ def send_a_batch(producer, pipeline, batch):
 def copy(original, tmp_path):
     """The same tables (by their ids) in another folder, for a test to damage."""
     shutil.copytree(original.root, tmp_path / "copy")
-    return Warehouse(original.spark, str(tmp_path / "copy"), original.pipeline)
+    return Warehouse(str(tmp_path / "copy"), original.pipeline, original.spark)
 
 
 def found(warehouse):
@@ -131,12 +131,12 @@ def test_a_healthy_pipeline_in_the_middle_of_its_third_batch(original, broker):
         "in open_events": 2, "compounds to be published": 21, "on the output topic": 21, "messages of later batches": len(later),
     }  # fmt: skip
     assert 0 < len(later) < 10
-    report = reconciled.told("reconciled", "reconciled.output", answer)
+    report = report_text("reconciled", "reconciled.output", answer)
     assert report.splitlines()[-1] == (
         "reconciled: all 44 records of 2 batches have exactly one outcome, and all 21 compounds that reconciled.output can still "
         "have are on it exactly once."
     )
-    reconciled.fail_if_any("reconciled", answer.offenders)
+    fail_if_any("reconciled", answer.offenders)
 
 
 def test_a_raw_row_is_missing(copy):
@@ -320,6 +320,6 @@ def test_compounds_missing_doubled_changed_misplaced_and_unknown_on_the_topic(co
     with pytest.raises(
         NeedsOperator, match=r"1 compounds that are not on the output topic; 2 compounds that are on the output"
     ):
-        reconciled.fail_if_any(pipeline.name, answer.offenders)
-    report = reconciled.told(pipeline.name, pipeline.output_topic, answer)
+        fail_if_any(pipeline.name, answer.offenders)
+    report = report_text(pipeline.name, pipeline.output_topic, answer)
     assert missing in report and Counter(report.split())["exactly"] == 0

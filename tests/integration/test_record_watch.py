@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.airflow import record_watch
-from include.airflow.record_watch import RecordsWaiting
+from include.airflow import triggers
+from include.airflow.triggers import RecordsWaiting
 from include.local.broker import create_topics
 from spark_jobs.kafka.offsets import wait_for_markers
 from tests.helpers.job_processes import wait_for
@@ -21,7 +21,7 @@ def test_what_waits_to_be_landed(broker, monkeypatch):
     settings = {"bootstrap.servers": broker.bootstrap}
     topics, group = ["watched-left", "watched-right"], "watched.landed"
     create_topics(broker.bootstrap, dict.fromkeys(topics, 2))
-    monkeypatch.setattr(record_watch, "_kafka_settings", lambda: settings)
+    monkeypatch.setattr(triggers, "kafka_settings", lambda: settings)
     watch = RecordsWaiting(topics, group, [])
     places = [(topic, number) for topic in topics for number in range(2)]
 

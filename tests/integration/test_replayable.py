@@ -18,10 +18,11 @@ from spark_jobs import land_events, pair_events
 from spark_jobs.corrections import unfinished
 from spark_jobs.spark import session
 from spark_jobs.spark import workers as stages
-from spark_jobs.spark.session import temporarily_set
-from spark_jobs.stages import land, pair, whole_keys
+from spark_jobs.spark.session import override_settings
+from spark_jobs.stages import land, pair, pairing_input
 from spark_jobs.tables.ledger import PLANNED, Ledger
-from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
+from spark_jobs.tables.schemas import OPEN, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS, yaml_of
 from tests.helpers.reading import table_rows
 from tests.helpers.tampering import replace_rows
@@ -104,8 +105,8 @@ def paired_on_one_core(copy: Warehouse, folder: Path) -> dict[str, list[str]]:
 def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     def run(name, settings=(), shuffled=None, **constants):
         shutil.copytree(planned.root, tmp_path / name)
-        copy = Warehouse(spark, str(tmp_path / name), planned.pipeline)
-        with monkeypatch.context() as patch, temporarily_set(spark, dict(settings)):
+        copy = Warehouse(str(tmp_path / name), planned.pipeline, spark)
+        with monkeypatch.context() as patch, override_settings(spark, dict(settings)):
             for constant, (module, value) in constants.items():
                 patch.setattr(module, constant, value)
             return paired(copy, shuffled)
@@ -113,10 +114,11 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     expected = run("as it comes")
     counts = expected["counts"]
     assert all(
-        counts[name] > 0 for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
+        getattr(counts, name) > 0
+        for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
     ), counts
     partitions, at_once = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
-    many_tasks, few_rows = (whole_keys, 60), (whole_keys, 7)
+    many_tasks, few_rows = (pairing_input, 60), (pairing_input, 7)
     few_counted = (stages, {at_once: "11"})
     compiled, interpreted = (session, 0), (session, 10**9)
     variants = {
@@ -132,6 +134,6 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
 
 @pytest.mark.long
 def test_the_same_rows_on_one_core(planned, spark, tmp_path):
-    copies = [Warehouse(spark, str(shutil.copytree(planned.root, tmp_path / name)), planned.pipeline) for name in ("1", "2")]
+    copies = [Warehouse(str(shutil.copytree(planned.root, tmp_path / name)), planned.pipeline, spark) for name in ("1", "2")]
     found, expected = paired_on_one_core(copies[0], tmp_path), paired(copies[1])
     assert found == {part: expected[part] for part in found}

@@ -20,14 +20,13 @@ from include.config.store import pages_store
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.maintenance import care
+from spark_jobs.maintenance import upkeep
 from spark_jobs.quality.trend import FILE, Trend
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.stored import explain
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
 from spark_jobs.tables.ledger import (
     PLANNED,
     REMOVALS,
@@ -37,7 +36,8 @@ from spark_jobs.tables.ledger import (
     REMOVED_REJECTED,
     Ledger,
 )
-from spark_jobs.tables.writer_lock import writer_lock
+from spark_jobs.tables.one_writer import writer_lock
+from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.job_processes import JOBS, Faults, Jobs
@@ -75,7 +75,7 @@ def a_day_after(monkeypatch):
 
     def move(warehouse, batch_id):
         plan = next(row for row in Ledger(warehouse).rows(batch_id, batch_id) if row.step == PLANNED)
-        monkeypatch.setattr(care, "_now", lambda: plan.wall_time + DAY_MS + 1)
+        monkeypatch.setattr(upkeep, "_now", lambda: plan.wall_time + DAY_MS + 1)
 
     return move
 
@@ -172,7 +172,7 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
         assert before[table] - archived_and_kept(archive, warehouse, table) == Counter(), table
         assert more.total() == (len(REMOVALS) if table == "batch_ledger" else 0), table
     # The files go with the next run.
-    monkeypatch.setattr(care, "_KEPT_MS", 0)
+    monkeypatch.setattr(upkeep, "_KEPT_MS", 0)
     # Not those of open_events: versions that are younger than the last batch would look older than it.
     for log in (file for table in TABLES for file in Path(warehouse.path(table)).glob("_delta_log/*")):
         os.utime(log, (log.stat().st_mtime - 9 * DAY_MS / 1000,) * 2)
@@ -189,8 +189,8 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
     )
     assert answer.counts["batches removed from the ledger for their age"] == 2
     assert answer.counts["… messages where theirs were"] == answer.counts["compounds removed for their age"] == 8
-    summary = ledger.removals()[REMOVED_LEDGER]
-    assert (summary.counts["batches"], summary.counts["landed"], summary.counts["compounds"]) == (2, 12, 5)
+    summary = ledger.removals()[REMOVED_LEDGER].counts
+    assert (summary.batches, summary.landed, summary.compounds) == (2, 12, 5)
 
     # The next batches go on where the last one stopped.
     assert publish_compounds.main(warehouse) == {}
@@ -210,11 +210,12 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
     with pytest.raises(NeedsOperator, match="name batch 3 or a later one"):
         rewind.main(warehouse, 2)
     with pytest.raises(
-        UnknownKey, match=r"removed for their age, and not told: messages up to batch 3, rejected events up to batch 3"
+        UnknownKey,
+        match=r"removed for their age, so not in this story: messages up to batch 3, rejected events up to batch 3",
     ):
         list(explain(warehouse, ("x1", "v")))
     told = list(explain(warehouse, ("x4", "v")))
-    assert any(line.startswith("removed for their age, and not told") for line in told)
+    assert any(line.startswith("removed for their age, so not in this story") for line in told)
     assert not [line for line in told if "otherwise" in line or "not on" in line]
     assert replay_interval.main(warehouse, Window(begun + 10_000, begun + 10_200))["unchanged"] == 3
     assert rewind.main(warehouse, 4)["batch_id"] == 6
@@ -264,8 +265,8 @@ def test_killed_at_every_step_and_nothing_differs(warehouse, send, a_day_after, 
         archive.mkdir()
         if kill:
             with killed_at(monkeypatch, kill):
-                care.remove_old(mine, Ledger(mine), care._now())
-        care.remove_old(mine, Ledger(mine), care._now())
+                upkeep.remove_old_rows(mine, Ledger(mine), upkeep._now())
+        upkeep.remove_old_rows(mine, Ledger(mine), upkeep._now())
         rows = {
             table: Counter(
                 str({name: value for name, value in row.items() if not name.endswith("ed_at") and name != "versions"})
@@ -357,7 +358,7 @@ def test_late_events_do_not_vanish(warehouse, send, begun, a_day_after, tmp_path
     other = kept_for(replace(warehouse, root=str(untouched)))
     counts = maintain_tables.main(other)
     assert counts["late_given_up"] == 1
-    assert Ledger(other).removals()[REMOVED_RAW].counts["late_given_up"] == 1
+    assert Ledger(other).removals()[REMOVED_RAW].removed.late_given_up == 1
 
 
 def test_evidence_is_not_removed(warehouse, send, a_day_after):

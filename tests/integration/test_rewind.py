@@ -16,17 +16,18 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.corrections import rewinding
+from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import job_parser, run_job
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import pair
 from spark_jobs.tables.commit import commit_frame, commit_rows
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
-from spark_jobs.tables.warehouse import METRICS, declared_schema
-from spark_jobs.tables.writer_lock import writer_lock
+from spark_jobs.tables.one_writer import writer_lock
+from spark_jobs.tables.records import CorrectedBatches
+from spark_jobs.tables.schemas import METRICS, declared_schema
 from tests.conftest import yaml_of
-from tests.helpers import stream_clock
+from tests.helpers import ledger_rows, stream_clock
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.stream_clock import consumed, killed_at, run, stories
 from tests.integration.test_publishing import publish_only
@@ -99,7 +100,7 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     assert consumed(warehouse, broker) != {} and reconcile.main(warehouse).offenders == []
 
     before = {table: warehouse.version(table) for table in (*TABLES, "batch_ledger")}
-    report = rewinding.dry_run(warehouse, 2)
+    report = dry_run(warehouse, 2)
     name = warehouse.pipeline.name
     assert [line.split() for line in report.splitlines()] == [
         line.split()
@@ -124,12 +125,12 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
     for point in ("after_planned", "after_compound_events"):
         with killed_at(monkeypatch, point):
             rewind.main(warehouse, 2)
-    assert rewinding.dry_run(warehouse, 2).startswith("rewind 6 to batch 2 was begun and not finished")
+    assert dry_run(warehouse, 2).startswith("rewind 6 to batch 2 was begun and not finished")
     assert reconcile.main(warehouse).offenders == [], "in the middle of a rewind"
     send("a11000:h m11050:h a12000:tick m12000:tick")
     run(warehouse)
     run(undisturbed)
-    assert [steps(warehouse, 7)[PLANNED].counts.get(name) for name in ("corrected_from", "corrected_to")] == [3, 6]
+    assert steps(warehouse, 7)[PLANNED].plan.corrected == CorrectedBatches(3, 6)
     publish_compounds.main(warehouse)
     assert consumed(warehouse, broker) == compounds(undisturbed)
     assert all(same_rows(warehouse, undisturbed, table) for table in TABLES[:-1])
@@ -207,7 +208,7 @@ def test_the_way_out_of_a_first_batch_that_cannot_be_paired(warehouse, broker, s
     for table, rows in written.items():
         frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, table))
         commit_frame(warehouse, table, frame, table, 1)
-    Ledger(warehouse).append(dead.next_step(PAIRED, dead.started_at))
+    Ledger(warehouse).append(dead.next_step(PAIRED, dead.started_at, ledger_rows.counts(PAIRED)))
     assert [table_rows(warehouse, table) for table in TABLES] == [[]] * 5
     assert PAIRED not in steps(warehouse, 1)
 
@@ -230,7 +231,7 @@ def test_rows_that_could_not_be_read_again_are_not_given_up_silently(warehouse, 
     for removed in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
         removed.result(timeout=20)
     lost = f"{topic}-0:3-5"
-    report = rewinding.dry_run(warehouse, 1)
+    report = dry_run(warehouse, 1)
     assert f"{topic}-0:3-6  the broker no longer has {lost}" in report
     assert f"--yes refuses this without --accept-lost-range '{lost}'" in report
     with pytest.raises(NeedsOperator, match=f"the broker no longer has {lost}, .*--accept-lost-range '{lost}' to lose"):

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, Field
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 from include.config.pipeline import BEFORE_PUBLISH, Maintenance, Quality, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE
@@ -33,20 +33,22 @@ from include.local.machine import JARS, SPARK_CONF, VENV, java, project_environm
 from include.local.process import free_port, stop_programs
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality
-from spark_jobs.corrections import rewinding
-from spark_jobs.corrections.replay_window import Window
-from spark_jobs.job.run import told_in_one_line
+from spark_jobs.corrections.rewind import dry_run
+from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka import offsets
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
-from spark_jobs.quality import reconciled
+from spark_jobs.quality.reconcile import fail_if_any
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import report
-from spark_jobs.tables import store_probe as probe
-from spark_jobs.tables.diagnose import damaged, files_named, log_file
+from spark_jobs.tables import one_writer as probe
+from spark_jobs.tables.diagnose import damaged, log_file, translate_file_errors
 from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.one_writer import writer_lock
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse
-from spark_jobs.tables.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of
 from tests.helpers import secured_broker
 from tests.helpers.all_stages import land, run_all
@@ -183,7 +185,7 @@ def pipeline(broker, request, project, monkeypatch):
 def warehouse(spark, pipeline, project, empty_tables):
     root = project / ".local" / "warehouse"
     shutil.copytree(empty_tables, root / pipeline.name)
-    return Warehouse(spark, str(root), pipeline)
+    return Warehouse(str(root), pipeline, spark)
 
 
 @pytest.fixture
@@ -232,7 +234,7 @@ def alarm(request, capsys):
 
     def provoke(work, place="warehouse"):
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended, told_in_one_line(), files_named(place):
+        with pytest.raises(SystemExit) as ended, errors_in_one_line(), translate_file_errors(place):
             work()
         assert ended.value.code == 1
         line = capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
@@ -372,7 +374,7 @@ def test_counts_do_not_add_up(alarm, mend, warehouse, send):
 def test_not_published(alarm, mend, warehouse, pipeline, project, broker, send):
     with (project / "include" / "pipelines" / "calls.yaml").open("a") as file:
         file.write("quality: {gate: before_publish}\n")
-    gated = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)))
+    gated = Warehouse(warehouse.root, replace(pipeline, quality=Quality(gate=BEFORE_PUBLISH)), warehouse.spark)
     send()
     land(gated)
     pair_events.main(gated)
@@ -396,7 +398,7 @@ def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     publish_compounds.main(warehouse)
     before = version(warehouse, "compound_events")
     delete_by_hand(warehouse, "compound_events")
-    alarm(lambda: reconciled.fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
+    alarm(lambda: fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
     mend(TABLE="compound_events", VERSION=before)
     assert reconcile.main(warehouse).offenders == []
 
@@ -548,7 +550,9 @@ def test_position_disagrees(alarm, mend, warehouse, pipeline, broker, send):
     land(warehouse)
     pair_events.main(warehouse)
     stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
-    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    topic = output_topic(kafka_settings(), pipeline.output_topic)
+    position = Position(7, warehouse.table_id("compound_events"), topic.partitions, topic.topic_id)
+    ahead = TopicPartition(pipeline.output_topic, 0, position.batch_id, metadata=position.metadata())
     stranger.commit(offsets=[ahead], asynchronous=False)
     stranger.close()
     alarm(lambda: publish_compounds.main(warehouse))
@@ -591,7 +595,7 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
 @pytest.mark.long
 def test_topic_silent(mend, warehouse, broker, pipeline):
     """The producer has kept back its side of three calls, and sends it when they were published one-sided."""
-    impatient = Warehouse(warehouse.spark, warehouse.root, replace(pipeline, quality=Quality(silence_ms=100)))
+    impatient = Warehouse(warehouse.root, replace(pipeline, quality=Quality(silence_ms=100)), warehouse.spark)
     producer, now = Producer(kafka_settings() | {"partitioner": "murmur2_random"}), time.time_ns() // 1_000_000
 
     def send_side(side, users, later=0):
@@ -639,7 +643,7 @@ def test_rewind(alarm, mend, warehouse, broker, send):
     delete_by_hand(warehouse, "raw_metrics", "batch_id = 2")
     with pytest.raises(BrokenInvariant):
         pair_events.main(warehouse)
-    line = alarm(lambda: rewinding.dry_run(warehouse, 2))
+    line = alarm(lambda: dry_run(warehouse, 2))
     mend(BATCH=re.search(r"name batch (\d+)", line)[1])
     assert run_all(warehouse)["pair"] == 3
     assert reconcile.main(warehouse).offenders == []
@@ -709,7 +713,7 @@ def test_topic_recreated(alarm, mend, warehouse, pipeline, broker, project, send
     mend()
     send()
     successor = load_pipeline(project / "include" / "pipelines" / "calls_2.yaml")
-    assert run_all(Warehouse(spark, warehouse.root, successor))["landed"] == 9
+    assert run_all(Warehouse(warehouse.root, successor, spark))["landed"] == 9
 
 
 HOLD = """

@@ -13,7 +13,7 @@ from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port, stop_programs
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables
 from tests.conftest import yaml_of
 from tests.helpers.hostile_messages import FIRST_BEYOND
 from tests.helpers.job_processes import JOBS, Jobs
@@ -99,7 +99,7 @@ def test_a_record_whose_time_spark_cannot_hold_is_landed_there_too(server, broke
     jobs = Jobs(yaml_of(pipeline, tmp_path), pipeline, broker.bootstrap, server.url, tmp_path / "warehouse")
     for job in JOBS:
         jobs.run(job)
-    warehouse = Warehouse(None, str(jobs.warehouse), pipeline)
+    warehouse = Tables(str(jobs.warehouse), pipeline)
     assert [row["record_timestamp"] for row in table_rows(warehouse, "raw_analytics")] == [FIRST_BEYOND]
     assert [row["kind"] for row in table_rows(warehouse, "compound_events")] == ["pair"]
 

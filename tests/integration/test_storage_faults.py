@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
-from spark_jobs.job.run import told_in_one_line
-from spark_jobs.stages import land, landing, pair, report
-from spark_jobs.stages.pair import decided_batch
+from spark_jobs.job.run import errors_in_one_line
+from spark_jobs.stages import land, pair, report
+from spark_jobs.stages.pair import decide_batch
 from spark_jobs.tables import delta_log, ledger
 from spark_jobs.tables.commit import commit, commit_rows
-from spark_jobs.tables.diagnose import files_named
-from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table
-from spark_jobs.tables.writer_lock import writer_lock
+from spark_jobs.tables.diagnose import translate_file_errors
+from spark_jobs.tables.integrity import create_missing
+from spark_jobs.tables.one_writer import writer_lock
+from spark_jobs.tables.schemas import LEDGER, raw_table
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import consume, table_rows
 
@@ -87,8 +89,8 @@ def told(capsys):
         delta_log._opened.clear()
         with (
             pytest.raises(SystemExit) as ended,
-            told_in_one_line(),
-            files_named(f"{warehouse.root}/{warehouse.pipeline.name}"),
+            errors_in_one_line(),
+            translate_file_errors(f"{warehouse.root}/{warehouse.pipeline.name}"),
         ):
             job(warehouse)
         assert ended.value.code == 1
@@ -179,7 +181,7 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
 
         return written
 
-    for module in (landing, pair_events):
+    for module in (land, pair_events):
         monkeypatch.setattr(module, "commit", when_full(commit))
 
     def append_when_full(target, planned, ranges, side):
@@ -197,9 +199,9 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
     def deciding_when_full(*given):
         if full_before == "decided":
             disk.fill()
-        return decided_batch(*given)
+        return decide_batch(*given)
 
-    monkeypatch.setattr(pair, "decided_batch", deciding_when_full)
+    monkeypatch.setattr(pair, "decide_batch", deciding_when_full)
     for module in (report_quality, ledger):
         monkeypatch.setattr(module, "commit_rows", when_full(commit_rows))
     for job, writes in WRITES.items():
@@ -272,9 +274,14 @@ def test_the_warehouse_must_not_be_written(disk, warehouse, traffic, told, broke
 
 def test_something_else_is_where_the_warehouse_should_be(pipeline, spark, tmp_path, told):
     (tmp_path / "taken").write_text("a file")
-    mine = Warehouse(spark, str(tmp_path / "taken"), pipeline)
-    assert told(mine, lambda warehouse: warehouse.create_missing()).startswith(f"{tmp_path}/taken")
-    with pytest.raises(SystemExit), told_in_one_line(), files_named(mine.root), writer_lock(mine.root, "calls", "test", 1):
+    mine = Warehouse(str(tmp_path / "taken"), pipeline, spark)
+    assert told(mine, create_missing).startswith(f"{tmp_path}/taken")
+    with (
+        pytest.raises(SystemExit),
+        errors_in_one_line(),
+        translate_file_errors(mine.root),
+        writer_lock(mine.root, "calls", "test", 1),
+    ):
         pytest.fail("there is no folder for the lock")
 
 
@@ -395,7 +402,7 @@ def assert_deleted_in_the_middle(warehouse, told, monkeypatch):
         commit(target, table, files, step, *others, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(landing, "commit", commit_after_deletion)
+        patched.setattr(land, "commit", commit_after_deletion)
         assert told(warehouse, LAND).startswith(f"{warehouse.path('raw_metrics')} is gone, but ")
     assert not os.path.exists(warehouse.path("raw_metrics"))
 

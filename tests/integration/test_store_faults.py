@@ -21,9 +21,11 @@ from include.config.store import OPTIONS_VARIABLE, Store, warehouse_store
 from include.local.machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events
 from spark_jobs.tables.commit import commit, commit_rows
+from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import PLANNED
 from spark_jobs.tables.parquet_files import FileWriter
-from spark_jobs.tables.warehouse import LEDGER, OPEN, Warehouse, raw_table, schemas
+from spark_jobs.tables.schemas import LEDGER, OPEN, raw_table, schemas
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.one_line import line_of
 from tests.helpers.reading import table_rows
 from tests.helpers.store_proxy import AWAY, EXPIRED, LOST, SKEWED, SLOW_DOWN, Request, StoreProxy
@@ -61,8 +63,8 @@ def patient(s3, proxy, root, monkeypatch) -> None:
 
 @pytest.fixture
 def warehouse(spark, root) -> Warehouse:
-    mine = Warehouse(spark, root, CALLS)
-    mine.create_missing()
+    mine = Warehouse(root, CALLS, spark)
+    create_missing(mine)
     return mine
 
 
@@ -224,8 +226,8 @@ def test_a_job_ends_in_one_line_and_the_next_one_completes_it(
     what, moments, spark, pipeline, root, proxy, send, capfd, s3, monkeypatch
 ):
     becomes, line = GONE[what]
-    mine = Warehouse(spark, root, replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100, max_future_ms=7_200_000))
-    mine.create_missing()
+    mine = Warehouse(root, replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100, max_future_ms=7_200_000), spark)
+    create_missing(mine)
     direct = json.dumps(s3.options)
     sent = 0
     for job, method, request, table in moments:

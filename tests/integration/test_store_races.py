@@ -15,7 +15,9 @@ from pyspark.sql.types import StructType
 from include.config.pipeline import Pipeline
 from include.config.store import OPTIONS_VARIABLE, warehouse_store
 from include.local.store import LocalS3, LocalStore
-from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, raw_table, schemas
+from spark_jobs.tables.integrity import create_missing
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table, schemas
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers.racing import KEPT_BATCHES, ROWS, WHO, Racers, mark_of, racers
 from tests.helpers.stores import root_on, table_of
 from tests.helpers.timeline import CALLS
@@ -41,8 +43,8 @@ class Raced(NamedTuple):
     def race(self, one: str, other: str) -> tuple[Pipeline, list[list[str | None]]]:
         """Gives the pipeline on whose tables they raced, and what each answered in each round. Nothing escaped."""
         pipeline = replace(CALLS, name=f"{one}_{other}")
-        warehouse = Warehouse(None, self.root, pipeline)
-        warehouse.create_missing()
+        warehouse = Tables(self.root, pipeline)
+        create_missing(warehouse)
         done = self.racers.race((one, other), self.root, pipeline, self.rounds)
         assert [problem for each in done for problem in each.problems] == []
         return pipeline, [each.answers for each in done]

@@ -18,7 +18,9 @@ from include.local.machine import ROOT, project_environment
 from include.local.process import free_port
 from include.local.store import BUCKET
 from spark_jobs import land_events, maintain_tables, pair_events
-from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table, schemas
+from spark_jobs.tables.schemas import LEDGER, raw_table, schemas
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.google_store import GoogleFront, options_at
 from tests.helpers.one_line import line_of
 from tests.helpers.stores import root_on, table_of
 from tests.helpers.timeline import CALLS
@@ -158,7 +160,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_table_that_another_program_has_changed(change, spark, pipeline, s3, send, monkeypatch, capfd):
     root = root_on(s3, f"changed_{change.__name__}", monkeypatch)
-    mine = Warehouse(spark, root, pipeline)
+    mine = Warehouse(root, pipeline, spark)
     send("a", "u", 1_000, 1)
     land_events.main(mine, 1_000, ())
     pair_events.main(mine)
@@ -174,3 +176,12 @@ def test_a_table_that_another_program_has_changed(change, spark, pipeline, s3, s
     # Nor does maintenance write it anew.
     assert CHANGES[change] in line_of(capfd, mine, maintain_tables.main)
     assert versions_of(mine)[RAW] == versions[RAW]
+
+
+def test_a_google_store_that_does_not_honour_the_condition(s3, tmp_path):
+    with GoogleFront(s3.port, honours=False) as front:
+        root = f"gs://{BUCKET}/no-condition"
+        line, outcome = told(tmp_path, root, options_at(front.address))
+    assert f"the store of {root}/calls let 9 of 9 writers create the same object" in line
+    assert outcome["retry"] is False
+    assert there(s3.options, f"{BUCKET}/no-condition") == []

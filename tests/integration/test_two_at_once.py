@@ -9,7 +9,7 @@ import pytest
 
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import schemas
+from spark_jobs.tables.schemas import schemas
 from tests.helpers.comparing import differences, pages, records, rows
 from tests.helpers.job_processes import JOBS, Faults, Jobs, Running, wait_for
 from tests.helpers.timeless_traffic import MINUTE, START, Portions, timeless

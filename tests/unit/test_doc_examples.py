@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from spark_jobs.tables.warehouse import schemas
+from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
 from tests.unit.test_docs import DOCUMENTS, README, section
 

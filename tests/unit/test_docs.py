@@ -17,7 +17,7 @@ from include.config.pipeline_file import load_pipeline
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, Reason
 from spark_jobs.tables.ledger import PUBLISHING, STEPS
-from spark_jobs.tables.warehouse import schemas
+from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
 
 README = ROOT / "README.md"

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from include.airflow.runbooks import runbook
+from include.airflow.pages import runbook
 from include.config.store import Store, StoreRefused, checked_root
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.positions import read_position
 from spark_jobs.story.page import page
 from spark_jobs.story.rehearsal import _printable
-from spark_jobs.tables.diagnose import files_named, java_line
-from spark_jobs.tables.parquet_files import place_named
+from spark_jobs.tables.diagnose import java_line, translate_file_errors
+from spark_jobs.tables.parquet_files import name_place_in_errors
 from tests.helpers.timeline import ROOT
 
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
@@ -107,7 +107,7 @@ def test_what_is_taken_for_an_expression_of_a_script(source, found):
 
 
 def _error(text, place="/w"):
-    with suppress(ValueError, JobProblem), files_named(place):
+    with suppress(ValueError, JobProblem), translate_file_errors(place):
         raise ValueError(text)
 
 
@@ -116,7 +116,7 @@ def _store_error(text):
 
 
 def _worker_error(text):
-    with suppress(OSError), place_named(Store("/w")):
+    with suppress(OSError), name_place_in_errors(Store("/w")):
         raise ValueError(text)
 
 

@@ -1,5 +1,7 @@
 """The house: what `make lint` does not see of it (it holds the layers of the imports, pyproject.toml)."""
 
+import ast
+
 import pytest
 
 from tests.helpers.timeline import ROOT
@@ -12,6 +14,13 @@ OPERATORS = [name for name in ENTRY_POINTS if name != "warm_up.py"]
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_entry_point_only_reads_calls_and_ends(name):
     assert len((ROOT / "spark_jobs" / name).read_text().splitlines()) <= 60
+
+
+def test_every_plugin_file_registers_something():
+    """Airflow imports every file of the folder in every process, each task's, too."""
+    for path in {*(ROOT / "plugins").glob("*.py")} - {ROOT / "plugins/__init__.py"}:
+        classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+        assert [ast.unparse(base) for each in classes for base in each.bases] == ["AirflowPlugin"], path.name
 
 
 def test_jobs_run_on_spark_connect_too():

@@ -48,6 +48,6 @@ def test_a_late_run_is_told_of(heard):
 def test_nothing_fails_because_nobody_listens(url, monkeypatch, caplog):
     if url:
         monkeypatch.setenv(alerts.URL_VARIABLE, url)
-    alerts.tell("text")
+    alerts.alert("text")
     assert "text" in caplog.text and ("does not take alerts" in caplog.text) == bool(url)
     assert "s3cret" not in caplog.text

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.airflow.operator import UI_VARIABLE, SparkPage
+from include.airflow.operators import UI_VARIABLE, SparkPage
 from include.airflow.run_notes import in_words
 
 LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}

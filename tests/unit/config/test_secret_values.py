@@ -8,7 +8,7 @@ import pytest
 
 from include.config.secret_values import secret_settings, without_secrets
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.job.run import told_in_one_line
+from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from spark_jobs.quality.pages import write_unjudged
 from spark_jobs.spark.session import NoSparkServer, reading_session
@@ -59,7 +59,7 @@ def test_nothing_to_hide_in_what_is_no_setting(monkeypatch):
 @pytest.mark.parametrize("kind", [JobProblem, ValueError])
 def test_whatever_a_job_ends_with(kind, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PAIRING_OUTCOME", str(tmp_path / "outcome"))
-    with pytest.raises(SystemExit), told_in_one_line():
+    with pytest.raises(SystemExit), errors_in_one_line():
         raise kind(f"with {PASSWORD} in it")
     told = capsys.readouterr().err + (tmp_path / "outcome").read_text()
     assert "with … in it" in told and "wörd" not in told

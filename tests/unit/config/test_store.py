@@ -159,6 +159,7 @@ def test_places_below_a_place_have_its_options():
             {"aws_region": "eu", "aws_session_token": "t"},
         ),
         ({"AWS_ALLOW_HTTP": "true"}, {"allow_http": False}, {"allow_http": "false"}),
+        ({"AWS_ENDPOINT_URL_S3": "s3", "AWS_ENDPOINT_URL": "all"}, None, {"aws_endpoint_url": "s3"}),
         ({"AWS_REGION": ""}, None, {}),
         (
             {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_CLIENT_ID": "i"},
@@ -221,6 +222,12 @@ def test_options_that_cannot_be_read_are_refused_and_not_repeated(given, line, m
         warehouse_store("s3://lake")
     assert SECRET not in str(refused.value)
     assert warehouse_store("/tmp") == Store("/tmp")
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_client_takes_both_of_amazons_variables_of_an_endpoint(name, monkeypatch):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert warehouse_store("s3://endpoints").client.config["endpoint"] == "http://127.0.0.1:9"
 
 
 def test_a_place_does_not_show_its_options():

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
-from spark_jobs.corrections.rewind_preview import parts_that_are_gone
-from spark_jobs.corrections.rewind_target import batch_before, find_target, plan_of, starting_ranges
+from spark_jobs.corrections.rewind_preview import missing_parts
+from spark_jobs.corrections.rewind_target import find_target, plan_rewind, starting_ranges
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.tables.ledger import (
-    LANDED,
-    LIVE,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REMOVED_RAW,
-    REWIND,
-    LedgerRow,
-    OffsetRange,
-    counting,
-)
+from spark_jobs.kafka.ranges import batch_before
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, OffsetRange, paired_batches
+from spark_jobs.tables.records import LIVE, REWIND, CorrectedBatches, RewindPlan, StepCounts, TopicIds
 from tests.helpers.ledger_in_a_list import FakeLedger
+from tests.helpers.ledger_rows import IDS, ledger_rows
 from tests.helpers.timeline import CALLS
 
 WAREHOUSE = SimpleNamespace(pipeline=CALLS)
@@ -33,18 +24,15 @@ def at(partition, first, until, end=None, max_ts=None):
     return OffsetRange("t", partition, first, until, until if end is None else end, max_ts)
 
 
-def batch(number, *offsets, steps=(PLANNED, LANDED, PAIRED, PUBLISHED), kind=LIVE, **counts):
-    def row(step):
-        return LedgerRow(
-            number, kind, step, offsets, 0, number * 100, "{}", "", datetime.now(UTC), {"open_after": number} | counts,
-            {"open_events": number},
-        )  # fmt: skip
-
-    return [row(step) for step in steps]
+def batch(number, *offsets, steps=(PLANNED, LANDED, PAIRED, PUBLISHED), kind=LIVE, **named):
+    after = {"open_after": number} if PAIRED in steps else {}
+    return ledger_rows(
+        number, steps, kind, offsets=offsets, clock=number * 100, versions={"open_events": number}, **after, **named
+    )
 
 
-def rewound(number, to_batch, *offsets, steps=(PLANNED, PAIRED, PUBLISHED), **counts):
-    return batch(number, *offsets, steps=steps, kind=REWIND, to_batch=to_batch, **counts)
+def rewound(number, to_batch, *offsets, steps=(PLANNED, PAIRED, PUBLISHED), **named):
+    return batch(number, *offsets, steps=steps, kind=REWIND, to_batch=to_batch, **named)
 
 
 # 1, 2, 3 void, 4 back to 2, 5, and 6 that was never paired.
@@ -90,9 +78,11 @@ def test_what_is_given_up(to_batch, given_up, open_version):
     target = find_target(WAREHOUSE, LEDGER, to_batch)
     assert [row.batch_id for row in target.given_up] == given_up
     assert (target.open_version, target.open_after, target.last_paired, target.published) == (open_version, to_batch, 5, 4)
-    plan = plan_of(WAREHOUSE, target)
+    plan = plan_rewind(WAREHOUSE, target)
     assert (plan.batch_id, plan.kind, plan.clock) == (7, REWIND, to_batch * 100 or None)
-    assert plan.counts == {"to_batch": to_batch, "open_before": to_batch, "corrected_from": to_batch + 1, "corrected_to": 7}
+    assert plan.counts == StepCounts()
+    corrected = CorrectedBatches(to_batch + 1, 7)
+    assert plan.plan == RewindPlan(open_before=to_batch, topic_ids=IDS, corrected=corrected, to_batch=to_batch)
 
 
 def ranges(ledger, to_batch):
@@ -112,20 +102,19 @@ def test_reading_goes_on_behind_the_batch_up_to_where_anybody_has_read():
 
 
 def test_a_second_rewind_looks_for_what_the_first_has_not_seen_come_back():
-    first = {"corrected_from": 2, "corrected_to": 3}
+    first = {"corrected": CorrectedBatches(2, 3)}
     ledger = FakeLedger(
         batch(1, at(0, 0, 10)), batch(2, at(0, 10, 90)), rewound(3, 1, at(0, 10, 10, 90), **first),
         batch(4, at(0, 10, 20), **first), batch(5, at(0, 20, 30)),
     )  # fmt: skip
     assert ranges(ledger, 4) == [(0, 20, 90, None)]
-    counts = plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 4)).counts
-    assert (counts["corrected_from"], counts["corrected_to"]) == (2, 6)
+    assert plan_rewind(WAREHOUSE, find_target(WAREHOUSE, ledger, 4)).plan.corrected == CorrectedBatches(2, 6)
 
 
 def test_the_topics_are_still_told_by_the_ids_of_the_last_plan():
-    first, later = ({f"{side}_topic_{half}": of for side in ("left", "right") for half in ("high", "low")} for of in (1, 2))
-    ledger = FakeLedger(batch(1, **first), batch(2, **first), batch(3, **later, steps=(PLANNED,)))
-    assert plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 0)).counts.items() >= later.items()
+    first, later = TopicIds("a", "b"), TopicIds("c", "d")
+    ledger = FakeLedger(batch(1, topic_ids=first), batch(2, topic_ids=first), batch(3, topic_ids=later, steps=(PLANNED,)))
+    assert plan_rewind(WAREHOUSE, find_target(WAREHOUSE, ledger, 0)).plan.topic_ids == later
 
 
 @pytest.mark.parametrize(
@@ -136,7 +125,7 @@ def test_the_topics_are_still_told_by_the_ids_of_the_last_plan():
 def test_the_parts_of_a_range_that_the_broker_no_longer_has(earliest, end, cut, gone):
     place = ("t", 0)
     topics = TopicsNow(0, {} if earliest is None else {place: earliest}, {} if end is None else {place: end}, {}, {}, cut)
-    assert parts_that_are_gone(at(0, 10, 10, 30), topics) == gone
+    assert missing_parts(at(0, 10, 10, 30), topics) == gone
 
 
 def test_a_partition_that_was_lost_before_it_was_begun_is_asked_for_again():
@@ -161,8 +150,8 @@ def test_the_last_batch_that_read_nothing_of_what_was_cut():
 
 
 def test_the_report_leaves_out_what_was_given_up():
-    batches = counting(LEDGER.rows(1))
+    batches = paired_batches(LEDGER.rows(1))
     assert [rows[PAIRED].batch_id for rows in batches] == [1, 2, 4, 5]
     # A rewind that is only planned has begun to take rows away.
     begun = FakeLedger(batch(1), batch(2), rewound(3, 1, steps=(PLANNED,)))
-    assert [rows[PAIRED].batch_id for rows in counting(begun.rows(1))] == [1]
+    assert [rows[PAIRED].batch_id for rows in paired_batches(begun.rows(1))] == [1]

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow.timetables.base import TimeRestriction
 from airflow.utils.types import DagRunType
 
-from include.airflow import assets
+from include.airflow import dag_settings
 from include.config import pipeline as pipeline_config
 from include.config.pipeline_file import load_pipeline
 from tests.helpers.timeline import ROOT
@@ -91,7 +91,7 @@ def test_a_run_begins_when_there_is_data(dag_bag, project):
     (watcher,) = asset.watchers
     assert asset.name == "calls/records"
     path, kwargs = watcher.trigger.serialize()
-    assert path == "include.airflow.record_watch.RecordsWaiting"
+    assert path == "include.airflow.triggers.RecordsWaiting"
     # Over after gap and grace, and after max_future more where a stamp was ahead.
     assert kwargs == {"topics": ["analyticsTopic", "metricsTopic"], "group": "calls.landed", "settle_s": [241.0, 541.0]}
     only(project, "clock: stream_time")
@@ -196,8 +196,8 @@ def test_assets_are_what_the_tasks_change(dag_bag):
 @pytest.mark.parametrize("topic", ["compound_events", "raw_analytics", "records"])
 def test_no_topic_has_the_asset_of_a_table_or_of_the_records_waited_for(topic):
     mine = replace(load_pipeline(ROOT / "include/pipelines/calls.yaml"), output_topic=topic)
-    others = [*assets.raw_assets(mine), assets.compounds_asset(mine)]
-    assert assets.topic_asset(mine).name not in {"calls/records", *(asset.name for asset in others)}
+    others = [*dag_settings.raw_assets(mine), dag_settings.compounds_asset(mine)]
+    assert dag_settings.topic_asset(mine).name not in {"calls/records", *(asset.name for asset in others)}
 
 
 def test_the_maintenance_dag(dag_bag, project):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from spark_jobs.job.task_watch import TASK_VARIABLE
+from spark_jobs.job.run import TASK_VARIABLE
 from tests.helpers.timeline import ROOT
 
 TASK = "import fcntl, time; held = open({path!r}, 'w'); fcntl.flock(held, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"

@@ -108,6 +108,6 @@ def test_a_port_on_which_something_listens_is_not_given(monkeypatch: pytest.Monk
         server.bind(("127.0.0.1", taken))
         server.listen()
         monkeypatch.setattr(local_process, "SERVER_PORTS", range(taken, taken + 1))
-        monkeypatch.setattr(local_process, "_given", set())
+        monkeypatch.setattr(local_process, "_taken", set())
         with pytest.raises(SetupError, match=rf"no port from {taken} to {taken} is free"):
             free_port()

@@ -21,7 +21,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[LocalSpark]:
     server = LocalSpark(tmp_path, free_port())
-    start_program(tmp_path, "server", SLEEP, {**os.environ, **server._told()})
+    start_program(tmp_path, "server", SLEEP, {**os.environ, **server._identity()})
     yield server
     stop_programs(tmp_path)
 
@@ -38,13 +38,24 @@ def test_the_same_server_is_not_started_twice(running: LocalSpark) -> None:
 def test_another_one_is_replaced(running: LocalSpark, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = LocalSpark(running.folder, free_port() if change == "port" else running.port)
     if change == "code":
-        monkeypatch.setattr(wanted, "_told", lambda: {**running._told(), "PAIRING_CODE": "other"})
+        monkeypatch.setattr(wanted, "_identity", lambda: {**running._identity(), "PAIRING_CODE": "other"})
     started: list[str] = []
     monkeypatch.setattr(local_spark, "start_program", lambda folder, name, *rest: started.append(name))
     monkeypatch.setattr(wanted, "_wait_until_it_listens", lambda: None)
     assert wanted.start() is True
     assert started == ["server"]
     assert not running.is_running()
+
+
+@pytest.mark.parametrize("file", ["spark_jobs/rules/clock.py", "include/config/pipeline.py"])
+def test_changed_code_of_jobs_and_settings_is_other_code(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_spark, "ROOT", tmp_path)
+    server, path = LocalSpark(tmp_path / "server", 15_002), tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text("A = 1\n")
+    before = server._identity()
+    path.write_text("A = 2\n")
+    assert server._identity() != before
 
 
 def test_a_taken_port_is_said_with_the_variable_that_chooses_another(tmp_path: Path) -> None:

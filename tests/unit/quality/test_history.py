@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.history import (
     ANY,
     SAME_HOUR,
     SAME_WEEKDAY_AND_HOUR,
-    Past,
     comparable,
     ratio_against,
 )
@@ -19,7 +19,7 @@ NOON = 1_767_225_600_000 + 12 * HOUR
 
 
 def past(at, ratio=0.1, **more):
-    return Past(1, at, {"compounds": 100.0, "live": 1.0, "orphan_ratio": ratio} | more)
+    return Batch(1, at, metrics={"compounds": 100.0, "live": 1.0, "orphan_ratio": ratio} | more)
 
 
 def every(step, number, **more):
@@ -51,11 +51,6 @@ def test_comparable_batches(before, number, by):
 
 def test_replays_and_empty_batches_are_not_comparable():
     assert comparable(NOON, [past(NOON, live=0.0), past(NOON, compounds=0.0)]).batches == []
-
-
-def test_rows_of_earlier_versions_are():
-    metrics = {"compounds": 5.0, "corrections": 0.0, "orphan_ratio": 0.2}
-    assert len(comparable(NOON, [Past(1, NOON, metrics), Past(2, NOON, metrics | {"corrections": 5.0})]).batches) == 1
 
 
 def test_seven_batches_say_nothing_and_no_compounds_neither():

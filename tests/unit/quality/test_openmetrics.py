@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from spark_jobs.quality import openmetrics
 from spark_jobs.quality.catalogue import MEANINGS, Meaning
+from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.trend import Trend
 from tests.helpers.batch_history import history
 
@@ -71,7 +73,11 @@ def test_the_numbers_are_those_of_the_newest_batch():
 
 def test_milliseconds_become_seconds_and_histograms_stay_out():
     (batch,) = history(1)
-    batch = batch._replace(metrics={**batch.metrics, "skew_median": -1500.0, "miss_left:100": 3.0, "something_new": 7.0})
+    batch = replace(
+        batch,
+        metrics={**batch.metrics, "skew_median": -1500.0, "something_new": 7.0},
+        breakdowns=[Breakdown("miss_left", 3, 100)],
+    )
     found = of([batch])
     assert list(found["event_pairing_skew_median_seconds"].values()) == [-1.5]
     assert list(found["event_pairing_something_new"].values()) == [7]

@@ -8,13 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jinja2 import UndefinedError
 
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import pages
+from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import orphan_section, sentences
+from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
 from spark_jobs.rules.reasons import Reason
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.pages import pages_in
 from tests.helpers.timeline import CALLS
 
@@ -24,22 +28,27 @@ COUNTS = (
 OLD = dict.fromkeys([*COUNTS, *(f"rejected_{reason}" for reason in Reason)], 0.0)
 ORPHANS = OLD | {
     "live": 1.0, "compounds": 5_000.0, "left_only": 318.0, "right_only": 200.0, "orphan_ratio": 0.1036, "orphan_ratio_left": 0.066,
-    "orphan_age_median_left": 301_000.0, "orphan_age_max_left": 900_000.0, "miss_left:75000": 150.0, "miss_right:75000": 100.0,
-    "miss_left:90000": 100.0, "miss_right:90000": 62.0, "miss_right:none": 106.0, "top_user:user1=<ann>": 412.0, "users:user1": 12.0,
+    "orphan_age_median_left": 301_000.0, "orphan_age_max_left": 900_000.0,
     "top_user_share": 0.8, "comparable_batches": 50.0, "comparable_by": 1.0, "orphan_ratio_median": 0.02, "orphan_ratio_spread": 0.004,
-    "orphan_ratio_deviation": 20.9, "late_left": 40.0, "late_right": 3.0, "late_healable": 37.0, "grace_needed:3600000": 43.0,
-    "skew_median": -1200.0, "skew_q1": -3000.0, "skew_q3": 900.0, "hour_pair:1767225600000": 9.0, "hour_left_only:1767229200000": 3.0,
-    "hour_left_only:-1": 2.0, "partition_left_only:2": 300.0, "partition_left_only:0": 18.0,
+    "orphan_ratio_deviation": 20.9, "late_left": 40.0, "late_right": 3.0, "late_healable": 37.0,
+    "skew_median": -1200.0, "skew_q1": -3000.0, "skew_q3": 900.0,
 }  # fmt: skip
+BREAKDOWNS = [
+    Breakdown("miss_left", 150, 75_000), Breakdown("miss_right", 100, 75_000), Breakdown("miss_left", 100, 90_000),
+    Breakdown("miss_right", 62, 90_000), Breakdown("miss_right", 106), Breakdown("top_user", 412, None, "user1", "<ann>"),
+    Breakdown("users", 12, field="user1"), Breakdown("grace_needed", 43, 3_600_000), Breakdown("hour_pair", 9, 1_767_225_600_000),
+    Breakdown("hour_left_only", 3, 1_767_229_200_000), Breakdown("hour_left_only", 2, -1), Breakdown("partition_left_only", 300, 2),
+    Breakdown("partition_left_only", 18, 0),
+]  # fmt: skip
 
 
 def row(batch_id=7):
     return SimpleNamespace(batch_id=batch_id, kind="live", pipeline=CALLS, config_hash="ab", counts={})
 
 
-def page_of(folder, metrics, verdict=None):
+def page_of(folder, metrics, verdict=None, breakdowns=()):
     verdict = verdict or Verdict([], "<head></head>")
-    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict)).read_text()
+    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict, "", breakdowns)).read_text()
 
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
@@ -75,11 +84,11 @@ def test_what_nobody_can_judge_has_a_state_of_its_own(tmp_path):
     check = Check("delivery_not_judged", 0, 0, INFO, "every message was read back: not judgeable, because retention …")
     page = page_of(tmp_path, ORPHANS, Verdict([Judged(check, False, 2.0)], "<head></head>"))
     assert '<span class="warning">passed, not all of it judged</span>' in page
-    assert '<td class="warning">not judgeable</td>' in page and "failed" not in page
+    assert '<td class="warning">not judgeable</td>' in page and "failed" not in page.partition("<body>")[2]
 
 
 def test_what_the_orphans_say():
-    told = list(sentences(CALLS, ORPHANS))
+    told = list(sentences(CALLS, ORPHANS, BREAKDOWNS))
     assert told == [
         "518 of 5,000 compounds are one-sided: 10.4%.",
         "The 50 comparable batches before it of this hour had 2.0% ± 0.4% (median and spread): this one is +20.9 spreads off.",
@@ -94,10 +103,11 @@ def test_what_the_orphans_say():
     ]
 
 
-def test_the_section_has_its_drawings_and_their_numbers_and_loads_nothing(tmp_path):
-    page = page_of(tmp_path, ORPHANS)
-    assert page.count("<svg") == 3 and page.count('role="img" aria-label=') == 3
-    assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import|<script", page.replace(THEME, ""))
+def test_the_section_has_its_charts_and_their_numbers_and_loads_nothing_from_elsewhere(tmp_path):
+    page = page_of(tmp_path, ORPHANS, breakdowns=BREAKDOWNS)
+    assert page.count("<figure") == 3 and page.count('role="img" aria-label=') == 3
+    assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import", page)
+    assert re.findall("<script.*?>", page.replace(THEME, "")) == ['<script src="charts.js">']
     assert "user1=&lt;ann&gt;" in page and "<ann>" not in page
     assert '<th scope="row">up to 75 s</th><td class="number">150</td><td class="number">100</td>' in page
     assert "2026-01-01 01:00" in page and "far from now" in page
@@ -107,14 +117,14 @@ def test_the_section_has_its_drawings_and_their_numbers_and_loads_nothing(tmp_pa
 
 def test_a_row_of_an_earlier_version_has_its_page(tmp_path):
     page = page_of(tmp_path, OLD)
-    assert "<h2>Rejected</h2>" in page and "<svg" not in page
+    assert "<h2>Rejected</h2>" in page and "<figure" not in page
     assert orphan_section(CALLS, OLD) == ""
 
 
 def test_an_empty_batch_has_its_page(tmp_path):
     page = page_of(tmp_path, OLD | {"live": 1.0, "compounds": 0.0, "orphan_ratio": 0.0, "comparable_batches": 3.0})
     assert "0 of 0 compounds are one-sided" in page and "3 comparable batches before it, 8 are needed" in page
-    assert "<svg" not in page
+    assert "<figure" not in page
 
 
 @pytest.mark.parametrize(
@@ -142,3 +152,15 @@ def test_a_report_that_could_not_be_made_has_a_page(tmp_path):
     pages.write_index(place, 7)
     page = (tmp_path / "quality" / "index.html").read_text()
     assert "calls: batch 7" in page and "not judged" in page and "ValueError: no &lt;b&gt; at all" in page
+
+
+def test_a_template_escapes_what_it_is_given_and_lacks_nothing():
+    page = render("unjudged.html", title="<b>'\"&", error="<script>")
+    assert page.count("&lt;b&gt;&#39;&#34;&amp;") == 2 and "&lt;script&gt;" in page and "<b>" not in page
+    with pytest.raises(UndefinedError, match="'error' is undefined"):
+        render("unjudged.html", title="x")
+
+
+def test_large_counts_keep_their_digits():
+    steps = {"paired": ledger_row(7, "paired", pair=2**63 - 1)}
+    assert "pair 9,223,372,036,854,775,807" in pages.batch_details(steps, {}, [])

@@ -9,8 +9,18 @@ import pytest
 
 from include.config.pipeline import FEWEST_ORPHANS, Quality
 from spark_jobs.quality import suite
-from spark_jobs.quality.silence import Landed, SideState, _carried, _judged, next_states, state_of
-from spark_jobs.quality.silence_words import PASSED, WARNING, checked_sentences, notices
+from spark_jobs.quality.silence import (
+    PASSED,
+    WARNING,
+    Landed,
+    SideState,
+    _carried,
+    _judged,
+    checked_sentences,
+    next_states,
+    notices,
+    state_of,
+)
 from tests.helpers.timeline import CALLS
 
 NOON, MINUTE = 1_769_860_800_000, 60_000

@@ -12,20 +12,20 @@ from types import SimpleNamespace
 import pytest
 
 from include.airflow import alerts
-from include.airflow import operator as pairing_operator
+from include.airflow import operators as pairing_operator
 from include.config.pipeline import Quality, Side
 from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
-from spark_jobs.quality.expectations_page import standing_alone
+from spark_jobs.quality.batch import Batch as StoredBatch
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.history import Past
-from spark_jobs.quality.report_input import _targets
-from spark_jobs.quality.silence import silence_metrics, state_of
-from spark_jobs.quality.silence_words import checked_sentences, notices, notices_html
+from spark_jobs.quality.report_input import rewind_targets
+from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.records import REPLAY, REWIND
 from tests.helpers.alert_listener import listening
+from tests.helpers.ledger_rows import ledger_row, ledger_rows
 from tests.helpers.pages import pages_in
 from tests.helpers.silent_history import HOSTILE, silent_history
 from tests.helpers.timeline import CALLS
@@ -39,7 +39,7 @@ SAID = checked_sentences(notices(NAMED, SILENT))
 
 
 def test_the_page_begins_with_the_sentence(tmp_path):
-    row = SimpleNamespace(batch_id=7, kind=LIVE, pipeline=NAMED, config_hash="ab", counts={})
+    row = ledger_row(7, PAIRED, pipeline=NAMED, config_hash="ab")
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
@@ -55,7 +55,7 @@ def test_great_expectations_says_it_and_does_not_run_it():
     (judged,) = (judged for judged in verdict.checks if not judged.passed)
     assert (judged.check.metric, judged.check.severity) == ("silent_left", suite.WARNING)
     assert judged.check.sentence == SAID["silent_left"] and verdict.failed == []
-    page = standing_alone(verdict.page, "calls: batch 7", "batch-7.html", notices_html(notices(NAMED, SILENT)))
+    page = pages.expectations_page(verdict.page, "calls: batch 7", "batch-7.html", notices(NAMED, SILENT))
     assert "has been silent since 2026-01-31 11:59 UTC: 312 right_only since" in page
     assert "<img" not in page
 
@@ -94,7 +94,7 @@ class _Rows(SimpleNamespace):
 
 
 def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
-    rows = {PAIRED: SimpleNamespace(kind=REPLAY), PLANNED: SimpleNamespace()}
+    rows = {row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)}
     carried = silence_metrics(rows, Facts({}), {}, SILENT, QUALITY)
     assert [state_of(carried, side) for side in ("left", "right")] == [state_of(SILENT, side) for side in ("left", "right")]
     assert notices(CALLS, carried) == []
@@ -104,15 +104,21 @@ def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
 
 def test_a_rewind_beyond_the_history_still_knows_its_target():
     rows = [
-        {"batch_id": number, "judged_at": datetime(2026, 1, 1, tzinfo=UTC), "metrics": {"wall_time": 1.0, "n": number}}
+        {
+            "batch_id": number,
+            "judged_at": datetime(2026, 1, 1, tzinfo=UTC),
+            "metrics": {"wall_time": 1.0, "n": number},
+            "breakdowns": [],
+            "success": True,
+        }
         for number in (3, 60)
     ]
     warehouse = _Rows(rows=rows)
-    rewind = {PAIRED: SimpleNamespace(kind=REWIND, counts={TO_BATCH: 3})}
-    recent = [Past(60, 1, {})]
-    assert [past.metrics["n"] for past in _targets(warehouse, [rewind], recent)] == [3]
-    assert _targets(warehouse, [rewind], [Past(3, 1, {}), *recent]) == [], "it is there already"
-    assert _targets(warehouse, [{PAIRED: SimpleNamespace(kind=LIVE, counts={})}], recent) == []
+    rewind = StoredBatch(61, 1, {PAIRED: ledger_row(61, PAIRED, REWIND, to_batch=3)})
+    recent = [StoredBatch(60, 1)]
+    assert [past.metrics["n"] for past in rewind_targets(warehouse, [rewind], recent)] == [3]
+    assert rewind_targets(warehouse, [rewind], [StoredBatch(3, 1), *recent]) == [], "it is there already"
+    assert rewind_targets(warehouse, [StoredBatch(61, 1, {PAIRED: ledger_row(61, PAIRED)})], recent) == []
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
@@ -131,8 +137,7 @@ def test_news_are_told_by_the_address_of_alerts_however_the_job_ends(ends, monke
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", submitted)
-    hook = SimpleNamespace(get_connection=lambda _: SimpleNamespace(extra_dejson={}))
-    monkeypatch.setattr(pairing_operator, "KafkaBaseHook", lambda **_: hook)
+    monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "note_batch", lambda *_: None)
     operator = pairing_operator.PairingJobOperator(job="report_quality", pipeline_file=tmp_path / "calls.yaml")
     task = SimpleNamespace(dag_id="calls", run_id="r1", task_id="report_quality")

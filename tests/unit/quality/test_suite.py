@@ -15,9 +15,9 @@ import pytest
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import suite
-from spark_jobs.quality.expectations_page import standing_alone
 from spark_jobs.quality.judging import judge_elsewhere
 from spark_jobs.quality.numbers import NotJudged
+from spark_jobs.quality.pages import expectations_page
 from tests.helpers.timeline import ROOT
 
 OPTIONAL = {
@@ -143,7 +143,7 @@ def test_sentences_have_both_numbers():
 
 def test_a_page_is_small_and_loads_nothing():
     broken = GOOD | {"pairing_difference_left": 3.0}
-    page = standing_alone(suite.judge(broken, Quality()).page, "calls: batch <7>", "batch-7.html")
+    page = expectations_page(suite.judge(broken, Quality()).page, "calls: batch <7>", "batch-7.html")
     assert len(page) < 100_000
     assert not re.findall(r"""(?:src|href|action|url)\s*[=(]\s*["']?\s*(?:https?:)?//[^"')\s]*""", page)
     assert "<script" not in page.replace(THEME, "") and "onclick" not in page and "@import" not in page

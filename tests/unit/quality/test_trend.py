@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from spark_jobs.quality import trend as trends
-from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported, Trend
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, Breakdown
+from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, TO_BATCH
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED
 from tests.helpers import batch_history
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_in
@@ -50,7 +53,7 @@ def test_replays_rewinds_and_settings_are_told(tmp_path):
     found = told(tmp_path)
     replay, rewind, change = (199 - back for back in (batch_history.REPLAYED, batch_history.REWOUND, batch_history.RESET))
     assert [index for index, kind in enumerate(found["kind"]) if kind] == [rewind, replay]
-    assert found["to"][rewind] == batches[rewind].steps[PAIRED].counts[TO_BATCH]
+    assert found["to"][rewind] == batches[rewind].steps[PAIRED].rewind.to_batch
     assert [index for index, (one, two) in enumerate(pairwise(found["settings"]), 1) if one != two] == [change]
     assert [found["hashes"][each] for each in found["settings"]] == [batch.steps[PAIRED].config_hash for batch in batches]
     assert found["values"]["landed_seconds"][replay] is None, "a replay lands nothing"
@@ -76,7 +79,7 @@ def test_the_same_batches_again_are_there_once(tmp_path):
     """A report that dies behind its pages is made again."""
     batches = history(5)
     write_trend(pages_in(tmp_path), "calls", batches[:4], list)
-    again = [batch._replace(state=FAILED) for batch in batches[2:]]
+    again = [replace(batch, state=FAILED) for batch in batches[2:]]
     write_trend(pages_in(tmp_path), "calls", again, never)
     assert (told(tmp_path)["batch"], told(tmp_path)["state"]) == ([1, 2, 3, 4, 5], [PASSED, PASSED, FAILED, FAILED, FAILED])
 
@@ -106,12 +109,16 @@ def test_only_the_newest_are_kept(tmp_path, monkeypatch):
 def test_metrics_that_come_later_and_histograms(tmp_path):
     """Rows of older batches lack what newer ones have; a histogram is no line in a chart."""
     one, two = history(2)
-    two = two._replace(metrics={**two.metrics, "late_healable": 3.0, "miss_left:100": 4.0})
+    two = replace(
+        two,
+        metrics={**two.metrics, "late_healable": 3.0, "silence:quiet_ms_left": 1.0},
+        breakdowns=[Breakdown("miss_left", 4, 100)],
+    )
     write_trend(pages_in(tmp_path), "calls", [one], list)
     write_trend(pages_in(tmp_path), "calls", [two], never)
     values = told(tmp_path)["values"]
     assert values["late_healable"] == [None, 3]
-    assert not [name for name in values if ":" in name]
+    assert not [name for name in values if ":" in name or name.startswith("miss_")]
 
 
 def test_what_the_ledger_tells():
@@ -123,7 +130,7 @@ def test_what_the_ledger_tells():
         (rows[PUBLISHED].finished_at - rows["planned"].started_at).total_seconds(), abs=0.001
     )
     assert found["planned_seconds"] == 0.4
-    without = Reported({step: row for step, row in rows.items() if step != PUBLISHED}, {}, PASSED)
+    without = Batch.of({step: row for step, row in rows.items() if step != PUBLISHED}, {}, PASSED)
     assert "delay_seconds" not in trends.ledger_values(without.steps)
 
 

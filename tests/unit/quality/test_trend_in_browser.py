@@ -1,4 +1,4 @@
-"""The trend page as a person has it: in a real browser, opened as a file, by keyboard and mouse. Skipped, and said so, without Chromium."""
+"""The trend page, and a batch's, as a person has them: in a real browser, opened as a file, by keyboard and mouse. Skipped, and said so, without Chromium."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.pages import pages_in
 from tests.helpers.screenshots import write_history
 from tests.helpers.silent_history import HOSTILE, silent_history
+from tests.unit.quality.test_pages import BREAKDOWNS, ORPHANS, page_of
 
 pytestmark = [
     pytest.mark.long,
@@ -171,3 +172,29 @@ def test_the_batch_s_own_page_has_the_same_details(pages, browser):
     assert page.ask(PICKED).startswith("batch 150 · ")
     page.open(page.ask("location.href").replace("trend.html", "batch-300.html").partition("#")[0])
     assert page.ask("document.body.innerText").startswith("calls: batch 300 passed")
+
+
+INKED = """[...document.querySelectorAll("figure canvas")].map((canvas) =>
+  new Set(new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size > 3)"""
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_batch_s_charts_are_drawn_from_the_file_beside_it(width, tmp_path, browser):
+    (tmp_path / "pages").mkdir()
+    page_of(tmp_path / "pages", ORPHANS, breakdowns=BREAKDOWNS)
+    alone = browser((tmp_path / "pages" / "batch-7.html").as_uri(), "document.readyState == 'complete'", width=width)
+    assert alone.ask("document.querySelectorAll('figure canvas').length") == 0
+    assert "up to 75 s\t150\t100\t250" in alone.ask("document.querySelector('#orphans').innerText"), (
+        "the numbers need no script"
+    )
+    write_trend(pages_in(tmp_path / "pages"), "calls", [], list)
+    page = browser((tmp_path / "pages" / "batch-7.html").as_uri(), "document.readyState == 'complete'", width=width)
+    assert page.ask(INKED) == [True] * 3
+    assert page.ask("document.documentElement.scrollWidth") == width
+    x, y = page.ask(
+        "(() => { document.querySelector('figure').scrollIntoView(); const at = document.querySelector('.u-over').getBoundingClientRect();"
+        "return [at.left + at.width / 2, at.top + 40]; })()"
+    )
+    page.click(x, y)
+    legend = "[...document.querySelectorAll('figure:first-of-type .u-legend td')].map((cell) => cell.textContent).join(' ')"
+    page.wait_for(f"{legend} === '75 s 150 100'")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.story.rehearsal import BatchFile
+from spark_jobs.story.from_files import BatchFile
 from spark_jobs.story.rehearsal import rehearse as main
 from tests.helpers.timeline import CALLS, ROOT
 
@@ -81,7 +81,7 @@ def test_the_command_prints_the_same(tmp_path):
         ("nowhere.jsonl@5", "no such file"),
         ("Makefile", "FILE@CLOCK"),
         ("Makefile@soon", "FILE@CLOCK"),
-        ("Makefile@5", "Makefile:1: not a JSON object"),
+        ("Makefile@5", "Makefile:1: not a record as `kcat -C -J` prints it"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_2(batch, says):

@@ -15,7 +15,7 @@ from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
 from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
-from spark_jobs.stages.whole_keys import KEY_HASH, PACKED, complete_keys, decided_keys
+from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, complete_keys, decide_keys
 from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.timeline import SMALL
 
@@ -85,7 +85,7 @@ def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, random):
     one_hash = one_hash.append_column(KEY_HASH, pa.array([7] * len(drawn), pa.int64()))
     random.shuffle(order := list(range(len(drawn))))
     batches = one_hash.take(pa.array(order, pa.int64())).to_batches(max_chunksize=3)
-    decided = [row for batch, known in decided_keys(batches, rules) for row in batch.to_pylist() if known is None]
+    decided = [row for batch, known in decide_keys(batches, rules) for row in batch.to_pylist() if known is None]
     whole = decide_outcomes(given_events, rules)
     assert rows(pa.Table.from_pylist(decided, whole.schema)) == rows(whole)
 

@@ -10,8 +10,8 @@ import pytest
 
 from include.config.store import Store
 from spark_jobs.spark import workers as stages
-from spark_jobs.spark.session import temporarily_set
-from spark_jobs.spark.workers import give_back_memory, only_counted
+from spark_jobs.spark.session import override_settings
+from spark_jobs.spark.workers import release_memory, skip_size_checks
 from spark_jobs.tables.parquet_files import FileWriter
 from spark_jobs.tables.read_files import DataFile, longest_texts
 
@@ -46,12 +46,12 @@ def settings(spark):
 
 def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(spark, tmp_path):
     rows, longest = rows_of(spark, tmp_path, [("small", ROWS)])
-    with temporarily_set(spark, {COUNTED: "300", SIZED: "1kb"}):
+    with override_settings(spark, {COUNTED: "300", SIZED: "1kb"}):
         before = settings(spark)
-        with only_counted(spark, longest):
+        with skip_size_checks(spark, longest):
             assert [number for number, _ in sizes(rows)] == [10_000, 10_000]
         assert settings(spark) == before
-        with pytest.raises(ZeroDivisionError), only_counted(spark, longest):
+        with pytest.raises(ZeroDivisionError), skip_size_checks(spark, longest):
             raise ZeroDivisionError
         assert settings(spark) == before
         assert len(sizes(rows)) > 10
@@ -59,7 +59,7 @@ def test_small_rows_are_counted_whatever_the_settings_say_and_these_come_back(sp
 
 def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
     rows, longest = rows_of(spark, tmp_path, [("small", 1), ("x" * 10_000, ROWS)])
-    with only_counted(spark, longest):
+    with skip_size_checks(spark, longest):
         found = sizes(rows)
     assert sum(number for number, _ in found) == ROWS + 1
     assert max(size for _, size in found) < 20_000_000
@@ -67,7 +67,7 @@ def test_one_large_row_among_small_ones_has_all_of_them_sized(spark, tmp_path):
 
 def test_rows_of_which_nobody_tells_are_sized(spark):
     before = settings(spark)
-    with only_counted(spark, None):
+    with skip_size_checks(spark, None):
         assert settings(spark) == before
 
 
@@ -82,9 +82,9 @@ def test_what_a_large_task_has_left_behind_is_given_back(monkeypatch):
     del blocks
     before = resident_mb()
     monkeypatch.setattr(stages, "_KEPT_BYTES", 2 * before * 1_000_000)
-    give_back_memory()
+    release_memory()
     assert resident_mb() > before - 20
     monkeypatch.setattr(stages, "_KEPT_BYTES", 0)
-    give_back_memory()
+    release_memory()
     assert resident_mb() < before - 150
     assert last

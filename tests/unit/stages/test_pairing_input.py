@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.rules.batch_rules import batch_rules
-from spark_jobs.stages import whole_keys
-from spark_jobs.stages.whole_keys import KEY_HASH, PACKED, decided_keys
+from spark_jobs.stages import pairing_input
+from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, decide_keys
 from tests.helpers.timeline import SMALL
 
 RULES = batch_rules(SMALL, 1_000_000, 0)
@@ -29,7 +29,7 @@ def packed(*rows):
 
 def decided(rows, rows_a_batch=100):
     outcomes, known = [], []
-    for each, revisions in decided_keys(packed(*rows).to_batches(max_chunksize=rows_a_batch), RULES):
+    for each, revisions in decide_keys(packed(*rows).to_batches(max_chunksize=rows_a_batch), RULES):
         outcomes += [(row["user1"], row["outcome"], row["left_offset"], row["right_offset"]) for row in each.to_pylist()]
         known.append(None if revisions is None else sorted(tuple(row.values()) for row in revisions.to_pylist()))
     return sorted(outcomes, key=str), known
@@ -52,7 +52,7 @@ def test_what_is_known_changes_no_outcome_and_comes_beside_them(rows_a_batch):
 
 
 def test_what_is_known_of_a_key_is_with_every_table_of_its_outcomes(monkeypatch):
-    monkeypatch.setattr(whole_keys, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(pairing_input, "_ROWS_AT_ONCE", 1)
     rows = [*EVENTS[:2], ("a", "analyticsTopic-0-1", 3), ("b", "analyticsTopic-0-2", 0), EVENTS[2]]
     outcomes, known = decided(rows, 1)
     assert outcomes == OUTCOMES

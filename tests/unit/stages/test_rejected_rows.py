@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from include.config.store import Store
 from spark_jobs.rules.reasons import AT_PAIRING, Reason
 from spark_jobs.rules.rules import LEFT, RIGHT
-from spark_jobs.stages import rejected_rows as rejected
-from spark_jobs.stages.outcome_rows import REASONS, REFUSED
-from spark_jobs.stages.rejected_rows import _PLACES, _by_partition, _places_of_each, _reasons, _Work, _writing_stage
+from spark_jobs.stages import outcome_rows as rejected
+from spark_jobs.stages.outcome_rows import (
+    _PLACES,
+    REASONS,
+    REFUSED,
+    _by_partition,
+    _places_by_share,
+    _reasons,
+    _SideShare,
+    _writing_stage,
+)
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile, Share
 from tests.helpers.table_in_a_folder import written
@@ -52,8 +60,8 @@ def rejected_of(folder, groups, refused):
     if new is None:
         return []
     numbers = [row["offset"] for rows in groups for row in rows]
-    work = [_Work(LEFT, Share((DataFile(new.name, new.size, len(numbers), min(numbers), max(numbers)),)))]
-    given_rows = pa.record_batch([pa.array([0]), pa.array(_places_of_each(work, refused), pa.binary())], ["id", "places"])
+    work = [_SideShare(LEFT, Share((DataFile(new.name, new.size, len(numbers), min(numbers), max(numbers)),)))]
+    given_rows = pa.record_batch([pa.array([0]), pa.array(_places_by_share(work, refused), pa.binary())], ["id", "places"])
     answers = [row for each in _writing_stage({LEFT: store}, work, place, BATCH)([given_rows]) for row in each.to_pylist()]
     found = [row for each in answers for row in pq.read_table(f"{place.store.uri}/{each['name']}").to_pylist()]
     assert all(row["batch_id"] == BATCH and row["topic"] == "t" for row in found)
@@ -104,7 +112,7 @@ def test_a_reason_is_known_by_its_number():
 
 
 def sent(work, refused):
-    return [[tuple(map(int, place)) for place in np.frombuffer(each, _PLACES)] for each in _places_of_each(work, refused)]
+    return [[tuple(map(int, place)) for place in np.frombuffer(each, _PLACES)] for each in _places_by_share(work, refused)]
 
 
 def file_of(first, last):
@@ -127,7 +135,7 @@ def test_a_task_gets_the_refused_events_that_its_files_can_have_in_order():
         (LEFT, (file_of(2, 3), file_of(19, 20))),
         (LEFT, (file_of(9, 9), file_of(None, None))),
     ]
-    found = sent([_Work(side, Share(files)) for side, files in shares], refused)
+    found = sent([_SideShare(side, Share(files)) for side, files in shares], refused)
     assert found == [
         [(0, 9, 1), (1, 2, 0), (1, 9, 0)],
         [(0, 9, 0)],
@@ -135,7 +143,7 @@ def test_a_task_gets_the_refused_events_that_its_files_can_have_in_order():
         [(0, 9, 1), (0, 20, 0), (1, 2, 0), (1, 9, 0)],
         [(0, 1, 0), (0, 9, 1), (0, 20, 0), (1, 2, 0), (1, 9, 0)],
     ]
-    assert sent([_Work(LEFT, Share((file_of(0, 9),)))], refused_rows()) == [[]]
+    assert sent([_SideShare(LEFT, Share((file_of(0, 9),)))], refused_rows()) == [[]]
 
 
 # What is written

@@ -47,5 +47,5 @@ def test_a_dump_is_cut_by_arrival_and_rehearsed_and_its_orphans_are_asked(tmp_pa
     ledger = [json.loads(line) for line in run(cut, tmp_path).splitlines()]
     assert [(row["clock"] - start) // minute for row in ledger] == [5, 15]
     assert [(row["pair"], row["right_only"]) for row in ledger] == [(1, 0), (0, 1)]
-    told = run(ask, tmp_path)
-    assert '"kind": "right_only"' in told and "ann, bob: 3 messages in 2 batches" in told
+    printed = run(ask, tmp_path)
+    assert '"kind": "right_only"' in printed and "ann, bob: 3 messages in 2 batches" in printed

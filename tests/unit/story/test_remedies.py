@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from include.config.pipeline import Pipeline, parse_duration
-from spark_jobs.story.fates import play_key
-from spark_jobs.story.rehearsed import explain
-from tests.helpers.timeline import SMALL, T0, Batch, records
+from include.config.pipeline import Pipeline
+from include.config.setting_types import parse_duration
+from spark_jobs.story.from_files import explain
+from tests.helpers.timeline import SMALL, T0, Batch, play_every, read_batches, records
 
 words = st.builds("{}{}".format, st.sampled_from("am"), st.integers(0, 60).map(lambda at: at * 50))
 batches = st.lists(
@@ -30,7 +30,7 @@ def changed(text: str) -> Pipeline:
 def partners(pipeline: Pipeline, sent) -> dict[str, str | None]:
     """The partner of each event of a compound, None for those alone, when everything is closed."""
     found: dict[str, str | None] = {}
-    for batch in play_key(pipeline, [*sent, ([], T0 + 10**9)]):
+    for batch in play_every(pipeline, [*sent, ([], T0 + 10**9)]):
         for row in batch.outcomes.to_pylist():
             left, right = f"analyticsTopic-0-{row['left_offset']}", f"metricsTopic-0-{row['right_offset']}"
             if row["outcome"] == "pair":
@@ -44,14 +44,14 @@ def partners(pipeline: Pipeline, sent) -> dict[str, str | None]:
 @given(batches)
 def test_every_proposal_comes_true(drawn):
     sent = records([Batch(*batch) for batch in drawn])
-    told: str | None = None
-    for line in explain(SMALL, ("u", "v"), sent):
+    source: str | None = None
+    for line in explain(SMALL, ("u", "v"), read_batches(sent)):
         if line and not line.startswith(" "):
-            told = line.partition(" ")[0]
+            source = line.partition(" ")[0]
         found = PROPOSAL.match(line)
         if found:
             with_these, claim, partner = found.groups()
             event(claim)
-            assert partners(changed(with_these), sent)[told] == partner
+            assert partners(changed(with_these), sent)[source] == partner
         else:
             assert not line.startswith("  with ")

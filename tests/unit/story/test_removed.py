@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.story.rehearsed import UnknownKey
-from spark_jobs.story.stored import explain
-from spark_jobs.tables.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, REMOVED_UNTIL, Ledger
+from spark_jobs.story.from_tables import explain
+from spark_jobs.story.history import UnknownKey
+from spark_jobs.tables.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, Ledger
+from tests.helpers.ledger_rows import AT, counts
 from tests.helpers.reading import table_rows
-from tests.helpers.story_tables import AT, played, record, remove_up_to
+from tests.helpers.story_tables import played, record, remove_up_to
 
 RAW = ("raw_analytics", "raw_metrics")
 
@@ -18,9 +19,9 @@ def remove(warehouse, step, until, *tables):
     times = [
         row["ts"] for table in tables if table in RAW for row in table_rows(warehouse, table) if row["batch_id"] <= until
     ]
-    counts = {REMOVED_UNTIL: max(times)} if times else {}
+    until_ts = {"removed_until": max(times)} if times else {}
     base = next(row for row in Ledger(warehouse).rows(until, until) if row.step == PAIRED)
-    record(warehouse, base.next_step(step, AT, counts=counts))
+    record(warehouse, base.next_step(step, AT, counts(step, **until_ts)))
     for table in tables:
         remove_up_to(warehouse, table, until)
 
@@ -38,7 +39,7 @@ def test_nothing_is_said_where_nothing_went(warehouse):
 def test_what_went_is_said_and_the_rest_is_told(warehouse):
     remove(warehouse, REMOVED_RAW, 2, *RAW)
     lines = list(explain(warehouse, ("z", "v")))
-    assert lines[1] == "removed for their age, and not told: messages up to batch 2"
+    assert lines[1] == "removed for their age, so not in this story: messages up to batch 2"
     assert not [line for line in lines if "otherwise" in line or "the tables say" in line]
     assert any(line.startswith("compound ") for line in lines)
     # Compounds are still there without their messages.
@@ -58,8 +59,8 @@ def test_a_key_of_which_all_went_says_why_it_is_unknown(warehouse):
     remove(warehouse, REMOVED_RAW, 2, *RAW)
     remove(warehouse, REMOVED_REJECTED, 2, "rejected_events")
     remove(warehouse, REMOVED_COMPOUNDS, 2, "compound_events")
-    told = r"no message of .*y.* removed for their age, and not told: messages up to batch 2, rejected events up to batch 2, compounds up to batch 2"
-    with pytest.raises(UnknownKey, match=told):
+    words = r"no message of .*y.* removed for their age, so not in this story: messages up to batch 2, rejected events up to batch 2, compounds up to batch 2"
+    with pytest.raises(UnknownKey, match=words):
         list(explain(warehouse, ("y", "v")))
-    with pytest.raises(UnknownKey, match=r"in the interval .*; removed for their age, and not told"):
+    with pytest.raises(UnknownKey, match=r"in the interval .*; removed for their age, so not in this story"):
         list(explain(warehouse, ("y", "v"), 50))

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from include.config.store import Store
 from spark_jobs.tables import commit as committing
 from spark_jobs.tables import delta_log
-from spark_jobs.tables.commit import EVERYTHING, Going, commit_once, taken
+from spark_jobs.tables.commit import ALL_BATCHES, BatchRange, commit_once, removal_actions
 from spark_jobs.tables.delta_log import create
 from spark_jobs.tables.parquet_files import FilePlace
 from tests.helpers.table_in_a_folder import add_of, written
@@ -56,7 +56,7 @@ def adding(place, *batches):
 
 def take(place, going, *added, step="app", version=1):
     new = [add_of(written(place.store, rows_of(*batches))) for batches in added]
-    commit_once(place.store, lambda known: [*taken(known, place, going), *new], step, version, "said")
+    commit_once(place.store, lambda known: [*removal_actions(known, place, going), *new], step, version, "said")
 
 
 def opened(place):
@@ -130,7 +130,7 @@ def test_who_loses_a_race_looks_again_and_loses_nothing(table):
     seen = []
 
     def actions(known):
-        found = list(taken(known, table, Going(4, None)))
+        found = list(removal_actions(known, table, BatchRange(4, None)))
         seen.append(known.version())
         if len(seen) < 3:
             another_process(table, 4 + len(seen), f"other{len(seen)}")
@@ -205,25 +205,25 @@ def test_an_error_before_the_commit_is_told_and_whoever_tries_again_makes_it(err
     [
         (None, [1, 2, 3, 3, 4, 5], 0),
         # As maintenance removes rows for their age.
-        (Going(0, 0), [1, 2, 3, 3, 4, 5], 0),
-        (Going(0, 1), [2, 3, 3, 4, 5], 0),
-        (Going(0, 2), [3, 3, 4, 5], 1),
-        (Going(0, 3), [4, 5], 1),
-        (Going(0, 4), [5], 0),
-        (Going(0, 5), [], 0),
-        (Going(0, 9), [], 0),
+        (BatchRange(0, 0), [1, 2, 3, 3, 4, 5], 0),
+        (BatchRange(0, 1), [2, 3, 3, 4, 5], 0),
+        (BatchRange(0, 2), [3, 3, 4, 5], 1),
+        (BatchRange(0, 3), [4, 5], 1),
+        (BatchRange(0, 4), [5], 0),
+        (BatchRange(0, 5), [], 0),
+        (BatchRange(0, 9), [], 0),
         # As a rewind takes back what came last.
-        (Going(6, None), [1, 2, 3, 3, 4, 5], 0),
-        (Going(5, None), [1, 2, 3, 3, 4], 0),
-        (Going(4, None), [1, 2, 3, 3], 1),
-        (Going(3, None), [1, 2], 1),
-        (Going(1, None), [], 0),
+        (BatchRange(6, None), [1, 2, 3, 3, 4, 5], 0),
+        (BatchRange(5, None), [1, 2, 3, 3, 4], 0),
+        (BatchRange(4, None), [1, 2, 3, 3], 1),
+        (BatchRange(3, None), [1, 2], 1),
+        (BatchRange(1, None), [], 0),
         # From the middle, out of one file or both ends of two.
-        (Going(2, 4), [1, 5], 0),
-        (Going(3, 3), [1, 2, 4, 5], 2),
-        (Going(4, 4), [1, 2, 3, 3, 5], 1),
-        (Going(2, 2), [1, 3, 3, 4, 5], 1),
-        (EVERYTHING, [], 0),
+        (BatchRange(2, 4), [1, 5], 0),
+        (BatchRange(3, 3), [1, 2, 4, 5], 2),
+        (BatchRange(4, 4), [1, 2, 3, 3, 5], 1),
+        (BatchRange(2, 2), [1, 3, 3, 4, 5], 1),
+        (ALL_BATCHES, [], 0),
     ],
     ids=str,
 )
@@ -244,9 +244,9 @@ def test_whole_files_go_as_they_are_and_others_are_written_anew(going, batches, 
 
 def test_what_comes_takes_the_place_of_what_goes_in_one_commit(table):
     before = opened(table).version()
-    take(table, EVERYTHING, (6,), (7, 8))
+    take(table, ALL_BATCHES, (6,), (7, 8))
     assert (left(table), opened(table).version()) == ([6, 7, 8], before + 1)
-    take(table, Going(7, 7), (9,), step="other")
+    take(table, BatchRange(7, 7), (9,), step="other")
     assert left(table) == [6, 8, 9]
     # Readers of the version before have everything.
     assert sorted(DeltaTable(table.store.uri, version=before).to_pyarrow_table()["batch_id"].to_pylist()) == [
@@ -259,9 +259,9 @@ def test_what_comes_takes_the_place_of_what_goes_in_one_commit(table):
     ]
 
 
-@pytest.mark.parametrize("going", [EVERYTHING, Going(1, 5), Going(1, None), Going(0, 9)])
+@pytest.mark.parametrize("going", [ALL_BATCHES, BatchRange(1, 5), BatchRange(1, None), BatchRange(0, 9)])
 def test_a_file_that_goes_as_a_whole_is_not_looked_into(going, table):
-    if going == EVERYTHING:
+    if going == ALL_BATCHES:
         file = written(table.store, rows_of(2, 3, 4))
         commit_once(table.store, lambda _: [add_of(file._replace(stats="{}"))], "silent", 1, "")
     for path in Path(table.store.uri).glob("*.parquet"):
@@ -270,7 +270,7 @@ def test_a_file_that_goes_as_a_whole_is_not_looked_into(going, table):
     assert left(table) == [6]
 
 
-@pytest.mark.parametrize(("going", "batches"), [(Going(3, 3), [2, 4]), (Going(3, None), [2]), (EVERYTHING, [])])
+@pytest.mark.parametrize(("going", "batches"), [(BatchRange(3, 3), [2, 4]), (BatchRange(3, None), [2]), (ALL_BATCHES, [])])
 def test_a_file_that_does_not_tell_its_batches_is_looked_into(going, batches, place):
     file = written(place.store, rows_of(2, 3, 4))
     commit_once(place.store, lambda _: [add_of(file._replace(stats="{}"))], "before", 1, "")
@@ -285,7 +285,7 @@ def test_a_file_with_an_odd_name_goes_under_the_name_that_the_log_has_for_it(pla
     log = Path(place.store.uri, "_delta_log", f"{1:020d}.json")
     log.write_text(log.read_text().replace(file.name, "part%20100%25.parquet"))
     monkeypatch.setattr(delta_log, "_opened", {})
-    take(place, Going(1, 1))
+    take(place, BatchRange(1, 1))
     assert left(place) == [2]
 
 
@@ -295,7 +295,7 @@ def test_two_at_once_do_it_once_and_a_writer_beside_them_loses_nothing(table):
             commit_once(table.store, adding(table, number), "live", number, "")
 
     with ThreadPoolExecutor(max_workers=3) as pool:
-        for done in [pool.submit(write), *(pool.submit(take, table, Going(0, 3)) for _ in range(2))]:
+        for done in [pool.submit(write), *(pool.submit(take, table, BatchRange(0, 3)) for _ in range(2))]:
             done.result()
     assert left(table) == [4, 5, 6, 7, 8, 9, 10, 11]
     assert opened(table).version() == len(FILES) + 6 + 1

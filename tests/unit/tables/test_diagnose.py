@@ -10,7 +10,7 @@ from obstore.exceptions import GenericError, PermissionDeniedError
 from include.config.store import StoreRefused
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables import diagnose as faults
-from spark_jobs.tables.diagnose import damaged, files_named, java_line, log_file
+from spark_jobs.tables.diagnose import damaged, java_line, log_file, translate_file_errors
 
 WRAPPED = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n"
 IN_WORKER = 'An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "x.py", line 1\n{}\n\n\tat java.lang.Thread'
@@ -18,7 +18,7 @@ DEBUG = '\n\nDebug source:\nGeneric {\n    store: "S3",\n    source: Retry(…)\
 
 
 def raised_by(error, place):
-    with pytest.raises(JobProblem) as raised, files_named(place):
+    with pytest.raises(JobProblem) as raised, translate_file_errors(place):
         raise error
     assert "\n" not in str(raised.value)
     return raised.value
@@ -99,7 +99,7 @@ def test_named(error, kind, line):
     ],
 )
 def test_others_pass(error):
-    with pytest.raises(type(error)) as raised, files_named("/w/calls/t"):
+    with pytest.raises(type(error)) as raised, translate_file_errors("/w/calls/t"):
         raise error
     assert raised.value is error
 
@@ -210,7 +210,7 @@ def test_every_sign_that_is_known_is_tried():
     ],
 )
 def test_what_nobody_knows_of_a_store_passes(error):
-    with pytest.raises(type(error)) as raised, files_named("s3://lake/calls"):
+    with pytest.raises(type(error)) as raised, translate_file_errors("s3://lake/calls"):
         raise error
     assert raised.value is error
 

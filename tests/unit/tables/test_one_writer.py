@@ -13,8 +13,8 @@ from obstore.store import MemoryStore
 
 from include.config.store import Store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.tables import store_probe as probe
-from spark_jobs.tables.store_probe import RESULT, check_store
+from spark_jobs.tables import one_writer as probe
+from spark_jobs.tables.one_writer import PROBE_RESULT, check_store
 
 PUT = obstore.put
 
@@ -42,12 +42,12 @@ def putting(monkeypatch, put):
 
 
 def result(store):
-    return json.loads(Path(store.uri, RESULT).read_text())
+    return json.loads(Path(store.uri, PROBE_RESULT).read_text())
 
 
 def test_a_folder_passes_and_is_not_asked_again(store, monkeypatch):
     check_store(store)
-    assert [file.name for file in Path(store.uri).rglob("*") if file.is_file()] == [RESULT]
+    assert [file.name for file in Path(store.uri).rglob("*") if file.is_file()] == [PROBE_RESULT]
     assert (result(store)["store"], result(store)["put_if_absent"]) == ({"uri": store.uri, "endpoint": ""}, "refused")
 
     def asked(*_):
@@ -70,7 +70,7 @@ def test_a_store_is_asked_by_many_at_once_and_once_more(bucket, monkeypatch):
     putting(monkeypatch, put)
     check_store(store)
     assert {asked.count(key) for key in asked} == {probe._RACERS + 1} and len(set(asked)) == probe._RACES > 1
-    assert [file["path"] for file in obstore.list(content).collect()] == [RESULT]
+    assert [file["path"] for file in obstore.list(content).collect()] == [PROBE_RESULT]
 
 
 def writes_over(wins):
@@ -182,7 +182,7 @@ def test_another_error_is_told_in_one_line(bucket, monkeypatch):
 )
 def test_only_a_result_of_this_very_store_counts(content, is_asked, bucket, monkeypatch):
     store, there = bucket
-    PUT(there, RESULT, content if isinstance(content, bytes) else content.encode())
+    PUT(there, PROBE_RESULT, content if isinstance(content, bytes) else content.encode())
     asked = []
 
     def put(client, key, value):

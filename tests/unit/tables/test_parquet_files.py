@@ -19,7 +19,7 @@ from spark_jobs.faults.problems import JobProblem
 from spark_jobs.tables import parquet_files as table_files
 from spark_jobs.tables.commit import commit_once
 from spark_jobs.tables.delta_log import create
-from spark_jobs.tables.diagnose import files_named
+from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import LONGEST_TEXTS, REPEATED, FileWriter
 from tests.helpers.table_in_a_folder import add_of, written
 
@@ -52,7 +52,7 @@ def store(tmp_path):
     return store
 
 
-def left_behind(store):
+def unreplayed_events(store):
     """Whatever is in the table's folder, half-written or whole."""
     return sorted(file.name for file in Path(store.uri).iterdir() if file.is_file())
 
@@ -98,7 +98,7 @@ def test_files_say_how_long_the_texts_of_a_row_can_be(store):
 
 def test_nothing_to_write_is_no_file(store):
     assert written(store) is written(store, batch()) is None
-    assert left_behind(store) == []
+    assert unreplayed_events(store) == []
 
 
 # In MB: less than what is kept back before an upload begins, and more.
@@ -110,15 +110,15 @@ def test_an_error_leaves_no_file_and_nobody_sees_one_before_its_end(size, store)
         with FileWriter(store) as writer:
             for _ in range(size):
                 writer.write(pa.record_batch({"value": pa.array([os.urandom(1_000_000)])}))
-            there.extend(file for file in left_behind(store) if file.endswith(".parquet"))
-            begun.extend(left_behind(store))
+            there.extend(file for file in unreplayed_events(store) if file.endswith(".parquet"))
+            begun.extend(unreplayed_events(store))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         write_and_fail()
     assert there == []
     assert bool(begun) == (size > 1)
-    assert left_behind(store) == []
+    assert unreplayed_events(store) == []
 
 
 class FullDisk:
@@ -138,7 +138,7 @@ def test_an_error_of_the_store_is_told_by_number_and_place(store, monkeypatch):
     with pytest.raises(OSError, match=f"No space left on device: '{store.uri}'$") as raised:
         written(store, batch(1))
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, store.uri)
-    assert left_behind(store) == []
+    assert unreplayed_events(store) == []
 
 
 def test_an_error_of_the_store_without_a_number_is_told_in_one_line(store, monkeypatch):
@@ -159,6 +159,6 @@ def test_an_error_of_the_folder_is_told_by_name_and_with_its_remedy(store, tmp_p
     text = f'Traceback\n  File "x.py", line 1\nPermissionError: [Errno 13] Permission denied: {store.uri!r}\n'
     with (
         pytest.raises(JobProblem, match=f"^{store.uri} cannot be written \\(Permission denied\\): make it a folder"),
-        files_named("p"),
+        translate_file_errors("p"),
     ):
         raise RuntimeError(text)

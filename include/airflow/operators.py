@@ -1,0 +1,194 @@
+"""The operators of the pipeline's tasks: SparkSubmitOperator with the broker's settings and a readable error, and one that starts replays."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Asset, BaseOperatorLink
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.airflow.alerts import alert
+from include.airflow.connections import kafka_settings, warehouse_options
+from include.airflow.pages import note_batch, runbook
+from include.airflow.run_notes import in_words
+from include.config.project import ROOT
+from include.config.store import OPTIONS_VARIABLE, hide_cloud_variables, pages_store
+
+UI_VARIABLE = "PAIRING_SPARK_UI"
+# The key of the asset's state in Airflow: the batch up to which all replays have been started.
+_SETTLED = "late_events_settled_up_to"
+
+
+class QualityPage(BaseOperatorLink):
+    """A button on each task that leads to the quality page of the batch it worked on, or to the newest one."""
+
+    name = "Quality page"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Airflow calls this in the task's process when the task has ended, with success or not."""
+        page = "index" if operator.batch_id is None else f"batch-{operator.batch_id}"
+        # Airflow may be served below a path.
+        below = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+        return f"{below}/quality/{operator.pipeline_file.stem}/{page}.html"
+
+
+class SparkPage(BaseOperatorLink):
+    """A button that leads to the job in Spark's own pages, if PAIRING_SPARK_UI names them."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Airflow calls this in the task's process when the task has ended, with success or not. Empty: no button."""
+        page, application = os.environ.get(UI_VARIABLE, ""), operator.spark_application
+        return "" if "{app}" in page and not application else page.replace("{app}", application or "")
+
+
+class PairingJobOperator(SparkSubmitOperator):
+    """Submits one job of a pipeline through `spark_default`.
+
+    The job gets the settings of `kafka_default` and the options of `warehouse_default` in its environment, never on a command line. Its
+    counts become the task's XCom. When it fails, its own one-line reason is the task's error, with the runbook; an error that only an
+    operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG; if it is set, the task does nothing and succeeds.
+    """
+
+    template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
+    operator_extra_links = (QualityPage(), SparkPage())
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        pipeline_file: Path,
+        job_arguments: list[str] | None = None,
+        idle_with: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        application = str(ROOT / "spark_jobs" / f"{job}.py")
+        super().__init__(task_id=job, application=application, name=f"{pipeline_file.stem}.{job}", **kwargs)
+        self.pipeline_file = pipeline_file
+        self.job_arguments = job_arguments or []
+        # A skipped task would not do: the report runs if a task before it succeeded.
+        self.idle_with = idle_with
+        # Both are set when the job has ended.
+        self.batch_id: int | None = None
+        self.spark_application: str | None = None
+
+    def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Airflow calls this in the task's process; returns the job's counts. Raises AirflowException with the job's reason."""
+        if self.idle_with and context["params"][self.idle_with]:
+            self.log.info("%s: nothing is done, %s was asked for", self.task_id, self.idle_with)
+            return {}
+        # An argument whose template is empty was not asked for.
+        arguments = [argument for argument in self.job_arguments if argument]
+        self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
+        with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / "task.lock").open("w") as alive:
+            # This process holds the lock while it lives: the job of a task that was killed ends without it.
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            outcome = self._submit(context, Path(folder) / "outcome.json", alive.name)
+        counts = dict(outcome.get("counts", {}))
+        self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
+        if self.batch_id is not None:
+            task, pipeline = context["ti"], self.pipeline_file.stem
+            note_batch(pages_store(pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = counts
+        return counts
+
+    def _submit(self, context: Any, file: Path, lock: str) -> dict[str, Any]:
+        """What the job wrote into the file about itself; raises AirflowException if it failed."""
+        # spark-submit inherits the environment of this process. For YARN and Kubernetes the provider's env_vars would be on its command line.
+        os.environ |= {
+            "PYTHONPATH": str(ROOT),
+            "PAIRING_KAFKA": json.dumps(kafka_settings()),
+            OPTIONS_VARIABLE: json.dumps(warehouse_options()),
+            "PAIRING_OUTCOME": str(file),
+            "PAIRING_TASK_LOCK": lock,
+        }
+        before = os.environ.copy()
+        hide_cloud_variables(os.environ)
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            raise _readable(error, _read(file)) from None
+        finally:
+            # Airflow itself may need them, for example to write its logs.
+            os.environ |= {name: value for name, value in before.items() if name not in os.environ}
+            outcome = _read(file)
+            self.spark_application = outcome.get("application")
+            self.batch_id = outcome.get("counts", {}).get("batch_id")
+            _alert_news(context["ti"], outcome.get("news", []), self.batch_id)
+        return outcome
+
+
+class LateReplayOperator(PairingJobOperator):
+    """Asks the job `replay_late` which replays late events need (`late: replay`), and starts these runs of the replay DAG, each once.
+
+    The id of a run names its late events, so Airflow refuses a second start: this task may be killed anywhere and tried again. The task of
+    the next run starts what this one did not. Airflow stores with `asset` up to which batch all replays are started; without that state the
+    job looks further back, with the same result.
+    """
+
+    def __init__(self, *, pipeline_file: Path, replay_dag_id: str, asset: Asset, **kwargs: Any) -> None:
+        super().__init__(job="replay_late", pipeline_file=pipeline_file, inlets=[asset], **kwargs)
+        self.replay_dag_id = replay_dag_id
+        self.asset = asset
+
+    def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
+        """Airflow calls this in the task's process; returns the job's answer, with the ids of the runs that this try has `started`."""
+        state = context["asset_state_store"][self.asset]
+        self.job_arguments = [f"--after-batch={state.get(_SETTLED, 0)}"]
+        answer = super().execute(context)
+        if answer:
+            answer["started"] = [replay["run_id"] for replay in answer["replays"] if self._start(replay)]
+            state.set(_SETTLED, answer["settled"])
+        return answer
+
+    def _start(self, replay: dict[str, Any]) -> bool:
+        """Starts the run; False if it exists already."""
+        # TriggerDagRunOperator ends its task with this very message, so it could start only one.
+        from airflow.sdk.exceptions import ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+        answer = SUPERVISOR_COMMS.send(
+            TriggerDagRun(
+                dag_id=self.replay_dag_id,
+                run_id=replay["run_id"],
+                conf={name: replay[name] for name in ("window_start", "window_end")},
+                note=f"late events of batch {replay['batch_id']}",
+            )
+        )
+        exists = isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
+        state = "was started before" if exists else "is started"
+        self.log.info("run %s of %s %s", replay["run_id"], self.replay_dag_id, state)
+        return not exists
+
+
+def _read(outcome: Path) -> dict[str, Any]:
+    # In cluster mode the job runs on another machine and cannot write here.
+    return dict(json.loads(outcome.read_text(encoding="utf-8"))) if outcome.exists() else {}
+
+
+def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
+    """Alerts about warnings that began or ended with this batch, although the task succeeds."""
+    for line in news:
+        parts = {"dag": task.dag_id, "run": task.run_id, "task": task.task_id, "severity": "warning", "reason": line}
+        alert(f"{task.dag_id}: {line}", **parts, batch=batch_id, runbook=runbook(line))
+
+
+def _readable(error: AirflowException, outcome: dict[str, Any]) -> AirflowException:
+    """The job's own reason with its runbook, if it wrote one."""
+    reason = outcome.get("error")
+    if not reason:
+        return error
+    page = runbook(reason)
+    text = f"{reason} (what to do: {page})" if page else reason
+    return (AirflowException if outcome["retry"] else AirflowFailException)(text)

@@ -1,0 +1,140 @@
+"""The quality pages of all pipelines inside Airflow's web server, behind its login and its permissions on DAGs, at /quality/<pipeline>/.
+
+Everything shown is a file that a report wrote; nothing here reads the metadata database. Airflow's own login does (for revoked tokens), and so do
+its permissions where there are teams. plugins/event_pairing.py registers the app.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.configuration import conf
+from airflow.exceptions import AirflowNotFoundException
+from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from include.airflow.connections import WAREHOUSE, options_of
+from include.airflow.pages import batch_of
+from include.config.page_theme import THEME
+from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
+from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
+
+# Whatever a page holds, the browser loads nothing from elsewhere for it.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_FILES = {
+    re.compile(r"(index|trend|batch-[0-9]{1,18}(-expectations)?)\.html"): "text/html",
+    re.compile(r"(charts|trend-data|batch-[0-9]{1,18})\.js"): "text/javascript",
+    re.compile(r"metrics\.prom"): _METRICS,
+}
+_NOTHING = Environment(autoescape=True, undefined=StrictUndefined).from_string("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>No quality page</title>
+{{ theme }}<style>:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; } body { margin: 2rem; }</style></head>
+<body><p>{{ text }}</p>{% if trend %}<p><a href="{{ trend }}">All batches</a></p>{% endif %}</body></html>
+""")
+
+
+def may_read(dag_id: str, user: GetUserDep) -> None:
+    """Answers 403 to a user who may not see the DAG in Airflow."""
+    team = DagModel.get_team_name(dag_id) if conf.getboolean("core", "multi_team", fallback=False) else None
+    if not get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id, team_name=team), user=user):
+        raise HTTPException(403, "Forbidden")
+
+
+app = FastAPI(
+    dependencies=[Depends(requires_access_view(AccessView.WEBSITE)), Depends(may_read)], docs_url=None, openapi_url=None
+)
+
+
+@app.get("/-/dag/{dag_id}")
+@app.get("/-/dag/{dag_id}/run/{run_id}")
+@app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}")
+def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: str | None = None) -> Response:
+    """Redirects from Airflow's page of a DAG, run or task to the report of its batch; of a DAG, to the newest."""
+    name = pipeline_of(dag_id)
+    if not _NAME.fullmatch(name) or not ((PIPELINES / f"{name}.yaml").is_file() or _is_there(name, "index.html")):
+        return _nothing(f"{dag_id} pairs no events: it has no quality page.")
+    if run_id and dag_id == f"{name}{MAINTENANCE_SUFFIX}":
+        return _nothing("Maintenance works on the tables, not on a batch.", _trend(request, name))
+    batch_id = batch_of(_pages(name), dag_id, run_id, task_id) if run_id else None
+    if run_id and batch_id is None:
+        return _nothing(f"This run has not worked on a batch of {name} yet.", _trend(request, name))
+    page = "index" if batch_id is None else f"batch-{batch_id}"
+    if batch_id is not None and not _is_there(name, f"{page}.html"):
+        return _nothing(f"Batch {batch_id} of {name} is not reported yet.", _trend(request, name))
+    return RedirectResponse(f"{_up(request)}{name}/{page}.html")
+
+
+@app.get("/{dag_id}")
+def to_latest(dag_id: str) -> RedirectResponse:
+    """Redirects to the newest batch's page."""
+    return RedirectResponse(f"{_pipeline(dag_id)}/index.html")
+
+
+@app.get("/{dag_id}/{page}")
+def quality_page(request: Request, dag_id: str, page: str) -> Response:
+    """One file of a pipeline, which has the name of its DAG. Only names of known forms are read, so no path leads out of the folder."""
+    name = _pipeline(dag_id)
+    page = "metrics.prom" if page == "metrics" else page
+    media_type = next((media_type for form, media_type in _FILES.items() if form.fullmatch(page)), None)
+    if media_type is None:
+        raise HTTPException(404, "no such page")
+    text = read_text(_pages(name), page)
+    if text is None:
+        missing = f"No batch of {name} has been reported yet. The first run of the DAG brings the first one."
+        if _is_there(name, "index.html"):
+            missing = f"There is no such page of {name}: the batch is not reported yet, or its page is older than those that are kept."
+        return _nothing(missing, _trend(request, name))
+    return Response(text, media_type=media_type, headers=_HEADERS)
+
+
+def _pipeline(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise HTTPException(404, "no such pipeline")
+    return name
+
+
+def _pages(pipeline: str) -> Store:
+    return pages_store(pipeline, options=None if local_folder(warehouse_root()) else _options())
+
+
+@cache
+def _options() -> dict[str, str]:
+    """The storage options of the connection warehouse_default, read once a process; empty without that connection."""
+    try:
+        return options_of(Connection.get_connection_from_secrets(WAREHOUSE))
+    except AirflowNotFoundException:
+        return {}
+
+
+def _is_there(pipeline: str, page: str) -> bool:
+    return exists(_pages(pipeline), page)
+
+
+def _up(request: Request) -> str:
+    # Relative, since Airflow may be served below a path.
+    return "../" * request.scope["path"].removeprefix(request.scope.get("root_path", "")).strip("/").count("/")
+
+
+def _trend(request: Request, pipeline: str) -> str:
+    """The address of the page of all batches; empty if there is no such page yet."""
+    return f"{_up(request)}{pipeline}/trend.html" if _is_there(pipeline, "trend.html") else ""
+
+
+def _nothing(text: str, trend: str = "") -> HTMLResponse:
+    page = _NOTHING.render(theme=Markup(THEME), text=text, trend=trend)
+    return HTMLResponse(page, status_code=404, headers=_HEADERS)

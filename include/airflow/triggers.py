@@ -1,0 +1,107 @@
+"""The trigger of `schedule: on_data`: starts a run when records wait to be landed, and when the sessions of the last ones are closed.
+
+It runs in Airflow's triggerer, so a quiet topic costs no task. It only starts runs: which records a run lands is up to the plan of its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from include.airflow.connections import kafka_settings
+from include.config.secret_values import without_values
+
+LOOK_EVERY_S = 5.0
+# A run that landed nothing has failed or waits for its turn: after so long another one is started.
+ASK_AGAIN_S = 300.0
+_ANSWER_WITHIN_S = 10.0
+
+Ends = Mapping[tuple[str, int], int]
+
+
+class WakeUps:
+    """When to start a run. `settle_s`: times in seconds after the last new record at which sessions may be closed, ascending."""
+
+    def __init__(self, settle_s: tuple[float, ...]) -> None:
+        self.settle_s = settle_s
+        self._ends: Ends = {}
+        self._asked_for: Ends | None = None
+        self._asked_at = 0.0
+        self._settling: list[float] = []
+
+    def due(self, ends: Ends, is_behind: bool, at: float) -> str | None:
+        """The reason to start a run, or None. `ends`: of the topics at the moment `at` (seconds); `is_behind`: records wait to be landed."""
+        if ends != self._ends:
+            self._ends, self._settling = ends, [at + after for after in self.settle_s]
+        if is_behind and (ends != self._asked_for or at >= self._asked_at + ASK_AGAIN_S):
+            self._asked_for, self._asked_at = ends, at
+            return "records wait"
+        if self._settling and self._settling[0] <= at:
+            self._settling = [later for later in self._settling if later > at]
+            return "sessions are over"
+        return None
+
+
+class RecordsWaiting(BaseEventTrigger):
+    """Watches the ends of `topics` against what the consumer group `group` shows as landed."""
+
+    def __init__(self, topics: list[str], group: str, settle_s: list[float]) -> None:
+        super().__init__()
+        self.topics = topics
+        self.group = group
+        self.settle_s = settle_s
+        self._clients: tuple[AdminClient, Consumer] | None = None
+        self._settings: dict[str, Any] = {}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and arguments from which Airflow's triggerer makes the trigger."""
+        kwargs = {"topics": self.topics, "group": self.group, "settle_s": self.settle_s}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The triggerer calls this; it never ends. After a restart of the triggerer there may be one run too many, never one too few."""
+        wake_ups = WakeUps(tuple(self.settle_s))
+        while True:
+            try:
+                ends, is_behind = await sync_to_async(self._look)()
+            except KafkaException as error:
+                reason = without_values(self._settings, str(error))
+                self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), reason)
+            else:
+                if why := wake_ups.due(ends, is_behind, time.monotonic()):
+                    yield TriggerEvent({"why": why})
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _look(self) -> tuple[Ends, bool]:
+        if self._clients is None:
+            settings = self._settings = kafka_settings()
+            # The consumer never joins the group. The admin client would not do: once it has asked for the offsets of a group whose
+            # coordinator is still loading, its next request crashes the process.
+            reader = Consumer(settings | {"group.id": self.group, "enable.auto.commit": False})
+            self._clients = AdminClient(settings), reader
+        admin, reader = self._clients
+        known = admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
+        places = [
+            TopicPartition(topic, number) for topic in self.topics if topic in known for number in known[topic].partitions
+        ]
+        first, ends = (_offsets(admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+        shown = reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
+        landed = {(at.topic, at.partition): at.offset for at in shown}
+        # A negative offset: nothing landed yet. A log that ends before the landed records was cut, which a run has to report.
+        return ends, any(
+            end > max(landed.get(place, -1), first[place]) or end < landed.get(place, -1) for place, end in ends.items()
+        )
+
+
+def _offsets(admin: AdminClient, places: list[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    # As batches read: records of an open transaction do not count yet.
+    asked = dict.fromkeys(places, spec)
+    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_WITHIN_S)
+    return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}

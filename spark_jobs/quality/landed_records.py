@@ -1,0 +1,180 @@
+"""Every record on the input topics is landed, and every landed record has exactly one outcome.
+
+The report counts the records of the batches with offset gaps; reconcile compares all records, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.kafka.offsets import Partition, TopicsNow
+from spark_jobs.kafka.records import Span, Spans, read_records
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.checks import Finding, flagged
+from spark_jobs.quality.facts import facts_of
+from spark_jobs.quality.ledger_checks import RawRows
+from spark_jobs.quality.numbers import SIDES
+from spark_jobs.quality.sent_compounds import fingerprint
+from spark_jobs.tables.ledger import LedgerRow, OffsetRange
+from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Condition, Warehouse
+
+PLACE = ("topic", "partition", "offset")
+OUTCOMES = (COMPOUNDS, REJECTED, OPEN)
+# batch_id -> what it read.
+Ranges = dict[int, tuple[OffsetRange, ...]]
+
+
+def with_gaps(batches: Iterable[Batch], topics: TopicsNow) -> Ranges:
+    """The ranges of the batches with offset gaps of which the broker still has everything: whether a gap is one is then asked of the topics."""
+    found = {}
+    for batch in batches:
+        if batch.landing.offset_gaps:
+            ranges = tuple(at for at in batch.landed.offsets if at.planned)
+            if all(_is_there(at, topics) for at in ranges):
+                found[batch.batch_id] = ranges
+    return found
+
+
+def _is_there(at: OffsetRange, topics: TopicsNow) -> bool:
+    """At its end, too: a log may have been cut since."""
+    place = (at.topic, at.partition)
+    return topics.earliest.get(place, at.until_offset) <= at.from_offset and at.until_offset <= topics.end.get(place, 0)
+
+
+def joined_spans(ranges: Iterable[OffsetRange]) -> dict[Partition, Span]:
+    """Of each partition from the first offset of its ranges to the last."""
+    spans: dict[Partition, Span] = {}
+    for at in ranges:
+        known = spans.get((at.topic, at.partition), Span(at.from_offset, at.until_offset))
+        spans[at.topic, at.partition] = Span(min(known.first, at.from_offset), max(known.until, at.until_offset))
+    return spans
+
+
+def record_facts(warehouse: Warehouse, batches: Ranges) -> DataFrame:
+    """Facts `record_left` and `record_right`: the records that the broker has in the ranges."""
+    whose = F.lit(None).cast("bigint")
+    for batch_id, ranges in batches.items():
+        within = reduce(lambda one, other: one | other, map(_lies_in, ranges))
+        whose = F.when(within, F.lit(batch_id).cast("bigint")).otherwise(whose)
+    spans = joined_spans(at for ranges in batches.values() for at in ranges)
+    found = read_records(warehouse.spark, spans, False, PLACE)
+    records = found.withColumn("batch_id", whose).where(F.col("batch_id").isNotNull())
+    side = F.when(F.col("topic") == warehouse.pipeline.left.topic, "record_left").otherwise("record_right")
+    return facts_of(records, side, F.lit(""))
+
+
+def _lies_in(at: OffsetRange) -> Column:
+    of_partition = (F.col("topic") == at.topic) & (F.col("partition") == at.partition)
+    return of_partition & (F.col("offset") >= at.from_offset) & (F.col("offset") < at.until_offset)
+
+
+def _raw(warehouse: Warehouse, columns: Sequence[str], after: int, until: int) -> DataFrame:
+    """The raw rows of both sides, of the batches after..until (exclusive, inclusive)."""
+    batches = range(after + 1, until + 1)
+    tables = [warehouse.read(raw_table(side), columns, batches=batches) for side in warehouse.pipeline.sides]
+    return reduce(DataFrame.unionAll, tables)
+
+
+def raw_rows(warehouse: Warehouse, after: int, until: int) -> Iterator[RawRows]:
+    """How many raw rows each batch and partition has, of the batches after..until (exclusive, inclusive)."""
+    rows = _raw(warehouse, [*PLACE, "batch_id"], after, until).groupBy("batch_id", "topic", "partition")
+    counted = rows.agg(F.count("*").alias("rows"), F.min("offset").alias("first"), F.max("offset").alias("last"))
+    table = counted.toArrow()
+    return map(RawRows, *(table.column(name).to_pylist() for name in RawRows._fields))
+
+
+def outcomes(
+    warehouse: Warehouse, corrections: Sequence[int], void: Sequence[int], after: int, until: int, open_version: int
+) -> DataFrame:
+    """The coordinates of every record in each table that says what became of it (`source`); open events as they were behind `until`.
+
+    Of the batches after..until (exclusive, inclusive). `corrections`: the replays and rewinds; `void`: the batches that were given up, whose rows
+    compound_events keeps, as the outbox.
+    """
+    # A replay gives records another outcome without taking back the first; that one is what counts here. A rewind decides none.
+    batches = range(after + 1, until + 1)
+    names = ["batch_id", *(f"{side}_{name}" for side in SIDES for name in PLACE)]
+    compounds = warehouse.read(COMPOUNDS, names, batches=batches, where=_not_of([*corrections, *void]))
+    rejected = warehouse.read(REJECTED, ["batch_id", *PLACE], batches=batches, where=_not_of(corrections))
+    sides = [
+        compounds.where(F.col(f"{side}_offset").isNotNull()).select(
+            *(F.col(f"{side}_{name}").alias(name) for name in PLACE), F.lit(COMPOUNDS).alias("source")
+        )
+        for side in SIDES
+    ]
+    waiting = warehouse.read(OPEN, PLACE, version=open_version).select(*PLACE, F.lit(OPEN).alias("source"))
+    return reduce(DataFrame.unionAll, [*sides, rejected.select(*PLACE, F.lit(REJECTED).alias("source")), waiting])
+
+
+def _not_of(batches: Sequence[int]) -> Condition | None:
+    return (lambda column: ~column("batch_id").isin(list(batches))) if batches else None
+
+
+def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, until: int) -> DataFrame:
+    """One row for each record that is anywhere: in the raw rows of the batches after..until (exclusive, inclusive), in the spans of the topics,
+    in `claims` (`outcomes`); and what they say.
+    """
+    raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
+    records = read_records(warehouse.spark, spans, False, [*PLACE, "key", "value"])
+    text = fingerprint("key", "value").alias("bytes")
+    rows = [
+        raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem"),
+        records.select(*PLACE, F.lit("record").alias("source"), text),
+        claims,
+    ]
+
+    def count(*sources: str) -> Column:
+        return F.count(F.when(F.col("source").isin(*sources), True))
+
+    def said_by(source: str) -> Column:
+        return F.max(F.when(F.col("source") == source, F.col("bytes")))
+
+    return (
+        reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+        .groupBy(*PLACE)
+        .agg(
+            count("raw").alias("raw"),
+            count("record").alias("records"),
+            *(count(table).alias(table) for table in OUTCOMES),
+            count(*OUTCOMES).alias("outcomes"),
+            F.max("problem").alias("problem"),
+            (said_by("raw") != said_by("record")).alias("differs"),
+        )
+    )
+
+
+def was_removed(removal: LedgerRow | None) -> Column:
+    """Whether the record of a place was landed by a batch whose rows were removed for their age. `removal`: the row that says up to where."""
+    found = F.lit(False)
+    for at in removal.offsets if removal else ():
+        found = found | _lies_in(at._replace(from_offset=0))
+    return found
+
+
+def check_places(places: DataFrame) -> DataFrame:
+    """What is wrong with which record. `places`: of `by_place`, with `removed` (its raw row was, for its age) and `unchecked` (its outcome may be).
+
+    Records that the topic no longer has are not wrong.
+    """
+    landed, claimed = F.col("raw") > 0, F.col("outcomes") > 0
+    rejected, removed = F.col("problem").isNotNull(), F.col("removed")
+    tables = F.concat_ws(", ", *(F.when(F.col(name) > 0, F.format_string(f"%d x {name}", name)) for name in OUTCOMES))
+    where = F.concat_ws("-", *PLACE)
+    return flagged(
+        places,
+        F.when(F.col("outcomes") > 1, F.concat(where, F.lit(" in "), tables)).otherwise(where),
+        {
+            Finding.NOT_LANDED: ~landed & (F.col("records") > 0) & ~removed,
+            Finding.LANDED_TWICE: F.col("raw") > 1,
+            Finding.LANDED_OTHERWISE: F.col("differs"),
+            Finding.NEVER_LANDED: ~landed & claimed & ~removed,
+            Finding.NOT_REJECTED: landed & rejected & ~claimed,
+            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~claimed & ~F.col("unchecked"),
+            Finding.TWO_OUTCOMES: F.col("outcomes") > 1,
+        },
+    )

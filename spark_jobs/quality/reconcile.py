@@ -1,0 +1,293 @@
+"""The whole pipeline held against the broker and the tables: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of, to_see_cleanup
+from spark_jobs.kafka.offsets import OutputTopic, Partition, TopicsNow, ask_broker, output_topic, wait_for_markers
+from spark_jobs.kafka.open_transactions import Unreadable, check_readable, told_unreadable
+from spark_jobs.kafka.records import Span, allowed
+from spark_jobs.kafka.settings import Settings, kafka_settings
+from spark_jobs.kafka.topic_ids import check_ids
+from spark_jobs.quality.checks import SHOWN, Finding, Offenders, offenders_of
+from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
+from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
+from spark_jobs.quality.sent_compounds import (
+    by_compound,
+    check_compounds,
+    is_ours,
+    of_removed_compounds,
+    sent_frame,
+    with_absence,
+    with_compaction,
+)
+from spark_jobs.tables.ledger import (
+    PAIRED,
+    PLANNED,
+    PUBLISHED,
+    REMOVED_COMPOUNDS,
+    REMOVED_LEDGER,
+    REMOVED_RAW,
+    Ledger,
+    removed_through,
+)
+from spark_jobs.tables.schemas import OPEN
+from spark_jobs.tables.warehouse import Warehouse
+
+Counts = dict[str, int]
+# What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
+_BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
+_COLLAPSED = "collapsed"
+_REMOVED, _REMOVED_SEEN = (
+    "records removed from the raw tables for their age",
+    "… that have an outcome or are on the input topics",
+)
+# Of the batches whose outcomes are gone, those that later batches had still to decide.
+_WAITED, _WAITED_SEEN = "events that waited when outcomes before went for their age", "… that have an outcome"
+_UNKNOWABLE = "… not on it, and not judgeable"
+
+
+class Answer(NamedTuple):
+    """What was compared, as (what, how many), and the offenders. `unknowable`: why something cannot be judged; empty if all can.
+    `unchecked`: what cannot be compared any more, in a sentence; empty if all can.
+    """
+
+    horizon: int
+    counts: Counts
+    offenders: list[Offenders]
+    unknowable: str = ""
+    unchecked: str = ""
+
+
+class _Scope(NamedTuple):
+    """Everything that is fixed at the start. `horizon`: the last published batch; `last`: the last one up to it that no rewind gave up;
+    `open_version`: of open_events, as that batch left it.
+    """
+
+    horizon: int
+    last: int
+    open_version: int
+    ledger: LedgerSummary
+    removed: RemovedRows
+    topics: TopicsNow
+    output: OutputTopic
+    cleanup: Cleanup
+
+
+def reconcile(warehouse: Warehouse) -> Answer:
+    """Compares everything up to the last published batch; raises JobProblem if something cannot be read."""
+    scope = _scope(warehouse)
+    if scope is None:
+        return Answer(0, {_BATCHES: 0}, [])
+    return allowed(lambda: _compare(warehouse, scope), warehouse.pipeline.topics)
+
+
+def _scope(warehouse: Warehouse) -> _Scope | None:
+    """The ledger first, the ends then, the other tables last: so everything that the ends include is in the tables."""
+    ledger = Ledger(warehouse)
+    horizon, rewinds = ledger.last_ids()[PUBLISHED], ledger.rewinds()
+    last = horizon
+    while found := [rewind.to_batch for rewind in rewinds if rewind.voids(last)]:
+        last = min(found)
+    if not last:
+        # Nothing is published, or all of it was given up, and the rewind is about to be published.
+        return None
+    settings, pipeline = kafka_settings(), warehouse.pipeline
+    output = output_topic(settings, pipeline.output_topic, to="Read")
+    first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
+    summary = read_ledger(ledger, first, horizon, last, rewinds)
+    wait_for_markers(settings, pipeline.output_topic)
+    topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
+    _check_readable(ledger, horizon, settings, pipeline.output_topic, topics)
+    steps = {row.step: row for row in ledger.rows(last, last)}
+    check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
+    # After the ledger was read: rows that are about to be removed may still be there.
+    removed = find_removed(ledger, output.topic_id)
+    cleanup = cleanup_of(settings, pipeline.output_topic)
+    return _Scope(horizon, last, steps[PAIRED].versions[OPEN], summary, removed, topics, output, cleanup)
+
+
+def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str, topics: TopicsNow) -> None:
+    """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
+    published = next(row for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
+    output = published.output_state
+    if output.topic_id != topics.ids[name]:
+        return
+    try:
+        check_readable(topics, {(name, number): end for number, end in output.ends.items()})
+    except Unreadable as problem:
+        raise told_unreadable(settings, problem) from None
+
+
+def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
+    ledger, removed = scope.ledger, scope.removed
+    planned = sum(at.planned for at in ledger.ranges)
+    # While a rewind is not published, the tables are behind the horizon already.
+    wrong = list(ledger.checked(raw_rows(warehouse, removed.raw, scope.last), removed))
+    void = [batch_id for batch_id in range(removed.first_in_ledger, scope.horizon + 1) if ledger.is_void(batch_id)]
+    claims = outcomes(warehouse, ledger.corrections, void, removed.unchecked, scope.last, scope.open_version)
+    places = by_place(warehouse, _input_spans(scope), claims, removed.raw, scope.last).withColumns(
+        {
+            "removed": was_removed(removed.removals.get(REMOVED_RAW)),
+            "unchecked": was_removed(removed.last_outcomes),
+        }
+    )
+    places = places.persist(StorageLevel.DISK_ONLY)
+    compared, compounds = _compounds(warehouse, scope)
+    try:
+        tables = [check_places(places), check_compounds(compounds, warehouse.pipeline, removed.ends)]
+        offenders = offenders_of(wrong, tables)
+        counts = _batches(scope, len(void)) | {
+            "offsets planned": planned,
+            "records given up (lost ranges)": sum(at.lost + at.cut for at in ledger.ranges) + removed.from_ledger("lost"),
+            "records that were gone when the pipeline began": ledger.began(),
+        }
+        counts |= _records(scope, places) | _messages(warehouse, scope, compounds)
+    finally:
+        places.unpersist()
+        compared.unpersist()
+    unknowable = _why(warehouse.pipeline.output_topic, scope.cleanup) if counts[_UNKNOWABLE] else ""
+    return Answer(scope.horizon, counts, without_collapsed(offenders, counts), unknowable, removed.sentence())
+
+
+def _why(topic: str, cleanup: Cleanup) -> str:
+    if cleanup.compacted is None:
+        return (
+            f"whether {topic} is compacted cannot be seen; for the user to see it: {to_see_cleanup(kafka_settings(), topic)}"
+        )
+    return (
+        f"{topic} is compacted, and tombstones that may have taken the last message of a key are gone themselves after its "
+        f"delete.retention.ms of {cleanup.tombstones_ms:,}"
+    )
+
+
+def without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offenders]:
+    """Collapsed events are in no table but the raw ones, and nowhere once these are removed, so only their number can be compared."""
+    seen = {found.finding: found.number for found in offenders}
+    unseen = counts[_REMOVED] - counts[_REMOVED_SEEN] + counts[_WAITED] - counts[_WAITED_SEEN]
+    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts[_COLLAPSED]:
+        return [found for found in offenders if found.finding is not Finding.NO_OUTCOME]
+    if unseen:
+        what = f"{unseen} records whose raw rows were removed are on no topic and in no table; {counts[_COLLAPSED]} events are collapsed"
+        offenders = [*offenders, Offenders(Finding.REMOVED_WITHOUT_OUTCOME, unseen, [what])]
+    return offenders
+
+
+def _batches(scope: _Scope, void: int) -> Counts:
+    """Published batches that answer for the input, and how many others there are up to the horizon."""
+    live = sum(batch.is_live and batch.is_paired for batch in scope.ledger.batches.values())
+    rewinds = sum(rewind.batch_id <= scope.horizon for rewind in scope.ledger.rewinds)
+    gone = scope.removed.first_in_ledger - 1
+    removed = {"batches removed from the ledger for their age": gone} if gone else {}
+    return {**removed, _BATCHES: live, "rewinds": rewinds, "void batches": void}
+
+
+def _input_spans(scope: _Scope) -> dict[Partition, Span]:
+    """Of every input partition what was planned up to the horizon, as far as the broker still has it."""
+    earliest, end = scope.topics.earliest, scope.topics.end
+    return {
+        place: Span(max(span.first, earliest[place]), min(span.until, end[place]))
+        for place, span in joined_spans(scope.ledger.ranges).items()
+        if place in end
+    }
+
+
+def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFrame]:
+    """Compounds and messages side by side: as persisted, and with why a message may be absent."""
+    topic, sent = warehouse.pipeline.output_topic, scope.ledger.sent
+    spans = {
+        place: Span(first, scope.topics.end[place]) for place, first in scope.topics.earliest.items() if place[0] == topic
+    }
+    frame = sent_frame(warehouse.spark, sent, scope.output.topic_id)
+    compared = by_compound(warehouse, sent, frame, spans, after=scope.removed.compounds).persist(StorageLevel.DISK_ONLY)
+    seen = compared.where((F.col("compounds") > 0) & (F.col("messages") > 0)).groupBy("partition")
+    first = {row["partition"]: row["first"] for row in seen.agg(F.min("batch_id").alias("first")).collect()}
+    # Asked for once more: what retention removed while the topic was read is not lost either.
+    earliest = ask_broker(kafka_settings(), [topic]).earliest
+    truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
+    return compared, with_compaction(with_absence(compared, frame, scope.horizon, truncated), scope.cleanup)
+
+
+def _how_many(rows: DataFrame, counts: Mapping[str, Column | int]) -> Counts:
+    """The rows of which each condition holds, in one Spark job; numbers stay as they are."""
+    conditions = {name: each for name, each in counts.items() if isinstance(each, Column)}
+    (found,) = rows.agg(*(F.count(F.when(each, True)) for each in conditions.values())).collect()
+    known = {name: each for name, each in counts.items() if isinstance(each, int)}
+    return dict.fromkeys(counts, 0) | known | dict(zip(conditions, found, strict=True))
+
+
+def _records(scope: _Scope, places: DataFrame) -> Counts:
+    """What became of the records, in the order of the report."""
+    removed, unchecked = scope.removed, F.col("unchecked")
+    later = {number: batch for number, batch in scope.ledger.batches.items() if number > removed.unchecked}
+    landed, on_topic, has_outcome = (F.col(name) > 0 for name in ("raw", "records", "outcomes"))
+    return _how_many(
+        places,
+        {
+            _LANDED: landed,
+            **{f"… in {table}": F.col(table) > 0 for table in OUTCOMES},
+            _COLLAPSED: sum(batch.collapsed for batch in later.values()),
+            "… no longer on the input topics": landed & ~on_topic,
+            _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
+            _REMOVED_SEEN: F.col("removed") & ~unchecked & (has_outcome | on_topic),
+            _WAITED: removed.waiting,
+            _WAITED_SEEN: unchecked & has_outcome,
+        },
+    )
+
+
+def _messages(warehouse: Warehouse, scope: _Scope, compounds: DataFrame) -> Counts:
+    """What became of the compounds, in the order of the report."""
+    due, on_topic, in_table = F.col("due"), F.col("messages") > 0, F.col("compounds") > 0
+    ours, gone, unknowable = is_ours(warehouse.pipeline), F.col("gone"), F.col("unknowable")
+    replaced = F.col("replaced") & ~gone & ~unknowable
+    return _how_many(
+        compounds,
+        {
+            "compounds to be published": due,
+            _ON_TOPIC: due & on_topic,
+            "… no longer on it (retention, or another topic)": due & ~on_topic & gone,
+            "… no longer on it (a later message of the key, on a compacted topic)": replaced,
+            _UNKNOWABLE: unknowable,
+            "compounds removed for their age": scope.removed.rows(REMOVED_COMPOUNDS),
+            "… messages where theirs were": of_removed_compounds(scope.removed.ends) & ours,
+            "messages of later batches": in_table & (F.col("batch_id") > scope.horizon) & on_topic,
+            "messages of others": ~in_table & ~ours,
+        },
+    )
+
+
+def report_text(name: str, topic: str, answer: Answer) -> str:
+    """Counts and offenders, a line each; the last line is one sentence if there are none. `topic`: the output topic."""
+    width = max(len(what) for what in answer.counts)
+    lines = [f"{what:<{width}}  {count:>12,}" for what, count in answer.counts.items()]
+    for found in answer.offenders:
+        lines += ["", f"{found.number:,} {found.finding}:", *(f"    {what}" for what in found.first)]
+        lines += [f"    … and {found.number - SHOWN:,} more"] if found.number > SHOWN else []
+    if answer.unchecked:
+        lines += ["", f"{name}: {answer.unchecked}."]
+    if not answer.horizon:
+        lines += ["", f"{name}: nothing is published yet, so there is nothing to compare."]
+    elif answer.unknowable:
+        lines += ["", f"{name}: {answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}."]
+    elif not answer.offenders:
+        lines += [
+            "",
+            f"{name}: all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and "
+            f"all {answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once.",
+        ]
+    return "\n".join(lines)
+
+
+def fail_if_any(name: str, offenders: list[Offenders]) -> None:
+    """Raises NeedsOperator with the number of offenders of each kind."""
+    if offenders:
+        kinds = "; ".join(f"{found.number:,} {found.finding}" for found in offenders)
+        raise NeedsOperator(f"pipeline {name} does not add up: {kinds}; the first of each are listed above")

@@ -1,0 +1,51 @@
+"""Pages as HTML, from the Jinja2 templates in `templates/`. Whatever a template is given is escaped, unless another template made it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from include.config.page_theme import THEME
+from include.config.time_text import utc
+
+# Beside the pages: the library that draws charts, which every page with charts loads.
+CHARTS_FILE = "charts.js"
+_HERE = Path(__file__).resolve().parent
+
+
+def render(template: str, **values: Any) -> Markup:
+    """The template filled in. Raises `jinja2.UndefinedError` for a value that the template needs and is not given."""
+    return Markup(_environment().get_template(template).render(values))
+
+
+def charts_script() -> str:
+    """What is in CHARTS_FILE."""
+    return str(_source("vendored/uplot/uPlot.iife.min.js", "scripts/plots.js", "scripts/bars.js"))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(theme=Markup(THEME), source=_source, charts_file=CHARTS_FILE)
+    environment.filters.update(utc=utc, whole=_whole)
+    return environment
+
+
+def _whole(number: float) -> str:
+    # An int keeps every digit; a float would not beyond 2^53.
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
+
+
+def _source(*files: str) -> Markup:
+    """Styles and scripts of the project, unchanged."""
+    return Markup("\n").join(Markup((_HERE / file).read_text(encoding="utf-8")) for file in files)

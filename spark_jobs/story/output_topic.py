@@ -1,0 +1,146 @@
+"""Finds compounds on the output topic: read back by their pair_ids, from the moment at which they can first have been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from spark_jobs.faults.problems import JobProblem
+from spark_jobs.kafka.acls import lacking, on_topic
+from spark_jobs.kafka.murmur2 import partitions_of
+from spark_jobs.kafka.offsets import TopicsNow, ask_broker
+from spark_jobs.kafka.output_keys import output_key
+from spark_jobs.kafka.records import headers_of, read_messages
+from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, kafka_settings
+from spark_jobs.story.history import Compound, Revision
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.tables.warehouse import Tables
+
+# Record times are the sender's or the broker's, the ledger's are those of the jobs.
+_CLOCKS_DIFFER_MS = 60_000
+
+
+class Stretch(NamedTuple):
+    """A partition from one moment to another (epoch ms, None: to its end)."""
+
+    partition: int
+    after: int
+    before: int | None
+
+
+def locate(warehouse: Tables, key: tuple[str, ...], compounds: list[Compound]) -> tuple[dict[Revision, str], str | None]:
+    """Where the compounds of one key are, in words; and why the topic could not be read, None if it was."""
+    batches = sorted({compound.batch for compound in compounds})
+    steps = Ledger(warehouse).where(lambda row: row("batch_id").isin(batches) & row("step").isin([PAIRED, PUBLISHED]))
+    search, unread = _Search(warehouse, key, {(row.batch_id, row.step): row for row in steps}), None
+    try:
+        search.read(compounds)
+    except (JobProblem, KafkaException) as error:
+        search.now, unread = None, str(error.args[0].str() if isinstance(error, KafkaException) else error)
+    return {(each.pair_id, each.revision): search.place_of(each) for each in compounds}, unread
+
+
+class _Search:
+    """Looks for the compounds of one key. `steps`: ledger rows by (batch_id, step). `now`: the topic, None if it was not read."""
+
+    def __init__(self, warehouse: Tables, key: tuple[str, ...], steps: dict[tuple[int, str], LedgerRow]) -> None:
+        self.key, self.topic, self.steps = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic, steps
+        self.now: TopicsNow | None = None
+        self.offsets: dict[Revision, list[int]] = {}
+
+    def read(self, compounds: list[Compound]) -> None:
+        """Reads the topic. Raises JobProblem, KafkaException."""
+        settings = kafka_settings()
+        self.now = ask_broker(settings, [self.topic])
+        wanted: dict[Stretch, list[Revision]] = {}
+        for compound in compounds:
+            paired, published = (self.steps.get((compound.batch, step)) for step in (PAIRED, PUBLISHED))
+            if paired and not (published and self._is_elsewhere(published)):
+                stretch = Stretch(self._partition(published), _finished_ms(paired), _finished_ms(published))
+                wanted.setdefault(stretch, []).append((compound.pair_id, compound.revision))
+        self.offsets = find(settings, self.topic, self.now, wanted)
+
+    def place_of(self, compound: Compound) -> str:
+        """Where a compound is, or why it is not there, in words."""
+        published, now = self.steps.get((compound.batch, PUBLISHED)), self.now
+        partition = self._partition(published)
+        place = f"{self.topic}-{partition}"
+        if offsets := self.offsets.get((compound.pair_id, compound.revision)):
+            return f"on {place} at offset{'s' if len(offsets) > 1 else ''} {', '.join(map(str, offsets))}"
+        if published is None:
+            return "not published yet"
+        if now is None:
+            return f"published to {place}"
+        if self._is_elsewhere(published):
+            return f"published to {self.topic} before that was deleted and created again"
+        if published.published.refused:
+            return f"not on {place}: its batch left out what was larger than the topic takes"
+        end = now.end[self.topic, partition]
+        if now.written.get((self.topic, partition), 0) > end:
+            return f"not to be seen on {place}: from offset {end} on an open transaction holds everything back"
+        return f"not on {place}" + (" any more, whose beginning is gone" if now.earliest[self.topic, partition] else "")
+
+    def _partition(self, published: LedgerRow | None) -> int:
+        partitions = published.output_state.slots if published else len(self.now.end) if self.now else 1
+        return int(partitions_of([self.key], partitions)[0])
+
+    def _is_elsewhere(self, published: LedgerRow) -> bool:
+        """Whether it was sent to a topic that has been deleted since."""
+        return self.now is not None and published.output_state.topic_id != self.now.ids[self.topic]
+
+
+def _finished_ms(step: LedgerRow | None) -> Any:
+    return None if step is None or step.finished_at is None else int(step.finished_at.timestamp() * 1000)
+
+
+def find(
+    settings: Settings, topic: str, now: TopicsNow, wanted: Mapping[Stretch, Iterable[Revision]]
+) -> dict[Revision, list[int]]:
+    """The offsets of committed records of each revision. Raises KafkaException, and NeedsOperator if a right is missing."""
+    found: dict[Revision, list[int]] = {}
+    consumer = Consumer(
+        consumer_settings(settings, "event-pairing.explaining")
+        # Ends the wait at the end of a partition, where nothing more comes.
+        | {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+    )
+    try:
+        for stretch, revisions in wanted.items():
+            # Headers may be anyone's, so they are compared as text: a number of thousands of digits is none to Python.
+            ids = {(pair_id, str(revision)): (pair_id, revision) for pair_id, revision in revisions}
+            for message in _messages(consumer, topic, stretch, now.end[topic, stretch.partition]):
+                # Our messages have no header that cannot be decoded.
+                (decoded,), _ = headers_of([message])
+                headers = dict(decoded or [])
+                if revision := ids.get((_header(headers, "pair-id"), _header(headers, "revision"))):
+                    found.setdefault(revision, []).append(message.offset() or 0)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise lacking(settings, on_topic("Read", topic)) from None
+        raise
+    finally:
+        consumer.close()
+    return found
+
+
+def _messages(consumer: Consumer, topic: str, stretch: Stretch, end: int) -> Iterator[Message]:
+    first, until = _offset_at(consumer, topic, stretch.partition, stretch.after - _CLOCKS_DIFFER_MS, end), end
+    if stretch.before is not None:
+        until = _offset_at(consumer, topic, stretch.partition, stretch.before + _CLOCKS_DIFFER_MS, end)
+    if first < until:
+        consumer.assign([TopicPartition(topic, stretch.partition, first)])
+        yield from read_messages(consumer, first, until)
+
+
+def _header(headers: Mapping[str, object], name: str) -> str:
+    value = headers.get(name)
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def _offset_at(consumer: Consumer, topic: str, partition: int, moment: int, end: int) -> int:
+    """The first offset with a record of that moment or later; the end if there is none."""
+    (place,) = consumer.offsets_for_times([TopicPartition(topic, partition, max(moment, 0))], timeout=ANSWER_WITHIN_S)
+    if place.error is not None:
+        raise KafkaException(place.error)
+    return place.offset if place.offset >= 0 else end

@@ -1,0 +1,193 @@
+"""Plays batches in memory with the functions that the Spark jobs call, and says what became of each message of one key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.config.pipeline import Pipeline
+from spark_jobs.rules.batch_rules import batch_rules, body_fields, latest_ts
+from spark_jobs.rules.conservation import check_conservation
+from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes
+from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rules.sessions import cut_sessions
+from spark_jobs.story.history import Batch, Fate, Session
+
+Row = dict[str, Any]
+SIDES = ((LEFT, "left"), (RIGHT, "right"))
+
+
+class Played(NamedTuple):
+    """One batch: `messages` it landed (see `land`), the open and accepted `events` it began with, their `outcomes`."""
+
+    batch: Batch
+    rules: Rules
+    messages: pa.Table
+    events: pa.Table
+    outcomes: pa.Table
+
+    @property
+    def accepted(self) -> int:
+        """How many of the messages are events."""
+        return int(self.messages.column("problem").null_count)
+
+
+@dataclass
+class Rehearsal:
+    """What one batch hands to the next: open events and clock (epoch ms, None before the first batch)."""
+
+    key: tuple[str, ...]
+    clock: int | None = None
+    open_events: pa.Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.open_events = event_schema(self.key).empty_table()
+
+    def play(self, batch: Batch) -> Played:
+        """One batch, landed and paired. Its clock never falls behind the previous batch's."""
+        rules = batch_rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
+        messages, schema = land(batch), event_schema(self.key)
+        accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
+        events = pa.concat_tables([self.open_events, accepted])
+        outcomes = decide_outcomes(events, rules)
+        check_conservation(self.open_events.num_rows, accepted.num_rows, Counter(outcomes.column("outcome").to_pylist()))
+        self.open_events, self.clock = _still_open(outcomes, self.key), rules.clock
+        return Played(batch, rules, messages, events, outcomes)
+
+    def skip(self, batch: Batch) -> bool:
+        """Skips a batch that reads nothing and closes nothing; False, and nothing changed, if it is not such a batch."""
+        clock = self._clock_of(batch)
+        first = pc.min(self.open_events.column("ts")).as_py() if self.open_events.num_rows else None
+        is_quiet = first is None or clock is None or first + batch.pipeline.gap_ms + batch.pipeline.grace_ms >= clock
+        if batch.messages or not is_quiet:
+            return False
+        self.clock = clock
+        return True
+
+    def _clock_of(self, batch: Batch) -> int | None:
+        return max((clock for clock in (batch.clock, self.clock) if clock is not None), default=None)
+
+
+def play(batches: list[Batch]) -> list[Played]:
+    """Plays the batches of one key, ascending, in order; the other keys would not change their outcomes.
+
+    There may be many, so those in which nothing happens to the key are left out of the result, except for the last one.
+    """
+    if not batches:
+        return []
+    *before, last = batches
+    rehearsal = Rehearsal(last.pipeline.key)
+    return [*(rehearsal.play(batch) for batch in before if not rehearsal.skip(batch)), rehearsal.play(last)]
+
+
+def land(batch: Batch) -> pa.Table:
+    """What the messages say: the columns of `event_schema` and `problem`, a reason or null. Left messages come first."""
+    pipeline = batch.pipeline
+    schema = event_schema(pipeline.key).append(pa.field("problem", pa.string()))
+    tables = []
+    for number, side in enumerate(pipeline.sides):
+        mine = [message for message in batch.messages if message.topic == side.topic]
+        values, timestamps = [message.value for message in mine], [message.timestamp for message in mine]
+        parsed = parse_columns(values, timestamps, body_fields(pipeline, side), latest_ts(pipeline, batch.wall_time))
+        columns = [
+            *parsed.key,
+            pa.array([number] * len(mine), pa.int32()),
+            pa.array([message.partition for message in mine], pa.int32()),
+            pa.array([message.offset for message in mine], pa.int64()),
+            parsed.ts,
+            parsed.payload,
+            pa.array([batch.batch_id] * len(mine), pa.int64()),
+            pa.array([False] * len(mine), pa.bool_()),
+            problems_with_headers(parsed.problem, pa.array([message.has_bad_header for message in mine], pa.bool_())),
+        ]
+        tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(tables)
+
+
+def rows_of(outcomes: pa.Table, *kinds: str) -> list[Row]:
+    """The rows with one of these outcomes."""
+    wanted = pa.array([str(kind) for kind in kinds])
+    return list(outcomes.filter(pc.is_in(outcomes.column("outcome"), wanted)).to_pylist())
+
+
+def source(pipeline: Pipeline, side: int, partition: int, offset: int) -> str:
+    """`topic-partition-offset` of an event."""
+    return f"{pipeline.sides[side].topic}-{partition}-{offset}"
+
+
+def source_order(text: str) -> tuple[str, int, int]:
+    """Sorts sources by topic, partition, offset."""
+    topic, partition, offset = text.rsplit("-", 2)
+    return topic, int(partition), int(offset)
+
+
+def _still_open(outcomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    rows = [
+        {name: row[name] for name in key}
+        | {"side": number, "is_open": True}
+        | {column: row[f"{side}_{column}"] for column in ("partition", "offset", "ts", "payload", "batch_id")}
+        for row in rows_of(outcomes, Outcome.OPEN)
+        for number, side in SIDES
+        if row[f"{side}_offset"] is not None
+    ]
+    return pa.Table.from_pylist(rows, schema=event_schema(key))
+
+
+def fates(played: Iterable[Played]) -> list[Fate]:
+    """The fate of every message of one key, in the order (ts, topic, partition, offset), unreadable times last."""
+    found: dict[str, Fate] = {}
+    for batch in played:
+        # Each batch lists an event that stays open; the last one counts.
+        found |= {fate.source: fate for fate in (*_rejected_at_landing(batch), *_decided(batch))}
+    return sorted(found.values(), key=lambda fate: (fate.ts is None, fate.ts, source_order(fate.source)))
+
+
+def _rejected_at_landing(played: Played) -> Iterator[Fate]:
+    number = played.batch.batch_id
+    for row in played.messages.filter(pc.is_valid(played.messages.column("problem"))).to_pylist():
+        at = source(played.batch.pipeline, row["side"], row["partition"], row["offset"])
+        yield Fate(at, row["side"], row["ts"], number, row["problem"], number)
+
+
+def _decided(played: Played) -> Iterator[Fate]:
+    events, payload = [], {}
+    for row in played.outcomes.to_pylist():
+        sources = [_source_in(played.batch.pipeline, row, side, name) for side, name in SIDES]
+        for (side, name), at, other in zip(SIDES, sources, reversed(sources), strict=True):
+            if at is not None:
+                landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
+                events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other))
+    unique = [event for event in events if event.verdict != Outcome.DUPLICATE]
+    sessions = _sessions(unique, played.rules)
+    kept = {(event.side, event.ts, payload[event.source]): event.source for event in unique}
+    firsts = {(sessions[event.source], event.side): event.source for event in unique if event.verdict in COMPOUNDS}
+    for event in events:
+        if event.verdict == Outcome.DUPLICATE:
+            yield event._replace(partner=kept[event.side, event.ts, payload[event.source]])
+            continue
+        session = sessions[event.source]
+        partner = firsts[session, event.side] if event.verdict == Outcome.COLLAPSED else event.partner
+        yield event._replace(session=session, partner=partner)
+
+
+def _source_in(pipeline: Pipeline, row: Row, side: int, name: str) -> str | None:
+    """The source of an outcome row's event of one side, None if there is none."""
+    offset = row[f"{name}_offset"]
+    return None if offset is None else source(pipeline, side, row[f"{name}_partition"], offset)
+
+
+def _sessions(events: list[Fate], rules: Rules) -> dict[str, Session]:
+    """Source -> session, of one batch's events of one key without duplicates."""
+    ordered = sorted(events, key=lambda event: event.ts or 0)
+    ts = np.array([event.ts for event in ordered], dtype=np.int64)
+    cut = cut_sessions(np.zeros_like(ts), ts, np.zeros(len(ts), dtype=bool), rules)
+    sizes = np.bincount(cut.number).tolist()
+    sessions = [Session(*each) for each in zip(cut.start.tolist(), cut.end.tolist(), sizes, strict=True)]
+    return {event.source: sessions[number] for event, number in zip(ordered, cut.number.tolist(), strict=True)}

@@ -1,0 +1,42 @@
+"""What of a connection's extra Airflow hides in a task's log."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.unit.config.test_secret_values import KEY, SETTINGS
+
+
+def test_airflow_hides_whatever_is_a_secret_of_the_connection(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": SETTINGS}))
+    from airflow.sdk._shared.secrets_masker import redact
+
+    from include.airflow.operators import kafka_settings
+
+    assert redact(f"with {KEY} in it") != "with *** in it"
+    assert kafka_settings() == SETTINGS
+    assert redact(f"with {KEY} in it") == "with *** in it"
+    assert redact("somebody at b:1") == "somebody at b:1"
+
+
+def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from include.airflow import operators as pairing_operator
+    from include.airflow.operators import PairingJobOperator
+
+    around = {}
+    monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
+    monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
+    monkeypatch.setattr(pairing_operator, "warehouse_options", lambda: {"aws_region": "eu"})
+    monkeypatch.setattr(pairing_operator, "_alert_news", lambda *_: None)
+    for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    task = PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    assert task.execute({"ti": None, "outlet_events": {}}) == {}
+    assert "AWS_SECRET_ACCESS_KEY" not in around
+    assert json.loads(around["PAIRING_STORE"]) == {"aws_secret_access_key": KEY, "aws_region": "eu"}
+    # Airflow may write its logs with it.
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == KEY
