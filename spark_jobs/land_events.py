@@ -1,8 +1,8 @@
-"""Land: plan a batch in the ledger, read exactly its offsets, append every record as it came with what it says.
+"""Lands a batch: plans it in the ledger, reads exactly its offsets, and appends every record as it came, with its parsed fields.
 
     land_events --pipeline include/pipelines/calls.yaml [--warehouse URI] [--max-records N] [--accept-lost-range RANGES]
 
-Begins by finishing a batch that was planned earlier but not paired; then plans its own.
+First finishes a batch that was planned earlier but not paired.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from spark_jobs.tables.ledger import (
 from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.warehouse import Warehouse
 
-# In front of a partition, among the counts that the job ends with.
+# Prefix of a partition in the counts of the first batch.
 BEGAN = "began_"
 
 
 def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str] = ()) -> Counts:
-    """Finishes an unfinished batch as it was planned, then plans and lands the next one; gives its counts.
+    """Finishes an unfinished batch as it was planned, then plans and lands the next one; returns its counts.
 
     `accepted_losses`: lost ranges that the operator gives up, as the job has named them.
     """
@@ -35,10 +35,9 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     last = finish_batch(warehouse, ledger, accepted_losses)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
     counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
-    # Of later batches nobody needs to be told.
-    return counts | (
-        {} if last else {f"{BEGAN}{topic}-{number}": at for (topic, number), at in begun(planned.offsets).items()}
-    )
+    if last:
+        return counts
+    return counts | {f"{BEGAN}{topic}-{number}": at for (topic, number), at in begun(planned.offsets).items()}
 
 
 if __name__ == "__main__":
@@ -51,7 +50,7 @@ if __name__ == "__main__":
         action="append",
         default=[],
         metavar="TOPIC-PARTITION:FIRST-UNTIL",
-        help="go on without these records, which the broker no longer has; several with spaces between, or repeat",
+        help="continue without these records, which the broker no longer has; several with spaces between, or repeat",
     )
     given = parser.parse_args()
     if given.max_records is not None and given.max_records < 1:

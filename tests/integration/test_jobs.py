@@ -122,7 +122,7 @@ def test_whoever_has_opened_no_table_yet_reads_the_same_and_goes_on(warehouse, p
     assert [row.step for row in rows] == [PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED]
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == 1
     # Another process has opened no table yet: it reads the same, and the next batch goes on.
-    monkeypatch.setattr(delta_log, "_opened", {})
+    monkeypatch.setattr(delta_log, "_cache", {})
     assert Ledger(warehouse).last_ids() == ids == dict.fromkeys(ids, 1)
     read = Ledger(warehouse).rows(1, 1)
     assert [vars(row) for row in read] == [vars(row) for row in rows]

@@ -63,7 +63,7 @@ def maintain(monkeypatch):
                     file.write_text("\n".join(map(partial(aged, needed), file.read_text().splitlines())))
                 os.utime(file, (week_ago, week_ago))
         # A job is a process of its own.
-        delta_log._opened.clear()
+        delta_log.clear_cache()
         care = replace(warehouse.pipeline.maintenance, time_travel_ms=1)
         return maintain_tables.main(replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=care)))
 
@@ -205,7 +205,7 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
-    monkeypatch.setattr("spark_jobs.corrections.replay_window._removed_until", lambda ledger, window: None)
+    monkeypatch.setattr("spark_jobs.corrections.replay._removed_until", lambda ledger, window: None)
     last = Ledger(warehouse).last_batch()[PAIRED]
     planned = replay_interval.plan_of(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
     planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_800))

@@ -40,6 +40,7 @@ from spark_jobs.kafka.offsets import output_topic
 from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.maintenance import upkeep
 from spark_jobs.quality.reconcile import fail_if_any
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import report
@@ -759,7 +760,7 @@ def test_archive_not_writable(alarm, mend, warehouse, send, tmp_path, monkeypatc
     archive, day = tmp_path / "not there", 86_400_000
     care = Maintenance(None, raw_retention_ms=day, time_travel_ms=day, archive=str(archive))
     mine = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=care))
-    monkeypatch.setattr(care, "_now", lambda: int(time.time() * 1000) + 2 * day)
+    monkeypatch.setattr(upkeep, "_now", lambda: int(time.time() * 1000) + 2 * day)
     alarm(lambda: maintain_tables.main(mine))
     assert [len(table_rows(mine, f"raw_{side}")) for side in ("analytics", "metrics")] == [3, 3]
     mend(ARCHIVE=archive)

@@ -1,13 +1,18 @@
-"""A job ends as its work did, whatever libraries do at a process's end."""
+"""A job ends as its work did, whatever libraries do at a process's end; and with the process that holds its task's lock."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
+import pytest
+
+from spark_jobs.job.run import TASK_VARIABLE
 from tests.helpers.timeline import ROOT
 
-JOB = """
+FINISHED = """
 import atexit, os, types
 from spark_jobs.job import run as job
 # As threads of a C++ library do that are still running.
@@ -22,7 +27,7 @@ job.run_job("some_job", given, work)
 
 
 def ended(folder, work):
-    script = JOB.format(folder=str(folder), work=work)
+    script = FINISHED.format(folder=str(folder), work=work)
     return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -34,3 +39,48 @@ def test_a_job_that_is_done_ends_with_its_counts(tmp_path):
 def test_a_job_that_failed_ends_with_its_line(tmp_path):
     done = ended(tmp_path, 'raise OSError("no space left")')
     assert (done.returncode, done.stderr) == (1, "error: no space left\n")
+
+
+TASK = "import fcntl, time; held = open({path!r}, 'w'); fcntl.flock(held, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
+JOB = "from spark_jobs.job.run import end_with_the_task; end_with_the_task(); print('works', flush=True); {then}"
+
+
+def start(program, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_job_ends_when_its_task_is_killed(tmp_path):
+    path = str(tmp_path / "task.lock")
+    task = start(TASK.format(path=path))
+    assert task.stdout.readline() == "held\n"
+    job = start(JOB.format(then="import time; time.sleep(60)"), **{TASK_VARIABLE: path})
+    assert job.stdout.readline() == "works\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.wait(0.5)
+    task.send_signal(signal.SIGKILL)
+    _, told = job.communicate(timeout=20)
+    assert (job.returncode, told) == (1, "error: the Airflow task that started this job is gone, so the job ends, too\n")
+    task.communicate()
+
+
+def test_a_job_that_is_done_does_not_wait_for_its_task(tmp_path):
+    path = str(tmp_path / "task.lock")
+    task = start(TASK.format(path=path))
+    assert task.stdout.readline() == "held\n"
+    job = start(JOB.format(then=""), **{TASK_VARIABLE: path})
+    assert job.communicate(timeout=20) == ("works\n", "")
+    assert job.returncode == 0
+    task.kill()
+    task.communicate()
+
+
+def test_a_job_started_by_hand_is_its_own_master():
+    job = start(JOB.format(then="import threading; print(threading.active_count())"), **{TASK_VARIABLE: ""})
+    assert job.communicate(timeout=20) == ("works\n1\n", "")

@@ -112,7 +112,7 @@ def test_the_log_gets_its_checkpoints_and_these_know_the_versions(place, monkeyp
     (checkpoint,) = log.glob("*.checkpoint.parquet")
     for version in range(int(checkpoint.name[:20])):
         (log / f"{version:020d}.json").unlink()
-    monkeypatch.setattr(delta_log, "_opened", {})
+    monkeypatch.setattr(delta_log, "_cache", {})
     commit_once(place.store, adding(place, 9), "p.open", 2, "")
     assert left(place) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -284,7 +284,7 @@ def test_a_file_with_an_odd_name_goes_under_the_name_that_the_log_has_for_it(pla
     Path(place.store.uri, file.name).rename(Path(place.store.uri, "part 100%.parquet"))
     log = Path(place.store.uri, "_delta_log", f"{1:020d}.json")
     log.write_text(log.read_text().replace(file.name, "part%20100%25.parquet"))
-    monkeypatch.setattr(delta_log, "_opened", {})
+    monkeypatch.setattr(delta_log, "_cache", {})
     take(place, BatchRange(1, 1))
     assert left(place) == [2]
 

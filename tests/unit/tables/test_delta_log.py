@@ -146,7 +146,7 @@ def test_a_missing_table_and_a_broken_log_are_told(store, tmp_path):
 @pytest.fixture
 def forget(monkeypatch):
     """Makes this a process that has not looked at any table yet."""
-    return lambda: monkeypatch.setattr(delta_log, "_opened", {})
+    return lambda: monkeypatch.setattr(delta_log, "_cache", {})
 
 
 @pytest.mark.parametrize("lost", [9, 10, 12])
@@ -284,13 +284,13 @@ def test_what_files_alone_cannot_keep_is_refused(properties, partitions, line, t
 @pytest.fixture
 def looks(monkeypatch):
     """The logs that were listed."""
-    found, listed = [], delta_log._log
+    found, listed = [], delta_log._list_log
 
     def look(store, since):
         found.append(store.uri)
         return listed(store, since)
 
-    monkeypatch.setattr(delta_log, "_log", look)
+    monkeypatch.setattr(delta_log, "_list_log", look)
     return found
 
 

@@ -196,8 +196,8 @@ def test_what_a_store_says_in_a_worker_is_told_with_the_table_that_it_worked_on(
 
 
 def test_every_sign_that_is_known_is_tried():
-    assert {said.meaning for said in faults._OF_STORE} == {meaning for _, meaning in SAID}
-    assert {said.meaning for said in faults._OF_STORE if said.passes} == PASSING
+    assert {said.meaning for said in faults._STORE_ERRORS} == {meaning for _, meaning in SAID}
+    assert {said.meaning for said in faults._STORE_ERRORS if said.passes} == PASSING
 
 
 @pytest.mark.parametrize(
