@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from include.config.pipeline import ON_DATA, Maintenance, Pipeline, PipelineError
 from include.config.setting_types import required_keys
@@ -52,11 +53,21 @@ def load_pipeline(path: str | Path) -> Pipeline:
         pipeline = _PIPELINE.validate_python(required_keys(Pipeline) | document)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False)[0]
-        # An error without a check of ours is about a key that no field has.
-        raise _refused(path, ".".join(map(str, first["loc"])), first.get("ctx", {}).get("error", _UNKNOWN)) from None
+        raise _refused(path, ".".join(map(str, first["loc"])), _problem(first)) from None
     for key, problem in _contradictions(pipeline):
         raise _refused(path, key, problem)
     return pipeline
+
+
+def _problem(error: ErrorDetails) -> object:
+    match error["type"]:
+        case "value_error":
+            return error["ctx"]["error"]
+        case "literal_error":
+            return f"{error['input']!r} is none of {error['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+        case "bool_type":
+            return f"{error['input']!r} is neither true nor false"
+    return _UNKNOWN
 
 
 def _refused(path: Path, key: str, problem: object) -> PipelineError:
