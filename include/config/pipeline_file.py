@@ -21,7 +21,7 @@ _UNKNOWN = "unknown key; nothing reads it, so it would silently do nothing"
 
 
 class _EachKeyOnce(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would take the last."""
+    """Refuses a repeated key; YAML would use its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -60,14 +60,18 @@ def load_pipeline(path: str | Path) -> Pipeline:
 
 
 def _problem(error: ErrorDetails) -> object:
+    """What is wrong with a value, or with a key that no setting has."""
     match error["type"]:
         case "value_error":
             return error["ctx"]["error"]
         case "literal_error":
-            return f"{error['input']!r} is none of {error['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+            allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+            return f"{error['input']!r} is none of {allowed}"
         case "bool_type":
             return f"{error['input']!r} is neither true nor false"
-    return _UNKNOWN
+        case "unexpected_keyword_argument" | "invalid_key":
+            return _UNKNOWN
+    return error["msg"]
 
 
 def _refused(path: Path, key: str, problem: object) -> PipelineError:
