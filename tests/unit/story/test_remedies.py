@@ -6,7 +6,8 @@ from dataclasses import replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from include.config.pipeline import Pipeline, parse_duration
+from include.config.pipeline import Pipeline
+from include.config.setting_types import parse_duration
 from spark_jobs.story.fates import play_key
 from spark_jobs.story.rehearsed import explain
 from tests.helpers.timeline import SMALL, T0, Batch, records
