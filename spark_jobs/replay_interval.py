@@ -40,7 +40,8 @@ def main(warehouse: Warehouse, window: Window) -> Counts:
             return found.counts
         check_ledger(warehouse, last)
         planned = ledger.plan(planned)
-        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).paired.flat()}
+        # All four of the difference, as where there is none, also those that the ledger leaves out.
+        return {"batch_id": planned.batch_id, **write(warehouse, ledger, planned, found).paired.flat(), **found.counts}
 
 
 if __name__ == "__main__":

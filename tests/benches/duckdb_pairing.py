@@ -52,8 +52,8 @@ class DuckDBPairing:
         rules = batch_rules(pipeline, landed.clock, planned.clock)
         shares = [(pipeline, rules, files, share, folder / f"{share}") for share in range(_PROCESSES)]
         counted = sum(self.pool.starmap(pair_share, shares))
-        if counted != landed.counts["accepted"]:
-            raise RuntimeError(f"{landed.counts['accepted']} events in, {counted} out of DuckDB")
+        if counted != landed.landed.accepted:
+            raise RuntimeError(f"{landed.landed.accepted} events in, {counted} out of DuckDB")
         shutil.rmtree(folder)
 
     def close(self) -> None:

@@ -93,9 +93,9 @@ class Landing:
         return warehouse, ledger, land.plan_batch(warehouse, ledger, None, self.events, ())
 
     def land(self, *prepared: Any) -> None:
-        landed = land.land_batch(*prepared)
-        if landed.counts["landed"] != self.events or landed.counts["accepted"] != self.events:
-            raise RuntimeError(f"{self.events} events sent, but landed {landed.counts}")
+        landed = land.land_batch(*prepared).landed
+        if landed.landed != self.events or landed.accepted != self.events:
+            raise RuntimeError(f"{self.events} events sent, but landed {landed}")
 
     def land_unparsed(self, *prepared: Any) -> None:
         with mock.patch.object(landing, "parse_columns", parse_nothing):

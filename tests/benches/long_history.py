@@ -32,7 +32,8 @@ from spark_jobs import maintain_tables
 from spark_jobs.kafka.offsets import output_topic
 from spark_jobs.kafka.positions import committed_positions, publisher_group
 from spark_jobs.kafka.settings import consumer_settings
-from spark_jobs.tables.ledger import PLANNED, STEPS, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PLANNED, STEPS, Ledger, LedgerRow, _to_row
+from spark_jobs.tables.records import PairedCounts
 from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, Warehouse, raw_table
 
 A_DAY = 288
@@ -125,9 +126,11 @@ class LongHistory:
         later = timedelta(milliseconds=later_ms)
         clock = None if row.clock is None else row.clock + later_ms
         moments = {"started_at": row.started_at + later, "finished_at": row.finished_at + later}
-        counts = row.counts | ({"open_before": row.counts["open_after"]} if "open_after" in row.counts else {})
+        counts = row.counts
+        if isinstance(counts, PairedCounts):
+            counts = replace(counts, open_before=counts.open_after)
         moved = {"batch_id": batch_id, "wall_time": row.wall_time + later_ms, "clock": clock, **moments, "offsets": offsets}
-        return {**vars(row), **moved, "counts": counts, "versions": row.versions | versions}
+        return {**_to_row(replace(row, counts=counts)), **moved, "versions": row.versions | versions}
 
     def _moved(self, rows: pa.Table, batch_id: int, later_ms: int) -> pa.Table:
         for name in rows.schema.names:

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from spark_jobs.tables.warehouse import OPEN, Warehouse, raw_table
 from tests.benches.duckdb_pairing import DuckDBPairing, has_duckdb
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import bodies, slots
+from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS
 
 OVER_SHUFFLE, OVER_DUCKDB = 1.6, 2.0
@@ -84,21 +85,18 @@ class Pairing:
         for side in CALLS.sides:
             shutil.rmtree(warehouse.path(raw_table(side)))
             Path(warehouse.path(raw_table(side))).symlink_to(self.landed.path(raw_table(side)))
-        planned = LedgerRow(
-            batch_id=1,
-            kind="live",
-            step=PLANNED,
-            offsets=tuple(OffsetRange(side.topic, 0, 0, self.events, self.events) for side in CALLS.sides),
+        offsets = tuple(OffsetRange(side.topic, 0, 0, self.events, self.events) for side in CALLS.sides)
+        planned, landed = ledger_rows(
+            1,
+            (PLANNED, LANDED),
+            pipeline=CALLS,
+            offsets=offsets,
             wall_time=self.now,
-            clock=None,
-            config=CALLS.to_json(),
-            config_hash=CALLS.config_hash,
-            started_at=datetime.now(UTC),
-            counts={"open_before": 0},
             versions={OPEN: warehouse.version(OPEN)},
+            accepted=self.events,
+            landed=self.events,
         )
-        counts = {"accepted": self.events, "landed": self.events}
-        return warehouse, planned, planned.next_step(LANDED, planned.started_at, clock=self.now, counts=counts)
+        return warehouse, planned, replace(landed, clock=self.now)
 
     def pair(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         pair.pair_batch(warehouse, Ledger(warehouse), planned, landed)

@@ -94,7 +94,7 @@ def main() -> None:
         candidates = {OURS: publishing.publish, OTHER: publishing.publish_at_least_once}
         times = take_turns(candidates, given.rounds, publishing.prepare)
         show_cost_of_transactions(broker.bootstrap, given.rounds)
-    show_times(f"{paired.counts['compounds']:,} compounds, Delta to Kafka", times)
+    show_times(f"{paired.paired.compounds:,} compounds, Delta to Kafka", times)
     show_ratio(times, OURS, OTHER)
 
 

@@ -148,7 +148,7 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
         f"{CALLS.name}/{name}" for name in ("raw_analytics", "raw_metrics", "compound_events", f"topic/{CALLS.output_topic}")
     }
     assert told[f"{CALLS.name}/compound_events", "compounds"] > 800
-    assert told[f"{CALLS.name}/raw_metrics", "landed_metrics"] > 800
+    assert told[f"{CALLS.name}/raw_metrics", "landed_right"] > 800
     links = client.call("GET", f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}/taskInstances/report_quality/links")
     assert links["extra_links"]["Spark"] is None, "the local Spark shows no pages"
     assert any("records landed" in (known["note"] or "") for known in client.runs(CALLS.name))

@@ -7,24 +7,13 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.corrections.replay_window import WINDOW_END, WINDOW_START
 from spark_jobs.quality.numbers import SIDES, Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import (
-    LANDED,
-    LIVE,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REPLAY,
-    REPORTED,
-    REWIND,
-    TO_BATCH,
-    LedgerRow,
-    OffsetRange,
-)
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, LedgerRow, OffsetRange
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
+from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS
 
 END = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -118,21 +107,21 @@ def _steps(number: int, at: datetime, back: int, kind: str, metrics: Metrics, di
         name: round(metrics[name]) for name in ("pair", "left_only", "right_only", "compounds", "rejected", "open_after")
     }
     hour = wall - 7_200_000
-    corrected = {REWIND: {TO_BATCH: number - 12}, REPLAY: {WINDOW_START: hour, WINDOW_END: hour + 3_600_000}}
-    planned = LedgerRow(
-        number, kind, PLANNED, offsets, wall, wall - behind, settings.to_json(), settings.config_hash, at,
-        counts={"open_before": 1_800, **corrected.get(kind, {})}, finished_at=at + timedelta(seconds=0.4),
+    own = {REWIND: {"to_batch": number - 12}, REPLAY: {"window": Window(hour, hour + 3_600_000)}}
+    rows, start = {}, at
+    # Seconds: how long the step takes, and until the next one begins.
+    steps = {PLANNED: (0.4, 0.6), LANDED: (3.0, 2.0), PAIRED: (4.0, 2.0), PUBLISHED: (2.0, 2.0), REPORTED: (5.0, 2.0)}
+    made = ledger_rows(
+        number, [step for step in steps if step != LANDED or kind == LIVE], kind, settings, offsets=offsets, wall_time=wall,
+        clock=wall - behind, open_before=1_800, **counts, **own.get(kind, {}),
     )  # fmt: skip
-    rows, start = {PLANNED: planned}, at + timedelta(seconds=1)
-    steps = {LANDED: 3.0, PAIRED: 4.0, PUBLISHED: 2.0, REPORTED: 5.0}
-    for step, seconds in steps.items():
-        if step == LANDED and kind != LIVE:
-            continue
-        end = start + timedelta(seconds=seconds * dice.uniform(0.8, 1.4) + metrics["backlog"] / 4_000)
-        rows[step] = planned.next_step(
-            step, start, finished_at=end, counts={**planned.counts, **counts} if step == PAIRED else counts
-        )
-        start = end + timedelta(seconds=2)
+    for row in made:
+        seconds, pause = steps[row.step]
+        if row.step != PLANNED:
+            seconds = seconds * dice.uniform(0.8, 1.4) + metrics["backlog"] / 4_000
+        end = start + timedelta(seconds=seconds)
+        rows[row.step] = replace(row, started_at=start, finished_at=end)
+        start = end + timedelta(seconds=pause)
     return rows
 
 

@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partialmethod
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -26,9 +25,10 @@ from include.config.pipeline import MS_PER_UNIT, Pipeline
 from spark_jobs.maintenance.files import checkpoint, compact, keep
 from spark_jobs.tables import warehouse as tables
 from spark_jobs.tables.commit import EVERYTHING, commit, commit_rows, remove_batches
-from spark_jobs.tables.ledger import LIVE, PLANNED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PLANNED, PUBLISHED, Ledger
 from spark_jobs.tables.parquet_files import FileWriter, NewFile
 from spark_jobs.tables.warehouse import COMPOUNDS, LEDGER, OPEN, Warehouse, raw_table
+from tests.helpers.ledger_rows import ledger_row
 
 WHO = ("one", "other")
 ROWS = 3
@@ -68,7 +68,7 @@ def land(warehouse: Warehouse, who: str, batch_id: int) -> None:
 
 def plan(warehouse: Warehouse, who: str, batch_id: int) -> str:
     """Gives who made the plan that counts."""
-    row = LedgerRow(batch_id, LIVE, PLANNED, (), 1, None, warehouse.pipeline.to_json(), who, datetime.now(UTC))
+    row = ledger_row(batch_id, PLANNED, pipeline=warehouse.pipeline, config_hash=who, wall_time=1)
     return Ledger(warehouse).plan(row).config_hash
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -12,13 +11,13 @@ from deltalake import DeltaTable, write_deltalake
 from spark_jobs.story.played_batches import Rehearsal, land, rows_of, source
 from spark_jobs.tables.commit import Going, commit_once, taken
 from spark_jobs.tables.delta_log import newest
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, _to_row
 from spark_jobs.tables.parquet_files import FilePlace
+from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.warehouse import LEDGER, Warehouse, raw_table, schemas
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import SMALL, Batch, records
 from tests.unit.test_doc_examples import arrow_fields
-
-AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def write(warehouse, table, rows):
@@ -29,7 +28,7 @@ def write(warehouse, table, rows):
 
 def record(warehouse, *rows):
     """Rows of the ledger, in one commit."""
-    write(warehouse, LEDGER, [vars(row) | {"offsets": [offsets._asdict() for offsets in row.offsets]} for row in rows])
+    write(warehouse, LEDGER, list(map(_to_row, rows)))
 
 
 def remove_up_to(warehouse, table, until):
@@ -39,9 +38,9 @@ def remove_up_to(warehouse, table, until):
     commit_once(place.store, lambda known: list(taken(known, place, Going(0, until))), "removed", until, "removed")
 
 
-def ledger_row(pipeline, batch_id, step, clock, kind=LIVE, **counts):
-    at = clock if clock is not None else 0
-    return LedgerRow(batch_id, kind, step, (), at, clock, pipeline.to_json(), pipeline.config_hash, AT, counts)
+def row_at(pipeline, batch_id, step, clock, kind=LIVE, **named):
+    """A row of the ledger, planned at its clock."""
+    return ledger_row(batch_id, step, kind, pipeline, clock=clock, wall_time=clock or 0, **named)
 
 
 def played(root, batches, pipeline=SMALL, paired=None, settings=None):
@@ -52,16 +51,16 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
     rehearsal = Rehearsal(pipeline)
     for number, (mine, clock) in enumerate(records([Batch(*batch) for batch in batches]), 1):
         rehearsal.pipeline = replace(pipeline, **(settings or {}).get(number, {}))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
+        record(warehouse, row_at(rehearsal.pipeline, number, PLANNED, rehearsal.clock))
         messages = land(rehearsal.pipeline, mine, clock, number)
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
-        record(warehouse, ledger_row(rehearsal.pipeline, number, LANDED, clock))
+        record(warehouse, row_at(rehearsal.pipeline, number, LANDED, clock))
         if paired is None or number <= paired:
             done = rehearsal.play(messages, clock, clock)
             write(warehouse, "compound_events", compound_rows(pipeline, done))
             write(warehouse, "rejected_events", rejected_rows(pipeline, done))
-            record(warehouse, ledger_row(rehearsal.pipeline, number, PAIRED, clock))
+            record(warehouse, row_at(rehearsal.pipeline, number, PAIRED, clock))
     return warehouse
 
 

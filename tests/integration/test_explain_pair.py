@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from include.config.time_text import moment
 from spark_jobs import land_events, publish_compounds, replay_interval
-from spark_jobs.corrections.replay_window import Window
+from spark_jobs.tables.records import Window
 from tests.conftest import yaml_of
 from tests.helpers import stream_clock
 from tests.helpers.story_lines import about

@@ -24,7 +24,7 @@ from spark_jobs.corrections import unfinished
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import fencing, offsets, positions, transaction
 from spark_jobs.kafka import retries as patience
-from spark_jobs.kafka.offsets import ask_broker, topic_id
+from spark_jobs.kafka.offsets import ask_broker
 from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
 from spark_jobs.stages import land as landing_stage
@@ -143,7 +143,7 @@ def wait_for(condition, seconds=20):
 
 
 def id_of(topic):
-    return topic_id(*ask_broker(kafka_settings(), [topic]).ids[topic])
+    return ask_broker(kafka_settings(), [topic]).ids[topic]
 
 
 def ends(admin, topic):
@@ -205,7 +205,7 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
     with monkeypatch.context() as patch:
         patch.setattr(landing_stage, "append_raw", append_without_broker)
         planned = Ledger(warehouse).last_batch()[PLANNED]
-        assert landing_stage.land_batch(warehouse, Ledger(warehouse), planned).counts["landed"] == 40
+        assert landing_stage.land_batch(warehouse, Ledger(warehouse), planned).landed.landed == 40
     comes_back.join()
     with monkeypatch.context() as patch:
         nobody_there(patch)
@@ -410,7 +410,7 @@ def test_records_lost_before_the_plan_are_refused_with_all_their_ranges(warehous
     on_ledger = [
         f"{at.topic}-{at.partition}:{at.from_offset - at.lost}-{at.from_offset}" for at in landed.offsets if at.lost
     ]
-    assert (on_ledger, landed.counts["lost"]) == (lost, 76)
+    assert (on_ledger, landed.landed.lost) == (lost, 76)
     page = (pages_folder(warehouse.root, pipeline.name) / "batch-2.html").read_text()
     line = next(line for line in page.splitlines() if "no records were lost by the broker" in line)
     assert ">76<" in line and "failed (warning)" in line
@@ -447,9 +447,9 @@ def test_records_lost_after_the_plan_are_refused_and_then_landed_without(warehou
     # The batch is finished without them; what was lost behind it is the next plan's to refuse.
     refused(lost, beyond)
     assert PAIRED in Ledger(warehouse).last_batch()
-    landed = row_of(warehouse, LANDED, 1).counts
-    assert (landed["lost"], landed["offset_gaps"]) == (end + 2, 0)
-    assert landed["planned"] == landed["landed"] == sum(known.planned for known in planned.offsets) - end - 2
+    landed = row_of(warehouse, LANDED, 1).landed
+    assert (landed.lost, landed.offset_gaps) == (end + 2, 0)
+    assert landed.planned == landed.landed == sum(known.planned for known in planned.offsets) - end - 2
     run_all(warehouse, [beyond])
     answer = reconcile.main(warehouse)
     assert (answer.offenders, answer.counts["records given up (lost ranges)"]) == ([], end + 3)
@@ -471,7 +471,7 @@ def test_records_lost_while_they_are_read_are_told_by_their_range(warehouse, adm
         with pytest.raises(NeedsOperator, match=rf"{LOST} {end} records that were never landed, {topic}-0:0-{end} \("):
             land(warehouse)
     land(warehouse, [f"{topic}-0:0-{end}"])
-    assert row_of(warehouse, LANDED, 1).counts["lost"] == end
+    assert row_of(warehouse, LANDED, 1).landed.lost == end
 
 
 # What lag tools see

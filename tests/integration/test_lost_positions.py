@@ -53,7 +53,7 @@ def test_what_was_sent_is_found_on_the_topic(done, warehouse, broker, admin, pip
     paired()
     assert publish_compounds.main(warehouse)["sent"] == 4 * CALLS - on_topic
     assert_all_once(warehouse, broker)
-    recorded = [row.counts["compounds"] for row in Ledger(warehouse).rows(1, 4) if row.step == PUBLISHED]
+    recorded = [row.published.compounds for row in Ledger(warehouse).rows(1, 4) if row.step == PUBLISHED]
     assert recorded == [CALLS] * 4
     paired()
     assert publish_compounds.main(warehouse)["sent"] == CALLS
@@ -79,7 +79,7 @@ def test_a_topic_that_has_grown_meanwhile_is_finished_as_it_was_begun(warehouse,
     paired()
     publish_compounds.main(warehouse)
     assert_all_once(warehouse, broker)
-    rows = {row.batch_id: row.counts["slots"] for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    rows = {row.batch_id: row.output_state.slots for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
     assert rows == {1: 2, 2: 5}
 
 

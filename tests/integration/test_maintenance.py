@@ -26,13 +26,13 @@ from spark_jobs import (
     report_quality,
     rewind,
 )
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.maintenance.needed import needed_since
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables import delta_log
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED, REMOVED_RAW, REMOVED_UNTIL, Ledger
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED_RAW, Ledger
+from spark_jobs.tables.records import Window
 from tests.helpers import comparing, stream_clock
 from tests.helpers.all_stages import run_all
 from tests.helpers.job_processes import JOBS, Faults, Jobs
@@ -156,8 +156,8 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
         {3},
     ]
     (removal,) = (row for row in ledger.rows(1) if row.step == REMOVED_RAW)
-    landed = sum(row.counts["landed"] for row in ledger.rows(1, 2) if row.step == LANDED)
-    assert (removal.batch_id, removal.counts[REMOVED], removal.counts[REMOVED_UNTIL]) == (2, landed, begun + 4_000)
+    landed = sum(row.landed.landed for row in ledger.rows(1, 2) if row.step == LANDED)
+    assert (removal.batch_id, removal.removed.removed, removal.removed.removed_until) == (2, landed, begun + 4_000)
 
     answer = reconcile.main(warehouse)
     assert answer.offenders == []
@@ -205,16 +205,16 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
-    monkeypatch.setattr("spark_jobs.corrections.replay_window.REMOVED_UNTIL", "no such count")
+    monkeypatch.setattr("spark_jobs.corrections.replay_window._removed_until", lambda ledger, window: None)
     last = Ledger(warehouse).last_batch()[PAIRED]
     planned = replay_interval.plan_of(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
-    planned = replace(planned, counts=planned.counts | {REMOVED_UNTIL: begun + 1_800})
+    planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_800))
     with (
         pytest.raises(NeedsOperator, match="cannot be replayed: sessions reach into it from before"),
         replay_interval.difference(warehouse, planned),
     ):
         pass
-    planned = replace(planned, counts=planned.counts | {REMOVED_UNTIL: begun + 1_749})
+    planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_749))
     with replay_interval.difference(warehouse, planned) as found:
         assert found.corrections == 1
 

@@ -13,9 +13,9 @@ import pytest
 from include.config.store import pages_store
 from include.local.machine import ROOT
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.maintenance import care
 from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import COMPOUNDS, REJECTED, Warehouse
 from tests.helpers.all_stages import run_all
 from tests.helpers.comparing import differences, rows

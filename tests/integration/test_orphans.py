@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, replay_interval, report_quality
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.records import Window
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import table_rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -26,9 +25,11 @@ from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, p
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import publish
 from spark_jobs.tables.commit import commit_frame
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger
+from spark_jobs.tables.records import PublishedCounts
 from spark_jobs.tables.warehouse import COMPOUNDS, declared_schema
 from tests.conftest import PARTITIONS
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
@@ -72,8 +73,7 @@ def pair_made_up(warehouse, batch_id, sizes):
     rows = [tuple(compound[name] for name in names) for compound in compounds]
     frame = warehouse.spark.createDataFrame(rows, declared_schema(pipeline, COMPOUNDS))
     commit_frame(warehouse, COMPOUNDS, frame, COMPOUNDS, batch_id)
-    settings, now = (pipeline.to_json(), pipeline.config_hash), datetime.now(UTC)
-    Ledger(warehouse).append(LedgerRow(batch_id, "live", PAIRED, (), 0, None, *settings, now, {"compounds": CALLS}))
+    Ledger(warehouse).append(ledger_row(batch_id, PAIRED, pipeline=pipeline, compounds=CALLS))
 
 
 def plan(warehouse, accepted=None):
@@ -141,8 +141,8 @@ def test_a_topic_that_grows_in_the_middle_of_a_publication(done, warehouse, brok
     counts = publish_compounds.main(warehouse)
     assert counts["compounds"] == 2 * CALLS
     assert_all_once(warehouse, broker)
-    rows = {row.batch_id: row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
-    assert {batch_id: counts["slots"] for batch_id, counts in rows.items()} == {1: 2, 2: 5}
+    slots = {row.batch_id: row.output_state.slots for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert slots == {1: 2, 2: 5}
     paired()
     assert publish_compounds.main(warehouse)["sent"] == CALLS
     assert_all_once(warehouse, broker)
@@ -201,9 +201,10 @@ def test_what_was_acknowledged_before_a_crash_is_still_known(warehouse, broker, 
     assert counts["sent"] < CALLS
     assert_all_once(warehouse, broker)
     on_topic = Counter(message["partition"] for message in consume(broker.bootstrap, pipeline.output_topic))
-    recorded = [row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED]
-    assert [sum(counts[f"partition_{n}"] for n in (0, 1)) for counts in recorded] == [CALLS, CALLS]
-    assert {n: sum(counts[f"partition_{n}"] for counts in recorded) for n in (0, 1)} == on_topic
+    sent = [row.output_state.sent for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED]
+    assert [sorted(each) for each in sent] == [[0, 1], [0, 1]]
+    assert [sum(each.values()) for each in sent] == [CALLS, CALLS]
+    assert {n: sum(each[n] for each in sent) for n in (0, 1)} == on_topic
 
 
 class Forgetful(fencing.Producer):
@@ -287,9 +288,9 @@ def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
     published = Counter(message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic))
     wanted = {row["pair_id"] for row in table_rows(warehouse, "compound_events")} - set(names)
     assert published == Counter(wanted)
-    rows = {row.batch_id: row.counts for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
-    assert {number: (counts["compounds"], counts.get("refused")) for number, counts in rows.items()} == {
-        1: (CALLS, None), 2: (CALLS - 2, 2),
+    rows = {row.batch_id: row.published for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert rows == {
+        1: PublishedCounts(compounds=CALLS), 2: PublishedCounts(compounds=CALLS - 2, refused=2),
     }  # fmt: skip
     paired()
     assert publish_compounds.main(warehouse)["sent"] == CALLS

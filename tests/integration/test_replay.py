@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality, rewind
 from spark_jobs.corrections import replay_events as replayed_events
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.story.rehearsal import BatchFile, rehearse
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
+from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import consume, table_rows

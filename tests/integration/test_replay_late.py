@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from include.config.time_text import point_in_time
 from spark_jobs import publish_compounds, replay_interval, replay_late, rewind
-from spark_jobs.corrections.replay_window import Window, point_in_time
+from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.reading import table_rows
 from tests.helpers.stream_clock import run

@@ -113,7 +113,8 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     expected = run("as it comes")
     counts = expected["counts"]
     assert all(
-        counts[name] > 0 for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
+        getattr(counts, name) > 0
+        for name in ("open_before", "pair", "left_only", "right_only", "duplicate", "late", "open_after")
     ), counts
     partitions, at_once = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
     many_tasks, few_rows = (whole_keys, 60), (whole_keys, 7)

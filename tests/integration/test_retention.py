@@ -20,7 +20,6 @@ from include.config.store import pages_store
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, publish_compounds, reconcile, replay_interval, report_quality, rewind
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.maintenance import care
@@ -37,6 +36,7 @@ from spark_jobs.tables.ledger import (
     REMOVED_REJECTED,
     Ledger,
 )
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.writer_lock import writer_lock
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land, run_all
@@ -189,8 +189,8 @@ def test_old_rows_are_gone_and_everybody_knows(warehouse, broker, send, begun, a
     )
     assert answer.counts["batches removed from the ledger for their age"] == 2
     assert answer.counts["… messages where theirs were"] == answer.counts["compounds removed for their age"] == 8
-    summary = ledger.removals()[REMOVED_LEDGER]
-    assert (summary.counts["batches"], summary.counts["landed"], summary.counts["compounds"]) == (2, 12, 5)
+    summary = ledger.removals()[REMOVED_LEDGER].counts
+    assert (summary.batches, summary.landed, summary.compounds) == (2, 12, 5)
 
     # The next batches go on where the last one stopped.
     assert publish_compounds.main(warehouse) == {}
@@ -357,7 +357,7 @@ def test_late_events_do_not_vanish(warehouse, send, begun, a_day_after, tmp_path
     other = kept_for(replace(warehouse, root=str(untouched)))
     counts = maintain_tables.main(other)
     assert counts["late_given_up"] == 1
-    assert Ledger(other).removals()[REMOVED_RAW].counts["late_given_up"] == 1
+    assert Ledger(other).removals()[REMOVED_RAW].removed.late_given_up == 1
 
 
 def test_evidence_is_not_removed(warehouse, send, a_day_after):

@@ -34,7 +34,6 @@ from include.local.process import free_port, stop_programs
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.corrections import rewinding
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.job.run import told_in_one_line
 from spark_jobs.kafka import offsets
 from spark_jobs.kafka.ranges import lost_range
@@ -45,6 +44,7 @@ from spark_jobs.stages import report
 from spark_jobs.tables import store_probe as probe
 from spark_jobs.tables.diagnose import damaged, files_named, log_file
 from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse
 from spark_jobs.tables.writer_lock import writer_lock
 from tests.conftest import PARTITIONS, yaml_of

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, replay_interval, report_quality
-from spark_jobs.corrections.replay_window import Window
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import offsets
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings
+from spark_jobs.tables.records import Window
 from tests.helpers import secured_broker
 from tests.helpers.kafka_rights import documented, grant
 from tests.helpers.reading import consume, table_rows

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from spark_jobs.corrections.late_events import Asked, by_interval, is_done, is_due, late_batches
-from spark_jobs.corrections.replay_window import WINDOW_END, WINDOW_START, Window
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS
 
 ASKING = replace(CALLS, late="replay")
 
 
-def row(batch_id, kind, step, pipeline=ASKING, clock=None, **counts):
-    return LedgerRow(
-        batch_id=batch_id,
-        kind=kind,
-        step=step,
-        offsets=(),
-        wall_time=0,
-        clock=clock,
-        config=pipeline.to_json(),
-        config_hash=pipeline.config_hash,
-        started_at=datetime(2026, 1, 1, tzinfo=UTC),
-        counts=counts,
-    )
+def row(batch_id, kind, step, pipeline=ASKING, **named):
+    return ledger_row(batch_id, step, kind, pipeline, **named)
 
 
 def batch(batch_id, late=0, pipeline=ASKING):
@@ -35,11 +24,11 @@ def batch(batch_id, late=0, pipeline=ASKING):
 
 
 def replay(batch_id, start, end, *steps):
-    return [row(batch_id, REPLAY, step, **{WINDOW_START: start, WINDOW_END: end}) for step in steps or (PLANNED, PAIRED)]
+    return [row(batch_id, REPLAY, step, window=Window(start, end)) for step in steps or (PLANNED, PAIRED)]
 
 
 def rewind(batch_id, to_batch):
-    return [row(batch_id, REWIND, step, **{TO_BATCH: to_batch}) for step in (PLANNED, PAIRED)]
+    return [row(batch_id, REWIND, step, to_batch=to_batch) for step in (PLANNED, PAIRED)]
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
-from spark_jobs.corrections.replay_window import Window, check_window, plan_of, point_in_time, window_of
+from include.config.time_text import point_in_time
+from spark_jobs.corrections.replay_window import check_window, plan_of
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.tables.ledger import PAIRED, REMOVED_RAW, REPLAY, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import PAIRED, REMOVED_RAW, OffsetRange
+from spark_jobs.tables.records import REPLAY, Corrected, ReplayPlan, StepCounts, TopicIds, Window
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import SMALL
 
 WAREHOUSE = SimpleNamespace(pipeline=SMALL)
 
 
-def paired(clock, **counts):
+def paired(clock, **named):
     """The last batch; T = 100, G = 200, R = 500."""
     offsets = (OffsetRange("t", 0, 5, 8, 20, 1_000, lost=2),)
-    row = LedgerRow(7, "live", PAIRED, offsets, 0, clock, "{}", "", datetime.now(UTC))
-    return replace(
-        row, counts={"open_after": 3, "left_topic_high": 1, "left_topic_low": 2, **counts}, versions={"open_events": 4}
-    )
+    return ledger_row(7, PAIRED, offsets=offsets, clock=clock, versions={"open_events": 4}, open_after=3, **named)
 
 
 @pytest.mark.parametrize(
@@ -75,25 +74,27 @@ def test_a_plan_goes_on_where_the_last_batch_ended():
     ledger = SimpleNamespace(
         settings=lambda: [replace(SMALL, max_session_ms=9_000), replace(SMALL, tolerance_ms=8_000)], removals=dict
     )
-    plan = plan_of(WAREHOUSE, ledger, paired(9_999, corrected_from=2, corrected_to=5, pair=1), Window(10, 20))
+    plan = plan_of(
+        WAREHOUSE, ledger, paired(9_999, corrected=Corrected(2, 5), topic_ids=TopicIds("a", "b"), pair=1), Window(10, 20)
+    )
     assert (plan.batch_id, plan.kind, plan.clock, plan.versions) == (8, REPLAY, 9_999, {"open_events": 4})
     assert plan.offsets == (OffsetRange("t", 0, 8, 8, 20, 1_000, lost=0),)
-    assert plan.counts == {
-        "open_before": 3, "window_start": 10, "window_end": 20, "reach_ms": 9_000,
-        "corrected_from": 2, "corrected_to": 5, "left_topic_high": 1, "left_topic_low": 2,
-    }  # fmt: skip
-    assert window_of(plan) == Window(10, 20)
-    assert re.fullmatch(r"1970-.*\(10\) to 1970-.*\(20\)", str(window_of(plan)))
+    assert plan.counts == StepCounts()
+    assert plan.plan == ReplayPlan(
+        open_before=3, topic_ids=TopicIds("a", "b"), corrected=Corrected(2, 5), window=Window(10, 20), reach_ms=9_000
+    )
+    assert re.fullmatch(r"1970-.*\(10\) to 1970-.*\(20\)", str(plan.replay.window))
 
 
 def test_an_interval_whose_raw_rows_were_removed_is_refused():
-    removal = SimpleNamespace(counts={"removed": 7, "removed_until": 9})
-    ledger = SimpleNamespace(settings=list, removals=lambda: {REMOVED_RAW: removal})
-    assert plan_of(WAREHOUSE, ledger, paired(9_999), Window(10, 20)).counts["removed_until"] == 9
+    ledger = SimpleNamespace(
+        settings=list, removals=lambda: {REMOVED_RAW: ledger_row(7, REMOVED_RAW, removed=7, removed_until=9)}
+    )
+    assert plan_of(WAREHOUSE, ledger, paired(9_999), Window(10, 20)).replay.removed_until == 9
     with pytest.raises(
         NeedsOperator, match=r"cannot be replayed: raw rows with events up to .*\(9\) .* begin at .*\(10\) or later"
     ):
         plan_of(WAREHOUSE, ledger, paired(9_999), Window(9, 20))
     # Rows without an event leave every interval as it is.
-    removal.counts.pop("removed_until")
-    plan_of(WAREHOUSE, ledger, paired(9_999), Window(9, 20))
+    ledger.removals = lambda: {REMOVED_RAW: ledger_row(7, REMOVED_RAW, removed=7)}
+    assert plan_of(WAREHOUSE, ledger, paired(9_999), Window(9, 20)).replay.removed_until is None

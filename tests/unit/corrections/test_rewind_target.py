@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
 from spark_jobs.corrections.rewind_preview import parts_that_are_gone
-from spark_jobs.corrections.rewind_target import batch_before, find_target, plan_of, starting_ranges
+from spark_jobs.corrections.rewind_target import find_target, plan_of, starting_ranges
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.tables.ledger import (
-    LANDED,
-    LIVE,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REMOVED_RAW,
-    REWIND,
-    LedgerRow,
-    OffsetRange,
-    counting,
-)
+from spark_jobs.kafka.ranges import batch_before
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, OffsetRange, counting
+from spark_jobs.tables.records import LIVE, REWIND, Corrected, RewindPlan, StepCounts, TopicIds
 from tests.helpers.ledger_in_a_list import FakeLedger
+from tests.helpers.ledger_rows import IDS, ledger_rows
 from tests.helpers.timeline import CALLS
 
 WAREHOUSE = SimpleNamespace(pipeline=CALLS)
@@ -33,18 +24,15 @@ def at(partition, first, until, end=None, max_ts=None):
     return OffsetRange("t", partition, first, until, until if end is None else end, max_ts)
 
 
-def batch(number, *offsets, steps=(PLANNED, LANDED, PAIRED, PUBLISHED), kind=LIVE, **counts):
-    def row(step):
-        return LedgerRow(
-            number, kind, step, offsets, 0, number * 100, "{}", "", datetime.now(UTC), {"open_after": number} | counts,
-            {"open_events": number},
-        )  # fmt: skip
-
-    return [row(step) for step in steps]
+def batch(number, *offsets, steps=(PLANNED, LANDED, PAIRED, PUBLISHED), kind=LIVE, **named):
+    after = {"open_after": number} if PAIRED in steps else {}
+    return ledger_rows(
+        number, steps, kind, offsets=offsets, clock=number * 100, versions={"open_events": number}, **after, **named
+    )
 
 
-def rewound(number, to_batch, *offsets, steps=(PLANNED, PAIRED, PUBLISHED), **counts):
-    return batch(number, *offsets, steps=steps, kind=REWIND, to_batch=to_batch, **counts)
+def rewound(number, to_batch, *offsets, steps=(PLANNED, PAIRED, PUBLISHED), **named):
+    return batch(number, *offsets, steps=steps, kind=REWIND, to_batch=to_batch, **named)
 
 
 # 1, 2, 3 void, 4 back to 2, 5, and 6 that was never paired.
@@ -92,7 +80,9 @@ def test_what_is_given_up(to_batch, given_up, open_version):
     assert (target.open_version, target.open_after, target.last_paired, target.published) == (open_version, to_batch, 5, 4)
     plan = plan_of(WAREHOUSE, target)
     assert (plan.batch_id, plan.kind, plan.clock) == (7, REWIND, to_batch * 100 or None)
-    assert plan.counts == {"to_batch": to_batch, "open_before": to_batch, "corrected_from": to_batch + 1, "corrected_to": 7}
+    assert plan.counts == StepCounts()
+    corrected = Corrected(to_batch + 1, 7)
+    assert plan.plan == RewindPlan(open_before=to_batch, topic_ids=IDS, corrected=corrected, to_batch=to_batch)
 
 
 def ranges(ledger, to_batch):
@@ -112,20 +102,19 @@ def test_reading_goes_on_behind_the_batch_up_to_where_anybody_has_read():
 
 
 def test_a_second_rewind_looks_for_what_the_first_has_not_seen_come_back():
-    first = {"corrected_from": 2, "corrected_to": 3}
+    first = {"corrected": Corrected(2, 3)}
     ledger = FakeLedger(
         batch(1, at(0, 0, 10)), batch(2, at(0, 10, 90)), rewound(3, 1, at(0, 10, 10, 90), **first),
         batch(4, at(0, 10, 20), **first), batch(5, at(0, 20, 30)),
     )  # fmt: skip
     assert ranges(ledger, 4) == [(0, 20, 90, None)]
-    counts = plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 4)).counts
-    assert (counts["corrected_from"], counts["corrected_to"]) == (2, 6)
+    assert plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 4)).plan.corrected == Corrected(2, 6)
 
 
 def test_the_topics_are_still_told_by_the_ids_of_the_last_plan():
-    first, later = ({f"{side}_topic_{half}": of for side in ("left", "right") for half in ("high", "low")} for of in (1, 2))
-    ledger = FakeLedger(batch(1, **first), batch(2, **first), batch(3, **later, steps=(PLANNED,)))
-    assert plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 0)).counts.items() >= later.items()
+    first, later = TopicIds("a", "b"), TopicIds("c", "d")
+    ledger = FakeLedger(batch(1, topic_ids=first), batch(2, topic_ids=first), batch(3, topic_ids=later, steps=(PLANNED,)))
+    assert plan_of(WAREHOUSE, find_target(WAREHOUSE, ledger, 0)).plan.topic_ids == later
 
 
 @pytest.mark.parametrize(

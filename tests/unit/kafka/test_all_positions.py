@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.kafka.all_positions import partition_of_group
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.kafka.open_transactions import Held, Unreadable, check_readable, held_counts
+from spark_jobs.kafka.open_transactions import Held, Unreadable, check_readable, total_held
 
 
 # By Java: Math.abs(name.hashCode()) % 50; of the second the hash is the one number that has no opposite.
@@ -17,8 +17,9 @@ def test_the_partition_of_a_group_is_that_of_java(group, partition):
 
 def test_what_is_held_is_counted_with_the_oldest_moment():
     held = [Held("a", 0, 5, 3, 2_000), Held("a", 1, 9, 4, 1_000), Held("b", 0, 1, 1)]
-    assert held_counts(held) == {"held": 8, "held_since": 1_000}
-    assert held_counts([]) == {"held": 0}
+    assert total_held(held) == (8, 1_000)
+    assert total_held(held[2:]) == (1, None)
+    assert total_held([]) == (0, None)
 
 
 def test_a_topic_is_readable_up_to_where_it_was_published_to_or_not():

@@ -7,19 +7,20 @@ from types import SimpleNamespace
 import pytest
 
 from spark_jobs.kafka import lost_positions
-from spark_jobs.kafka.lost_positions import Begun, _position, begun_counts, tell_short_retention
+from spark_jobs.kafka.lost_positions import Begun, _position, tell_short_retention
+from spark_jobs.kafka.offsets import OutputTopic
 from spark_jobs.kafka.positions import Leg, Position
+from spark_jobs.stages import publish
+from spark_jobs.tables.ledger import PAIRED, PUBLISHING
+from spark_jobs.tables.records import OutputState, StepCounts, TopicIds
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS
 
 LEG = Leg("calls", "out", "topic", False, "table", slots=3, copy=4, target=7, largest=1000)
 
 
 def row(batch_id, slots, *ends):
-    return SimpleNamespace(
-        batch_id=batch_id,
-        finished_at=None,
-        counts={"slots": slots, **{f"end_{number}": end for number, end in enumerate(ends)}},
-    )
+    return ledger_row(batch_id, PUBLISHING, slots=slots, ends=dict(enumerate(ends)))
 
 
 def test_the_earliest_ends_count_of_a_publication_that_was_begun_several_times():
@@ -72,8 +73,22 @@ def test_a_retention_of_positions_below_what_one_can_go_back_is_told_and_always_
     care = replace(CALLS.maintenance, time_travel_ms=days * 86_400_000)
     kept = tell_short_retention({"bootstrap.servers": "b:1"}, replace(CALLS, maintenance=care))
     assert ("warning: the broker forgets the positions" in capsys.readouterr().err) == warned
-    assert begun_counts(LEG, (1, 2), {0: 5}, kept)["positions_kept_minutes"] == minutes
+    assert kept == minutes
 
 
-def test_what_nobody_knows_is_not_noted():
-    assert begun_counts(LEG, (1, 2), {0: 5}, None) == {"slots": 3, "topic_id_high": 1, "topic_id_low": 2, "end_0": 5}
+@pytest.mark.parametrize("kept_minutes", [1_440, None])
+def test_what_is_noted_before_the_first_message_is_sent(kept_minutes, monkeypatch):
+    appended = []
+    ledger = SimpleNamespace(
+        warehouse=SimpleNamespace(pipeline=CALLS), append=lambda *rows, among: appended.append((rows, among))
+    )
+    monkeypatch.setattr(publish, "ends_written", lambda settings, topic: {0: 5, 1: 0})
+    monkeypatch.setattr(publish, "tell_short_retention", lambda settings, pipeline: kept_minutes)
+    begun = [row(5, 3, 1, 1, 1), row(6, 2, 1, 1)]
+    batches = [ledger_row(number, PAIRED, topic_ids=TopicIds("a", "b"), compounds=2) for number in (5, 6)]
+    publish.begin(ledger, {}, LEG, OutputTopic(3, LEG.topic_id, 1000), batches, begun)
+    [((noted,), among)] = appended
+    # Batch 5 was begun with as many partitions on this topic, batch 6 with fewer.
+    assert (noted.batch_id, noted.step, noted.plan, noted.counts) == (6, PUBLISHING, batches[1].plan, StepCounts())
+    assert noted.output_state == OutputState("topic", 3, ends={0: 5, 1: 0}, positions_kept_minutes=kept_minutes)
+    assert among == ".3.topic"

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from spark_jobs.maintenance.age import last_to_go
 from spark_jobs.maintenance.summary import summed
 from spark_jobs.maintenance.unreplayed import Left, first_to_wait_for
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_LEDGER, OffsetRange
+from spark_jobs.tables.records import LIVE, OUTCOMES, REPLAY, REWIND, Corrected
+from tests.helpers.ledger_rows import ledger_row, ledger_rows
 from tests.helpers.timeline import CALLS
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-COUNTS = {"landed": 10, "accepted": 8, "offset_gaps": 1, "lost": 0, "rejected": 2, "compounds": 4}
-COUNTS |= dict.fromkeys(("pair", "left_only", "right_only", "duplicate", "late", "collapsed"), 1)
+LANDING = {"landed": 10, "offset_gaps": 1}
+COUNTS = {"accepted": 8, "rejected": 2, "compounds": 4} | dict.fromkeys(OUTCOMES, 1)
 
 
-def batch(number, kind=LIVE, lost=0, config="{}", **counts):
+def batch(number, kind=LIVE, lost=0, config="{}", **plan):
     """Planned at 1000 times its number; every batch reads ten offsets."""
-    steps = (PLANNED, LANDED, PAIRED, PUBLISHED) if kind == LIVE else (PLANNED, PAIRED, PUBLISHED)
+    steps, landing = (PLANNED, PAIRED, PUBLISHED), {}
+    if kind == LIVE:
+        steps, landing = (PLANNED, LANDED, PAIRED, PUBLISHED), LANDING | {"lost": lost}
     at = OffsetRange("t", 0, number * 10 + lost, number * 10 + 10, 99, 5, lost)
-    return [
-        LedgerRow(number, kind, step, (at,), number * 1_000, None, config, "", AT, COUNTS | {"lost": lost} | counts)
-        for step in steps
-    ]
+    return ledger_rows(
+        number, steps, kind, offsets=(at,), wall_time=number * 1_000, config=config, **COUNTS, **landing, **plan
+    )
 
 
 def rewound(number, to_batch):
-    return batch(number, REWIND, to_batch=to_batch, corrected_from=to_batch + 1, corrected_to=number)
+    return batch(number, REWIND, to_batch=to_batch, corrected=Corrected(to_batch + 1, number))
 
 
 def correcting(number, first, rewind):
-    return batch(number, corrected_from=first, corrected_to=rewind)
+    return batch(number, corrected=Corrected(first, rewind))
 
 
 PLAIN = [batch(1), batch(2), batch(3), batch(4)]
@@ -75,11 +75,11 @@ def test_the_sums_are_those_of_batches_that_count_and_losses_stay_one_by_one():
     assert (counts["batches"], counts["landed"], counts["lost"], counts["compounds"]) == (2, 20, 3, 8)
     assert lost == (OffsetRange("t", 0, 13, 13, 13, None, 3),)
     # In two parts as in one; void batches were read again and do not count.
-    before = batch(3)[0].next_step("removed_ledger", AT, counts=counts, offsets=lost)
+    before = ledger_row(3, REMOVED_LEDGER, offsets=lost, **counts)
     again = summed(before, [row for row in rows if row.batch_id >= 3], 6)
     assert again == summed(None, rows, 6)
-    assert (again[0]["batches"], again[0]["corrections"], again[0]["lost"]) == (3, 1, 7)
-    assert [(at.from_offset, at.lost) for at in again[1]] == [(13, 3), (54, 4)]
+    assert (again.counts["batches"], again.counts["corrections"], again.counts["lost"]) == (3, 1, 7)
+    assert [(at.from_offset, at.lost) for at in again.lost] == [(13, 3), (54, 4)]
 
 
 def test_late_events_are_waited_for_where_the_dag_asks_for_their_replays():

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_jobs.maintenance.needed import all_done, needed_since
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, PUBLISHED, REPORTED, REWIND, STEPS, LedgerRow
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, STEPS
+from spark_jobs.tables.records import LIVE, REWIND
 from tests.helpers.ledger_in_a_list import FakeLedger
+from tests.helpers.ledger_rows import ledger_rows
 
 DONE = STEPS
 
 
-def batch(number, steps=DONE, kind=LIVE, **counts):
+def batch(number, steps=DONE, kind=LIVE, **named):
     """Begun at 1000 times its number, in epoch ms."""
-    at = datetime.fromtimestamp(number, UTC)
-    return [LedgerRow(number, kind, step, (), 0, None, "{}", "", at, counts) for step in steps]
+    return ledger_rows(number, steps, kind, started_at=datetime.fromtimestamp(number, UTC), **named)
 
 
 LAST_DONE = {

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from spark_jobs.quality.aged import find_aged
 from spark_jobs.quality.findings import Finding, Offenders
 from spark_jobs.quality.reconciled import _without_collapsed
-from spark_jobs.tables.ledger import LIVE, PAIRED, PUBLISHED, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED
 from tests.helpers.ledger_in_a_list import FakeLedger
+from tests.helpers.ledger_rows import ledger_row, ledger_rows
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-TOPIC = (1, 2)
-
-
-def row(batch_id, step, **counts):
-    return LedgerRow(batch_id, LIVE, step, (), 0, None, "{}", "", AT, counts)
+TOPIC = "topic_1"
 
 
 def ledger(*removals):
     batches = [
-        [row(number, PAIRED, open_after=number), row(number, PUBLISHED, topic_id_high=1, topic_id_low=2, end_0=number * 10)]
+        ledger_rows(number, (PAIRED, PUBLISHED), open_after=number, topic_id=TOPIC, ends={0: number * 10})
         for number in range(1, 6)
     ]
     return FakeLedger(*batches, list(removals))
 
 
-RAW = row(4, "removed_raw", removed_ever=40)
-REJECTED, COMPOUNDS = row(3, "removed_rejected", removed_ever=3), row(2, "removed_compounds", removed_ever=20)
-SUMMARY = row(2, "removed_ledger", removed_ever=10, landed=11)
+RAW = ledger_row(4, "removed_raw", removed_ever=40)
+REJECTED, COMPOUNDS = ledger_row(3, "removed_rejected", removed_ever=3), ledger_row(2, "removed_compounds", removed_ever=20)
+SUMMARY = ledger_row(2, "removed_ledger", removed_ever=10, landed=11)
 
 
 def test_nothing_went():
@@ -53,7 +47,7 @@ def test_the_line_is_the_last_batch_whose_outcomes_went():
 
 
 def test_messages_on_another_topic_are_of_later_batches():
-    assert find_aged(ledger(RAW, COMPOUNDS), (1, 3)).ends == {}
+    assert find_aged(ledger(RAW, COMPOUNDS), "topic_2").ends == {}
 
 
 def counts(removed=0, seen=0, waited=0, waited_seen=0, collapsed=0):

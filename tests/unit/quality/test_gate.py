@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.gate import held_back, tell_held
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPORTED, REWIND, TO_BATCH, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PLANNED, REPORTED
+from spark_jobs.tables.records import LIVE, REWIND
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS
 
 
-def row(batch_id, step, kind=LIVE, **counts):
-    return LedgerRow(batch_id, kind, step, (), 0, None, CALLS.to_json(), CALLS.config_hash, datetime.now(UTC), counts)
+def row(batch_id, step, kind=LIVE, **named):
+    return ledger_row(batch_id, step, kind, CALLS, **named)
 
 
 def batch(batch_id, failed=None):
@@ -41,8 +41,8 @@ def test_a_release_lets_go_up_to_its_batch_and_no_further():
 
 
 def test_what_a_rewind_gave_up_goes_out_with_it():
-    rewind = [row(4, PLANNED, REWIND, **{TO_BATCH: 1}), row(4, PAIRED, REWIND, **{TO_BATCH: 1})]
-    judged = [row(4, REPORTED, REWIND, **{TO_BATCH: 1, "failed_checks": 0})]
+    rewind = [row(4, PLANNED, REWIND, to_batch=1), row(4, PAIRED, REWIND, to_batch=1)]
+    judged = [row(4, REPORTED, REWIND, to_batch=1, failed_checks=0)]
     assert held(batch(2, 1), batch(3), [*rewind, *judged]) is None
     assert held(batch(2, 1), batch(3), rewind) == 4
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.gaps import with_gaps
 from spark_jobs.quality.laws import continuity, totals
-from spark_jobs.tables.ledger import LANDED, LIVE, PAIRED, PLANNED, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, OffsetRange
+from tests.helpers.ledger_rows import ledger_rows
 
 
 def batch(before, accepted, out, after):
@@ -43,8 +42,8 @@ def test_a_row_of_an_earlier_version_begins_nothing():
 
 
 def of_ranges(*offsets, **counts):
-    row = LedgerRow(1, LIVE, LANDED, offsets, 0, 0, "{}", "", datetime.now(UTC), counts)
-    return {step: row for step in (PLANNED, LANDED, PAIRED)}
+    rows = ledger_rows(1, (PLANNED, LANDED, PAIRED), offsets=offsets, clock=0, **counts)
+    return {row.step: row for row in rows}
 
 
 BEFORE = of_ranges(OffsetRange("t", 0, 700, 710, 710, began=700))

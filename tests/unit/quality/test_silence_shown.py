@@ -24,8 +24,10 @@ from spark_jobs.quality.silence import silence_metrics, state_of
 from spark_jobs.quality.silence_words import checked_sentences, notices, notices_html
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import LIVE, PAIRED, PLANNED, REPLAY, REWIND, TO_BATCH
+from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.records import REPLAY, REWIND
 from tests.helpers.alert_listener import listening
+from tests.helpers.ledger_rows import ledger_row, ledger_rows
 from tests.helpers.pages import pages_in
 from tests.helpers.silent_history import HOSTILE, silent_history
 from tests.helpers.timeline import CALLS
@@ -39,7 +41,7 @@ SAID = checked_sentences(notices(NAMED, SILENT))
 
 
 def test_the_page_begins_with_the_sentence(tmp_path):
-    row = SimpleNamespace(batch_id=7, kind=LIVE, pipeline=NAMED, config_hash="ab", counts={})
+    row = ledger_row(7, PAIRED, pipeline=NAMED, config_hash="ab")
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
@@ -94,7 +96,7 @@ class _Rows(SimpleNamespace):
 
 
 def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
-    rows = {PAIRED: SimpleNamespace(kind=REPLAY), PLANNED: SimpleNamespace()}
+    rows = {row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)}
     carried = silence_metrics(rows, Facts({}), {}, SILENT, QUALITY)
     assert [state_of(carried, side) for side in ("left", "right")] == [state_of(SILENT, side) for side in ("left", "right")]
     assert notices(CALLS, carried) == []
@@ -108,11 +110,11 @@ def test_a_rewind_beyond_the_history_still_knows_its_target():
         for number in (3, 60)
     ]
     warehouse = _Rows(rows=rows)
-    rewind = {PAIRED: SimpleNamespace(kind=REWIND, counts={TO_BATCH: 3})}
+    rewind = {PAIRED: ledger_row(61, PAIRED, REWIND, to_batch=3)}
     recent = [Past(60, 1, {})]
     assert [past.metrics["n"] for past in _targets(warehouse, [rewind], recent)] == [3]
     assert _targets(warehouse, [rewind], [Past(3, 1, {}), *recent]) == [], "it is there already"
-    assert _targets(warehouse, [{PAIRED: SimpleNamespace(kind=LIVE, counts={})}], recent) == []
+    assert _targets(warehouse, [{PAIRED: ledger_row(61, PAIRED)}], recent) == []
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])

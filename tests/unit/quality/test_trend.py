@@ -10,7 +10,7 @@ import pytest
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.trend import FAILED, PASSED, WARNED, Reported, Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, TO_BATCH
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED
 from tests.helpers import batch_history
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_in
@@ -50,7 +50,7 @@ def test_replays_rewinds_and_settings_are_told(tmp_path):
     found = told(tmp_path)
     replay, rewind, change = (199 - back for back in (batch_history.REPLAYED, batch_history.REWOUND, batch_history.RESET))
     assert [index for index, kind in enumerate(found["kind"]) if kind] == [rewind, replay]
-    assert found["to"][rewind] == batches[rewind].steps[PAIRED].counts[TO_BATCH]
+    assert found["to"][rewind] == batches[rewind].steps[PAIRED].rewind.to_batch
     assert [index for index, (one, two) in enumerate(pairwise(found["settings"]), 1) if one != two] == [change]
     assert [found["hashes"][each] for each in found["settings"]] == [batch.steps[PAIRED].config_hash for batch in batches]
     assert found["values"]["landed_seconds"][replay] is None, "a replay lands nothing"

@@ -6,9 +6,10 @@ import pytest
 
 from spark_jobs.story.rehearsed import UnknownKey
 from spark_jobs.story.stored import explain
-from spark_jobs.tables.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, REMOVED_UNTIL, Ledger
+from spark_jobs.tables.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, Ledger
+from tests.helpers.ledger_rows import AT, counts
 from tests.helpers.reading import table_rows
-from tests.helpers.story_tables import AT, played, record, remove_up_to
+from tests.helpers.story_tables import played, record, remove_up_to
 
 RAW = ("raw_analytics", "raw_metrics")
 
@@ -18,9 +19,9 @@ def remove(warehouse, step, until, *tables):
     times = [
         row["ts"] for table in tables if table in RAW for row in table_rows(warehouse, table) if row["batch_id"] <= until
     ]
-    counts = {REMOVED_UNTIL: max(times)} if times else {}
+    until_ts = {"removed_until": max(times)} if times else {}
     base = next(row for row in Ledger(warehouse).rows(until, until) if row.step == PAIRED)
-    record(warehouse, base.next_step(step, AT, counts=counts))
+    record(warehouse, base.next_step(step, AT, counts(step, **until_ts)))
     for table in tables:
         remove_up_to(warehouse, table, until)
 

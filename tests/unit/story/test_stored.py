@@ -10,9 +10,10 @@ from spark_jobs.story import published as compounds
 from spark_jobs.story.rehearsed import UnknownKey
 from spark_jobs.story.rehearsed import explain as rehearsed
 from spark_jobs.story.stored import explain
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPLAY, REWIND
+from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
+from spark_jobs.tables.records import REPLAY, REWIND, Window
 from tests.helpers.story_lines import about
-from tests.helpers.story_tables import compound_rows, ledger_row, played, record, write
+from tests.helpers.story_tables import compound_rows, played, record, row_at, write
 from tests.helpers.timeline import SMALL, T0, Batch, records
 
 KEY = ("u", "v")
@@ -137,11 +138,11 @@ def test_corrections_and_what_was_given_up(tmp_path):
     write(warehouse, "compound_events", [{**alone, "revision": 1, "op": "retract", "batch_id": 3}])
     both = {"right_ts": T0 + 50, "right_topic": "metricsTopic", "right_partition": 0, "right_offset": 0}
     write(warehouse, "compound_events", [{**alone, **both, "revision": 2, "kind": "pair", "batch_id": 4}])
-    window = {"window_start": T0, "window_end": T0 + 10}
+    window = Window(T0, T0 + 10)
     for step in (PLANNED, PAIRED, PUBLISHED):
-        record(warehouse, ledger_row(SMALL, 3, step, T0 + 2_000, REWIND, to_batch=2, slots=1))
+        record(warehouse, row_at(SMALL, 3, step, T0 + 2_000, REWIND, to_batch=2))
     for step in (PLANNED, PAIRED):
-        record(warehouse, ledger_row(SMALL, 4, step, T0 + 2_000, REPLAY, **window))
+        record(warehouse, row_at(SMALL, 4, step, T0 + 2_000, REPLAY, window=window))
     lines = list(explain(warehouse, KEY))
     replay = "batch 4, a replay of 1970-01-01T00:16:40.000Z (1000000) to 1970-01-01T00:16:40.010Z (1000010)"
     assert about(lines, "analyticsTopic-0-0 ")[-1] == f"{replay}: paired with metricsTopic-0-0, 50ms later"
@@ -154,16 +155,15 @@ def test_corrections_and_what_was_given_up(tmp_path):
 
 
 def on_the_topic(monkeypatch, earliest=0, offsets=(), written=9):
-    """Kafka says this of the output topic, whose id is 7."""
+    """Kafka says this of the output topic, whose id is `topic`."""
     place = ("outputTopic", 0)
-    now = TopicsNow(0, {place: earliest}, {place: 9}, {"outputTopic": (0, 7)}, written={place: written})
+    now = TopicsNow(0, {place: earliest}, {place: 9}, {"outputTopic": "topic"}, written={place: written})
     monkeypatch.setenv(VARIABLE, '{"bootstrap.servers": "127.0.0.1:1"}')
     monkeypatch.setattr(compounds, "ask_broker", lambda *_: now)
     found = {("analyticsTopic-0-0", 0): list(offsets)}
     monkeypatch.setattr(compounds, "find", lambda settings, topic, now, wanted: found if wanted else {})
 
 
-PUBLISHED_AS = {"slots": 1, "topic_id_high": 0, "topic_id_low": 7}
 PLACES = {
     "there": ({}, {"offsets": [5]}, "on outputTopic-0 at offset 5"),
     "twice": ({}, {"offsets": [5, 8]}, "on outputTopic-0 at offsets 5, 8"),
@@ -176,7 +176,7 @@ PLACES = {
     "removed by retention": ({}, {"earliest": 3}, "not on outputTopic-0 any more, whose beginning is gone"),
     "too large": ({"refused": 1}, {}, "not on outputTopic-0: its batch left out what was larger than the topic takes"),
     "on another topic": (
-        {"topic_id_low": 6},
+        {"topic_id": "former"},
         {"offsets": [5]},
         "published to outputTopic before that was deleted and created again",
     ),
@@ -186,7 +186,7 @@ PLACES = {
 @pytest.mark.parametrize(("counts", "topic", "where"), PLACES.values(), ids=PLACES)
 def test_where_a_published_compound_is(counts, topic, where, tmp_path, monkeypatch):
     warehouse = played(tmp_path, [("a0", FAR)])
-    record(warehouse, ledger_row(SMALL, 1, PUBLISHED, T0 + FAR, **(PUBLISHED_AS | counts)))
+    record(warehouse, row_at(SMALL, 1, PUBLISHED, T0 + FAR, **counts))
     on_the_topic(monkeypatch, **topic)
     lines = list(explain(warehouse, KEY))
     assert about(lines, "compound ") == [f"revision 0, left_only, by batch 1: {where}"]
