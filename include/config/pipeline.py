@@ -1,27 +1,51 @@
 """The settings of a pipeline: frozen, every duration in epoch milliseconds. `include.config.pipeline_file` reads them from YAML.
 
-DAG files and jobs both work with them, so neither pyspark nor airflow is imported.
+DAG files and jobs both use them, so this module imports neither pyspark nor airflow. The type of a field is also its check in the file; a
+pipeline that code makes is not checked.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import ConfigDict
 
 from include.config.project import ROOT
+from include.config.setting_types import (
+    MAINTENANCE_SUFFIX,
+    MS_PER_UNIT,
+    ON_DATA,
+    REPLAY_SUFFIX,
+    Age,
+    Column,
+    Columns,
+    Field,
+    Flag,
+    Folder,
+    Group,
+    PipelineName,
+    Topic,
+    choice,
+    cron,
+    duration,
+    file_key,
+    mapping,
+    number,
+)
 
-MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
-LONGEST_MS = 365 * MS_PER_UNIT["d"]
-# A pipeline's replay DAG and its maintenance DAG are named after it, with this behind.
-REPLAY_SUFFIX, MAINTENANCE_SUFFIX = "_replay", "_maintenance"
-# In the place of a cron expression: runs begin when there are records.
-ON_DATA = "on_data"
 # Each file here is a pipeline.
 PIPELINES = ROOT / "include" / "pipelines"
+# The quality report compares a batch only with at least so many batches before it.
+FEWEST_BATCHES = 8
+# Fewer orphans in a row may be chance.
+FEWEST_ORPHANS = 10
+BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
+# How the fields of an output key become one text.
+ESCAPED, AS_JSON = "escaped", "json"
+_KEYS = ConfigDict(alias_generator=file_key, extra="forbid")
 
 
 def pipeline_of(dag_id: str) -> str:
@@ -37,17 +61,9 @@ class PipelineError(ValueError):
 class Side:
     """One of the two input topics and the body field in which its events differ."""
 
-    topic: str
-    payload: str
-
-
-# With fewer batches before it, a batch is not compared.
-FEWEST_BATCHES = 8
-# Fewer orphans in a row may be chance.
-FEWEST_ORPHANS = 10
-BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
-# How the fields of an output key become one text.
-ESCAPED, AS_JSON = "escaped", "json"
+    __pydantic_config__ = _KEYS
+    topic: Topic
+    payload: Column
 
 
 @dataclass(frozen=True)
@@ -55,69 +71,87 @@ class Quality:
     """Thresholds of the quality report, all inclusive. `max_orphan_ratio`: orphans / compounds of a batch.
 
     `orphan_ratio_mads`: how many median absolute deviations the ratio may be off the median of the comparable ones among the last
-    `history_batches`. `max_skew_drift_ms`: how far the sides' clocks may move against each other in that time. `keep_pages`: of so many
-    batches, the newest, the pages are kept. `gate`: whether a batch is judged before it is published, or after. `silence_ms`: so long one side may
-    send alone, or nearly nothing pair (None: for ever); `silent_share`: from this share of orphans on nearly nothing pairs.
+    `history_batches`. `max_skew_drift_ms`: how far the sides' clocks may move against each other in that time. `keep_pages`: the report
+    keeps the pages of so many newest batches. `gate`: whether a batch is judged before or after it is published. `silence_ms`: how long one
+    side may send alone, or nearly nothing pair (None: for ever); `silent_share`: from this share of orphans on nearly nothing pairs.
     """
 
-    max_orphan_ratio: float = 1.0
-    orphan_ratio_mads: float = 6.0
-    history_batches: int = 50
-    max_skew_drift_ms: int = 30_000
-    keep_pages: int = 2_000
-    gate: str = AFTER_PUBLISH
-    silence_ms: int | None = 1_800_000
-    silent_share: float = 0.95
+    __pydantic_config__ = _KEYS
+    max_orphan_ratio: Annotated[float, number(float, 0, 1)] = 1.0
+    orphan_ratio_mads: Annotated[float, number(float, 1, 1_000, "; below, every other batch would warn")] = 6.0
+    history_batches: Annotated[int, number(int, FEWEST_BATCHES, 5_000, "; that few say nothing")] = 50
+    max_skew_drift_ms: Annotated[int, duration("leave the key out for the default, 30s")] = 30_000
+    keep_pages: Annotated[int, number(int, 100, 1_000_000, "; pages of recent runs would be gone")] = 2_000
+    gate: Annotated[str, choice(AFTER_PUBLISH, BEFORE_PUBLISH)] = AFTER_PUBLISH
+    silence_ms: Annotated[
+        int | None, duration(None, 60_000, "1m (null: never warn); topics that take turns would seem silent")
+    ] = 1_800_000
+    silent_share: Annotated[float, number(float, 0.5, 1, "; below, pairs that do come would not count")] = 0.95
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """The care of the tables. `schedule`: cron, None: only by hand. `…_retention_ms`: age from which rows go, None: never; of the
-    ledger: also those of `quality_metrics`. `archive`: folder into which rows are written before they go, None: nowhere.
-    `time_travel_ms`: how long an old version of `open_events` can be read, and so be gone back to.
+    """The care of the tables. `schedule`: cron, None: only by hand. `…_retention_ms`: age from which rows are deleted, None: never; that of
+    the ledger also holds for `quality_metrics`. `archive`: folder into which rows are written before they are deleted, None: nowhere.
+    `time_travel_ms`: how long an old version of `open_events` stays readable, so that a rewind can return to it.
     """
 
-    schedule: str | None = "30 3 * * *"
-    raw_retention_ms: int | None = None
-    time_travel_ms: int = 3 * MS_PER_UNIT["d"]
-    rejected_retention_ms: int | None = None
-    compound_retention_ms: int | None = None
-    ledger_retention_ms: int | None = None
-    archive: str | None = None
+    __pydantic_config__ = _KEYS
+    schedule: Annotated[str | None, cron(" (null: only by hand)", None)] = "30 3 * * *"
+    raw_retention_ms: Age = None
+    time_travel_ms: Annotated[
+        int,
+        duration(
+            "leave the key out for the default, 3d", MS_PER_UNIT["d"], "1d; files would be deleted that somebody is reading"
+        ),
+    ] = 3 * MS_PER_UNIT["d"]
+    rejected_retention_ms: Age = None
+    compound_retention_ms: Age = None
+    ledger_retention_ms: Age = None
+    archive: Folder = None
 
 
-@dataclass(frozen=True)
+_SIDE = mapping(Side, "missing; write {topic: …, payload: …}, one side of the events would never be read")
+_BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
     `output_key`: how these become one text, `escaped` or `json`.
     """
 
-    name: str
-    left: Side
-    right: Side
-    output_topic: str
-    key: tuple[str, ...]
-    timestamp: str
-    tolerance_ms: int
-    gap_ms: int
-    grace_ms: int
-    max_future_ms: int
-    max_session_ms: int
-    matching: str
-    late: str
-    clock: str
-    drop_duplicates: bool
-    offset_gaps: str
-    schedule: str | None
-    max_records_per_batch: int
-    # Plans made before there were such settings have none.
-    consumer_group: str | None = None
-    output_key: str = ESCAPED
-    replay_schedule: str = "0 * * * *"
-    run_deadline_ms: int = 1_800_000
-    quality: Quality = field(default_factory=Quality)
-    maintenance: Maintenance = field(default_factory=Maintenance)
+    __pydantic_config__ = _KEYS
+    name: PipelineName
+    left: Annotated[Side, _SIDE]
+    right: Annotated[Side, _SIDE]
+    output_topic: Topic
+    output_key: Annotated[str, choice(ESCAPED, AS_JSON)] = ESCAPED
+    key: Columns
+    timestamp: Field = "timestamp"
+    tolerance_ms: Annotated[int, duration("without it nothing says how far apart two sides of one call may be")]
+    gap_ms: Annotated[
+        int,
+        duration("without it nothing says when a session ends", 1, "1 ms, or every event would be a session of its own"),
+    ]
+    grace_ms: Annotated[int, duration("without it nothing says how long to wait for late events")]
+    max_future_ms: Annotated[int, duration("leave the key out for the default, 5m")] = 300_000
+    max_session_ms: Annotated[int, duration("leave the key out for the default, 1h")] = 3_600_000
+    matching: Annotated[str, choice("one_to_one", "collapse")] = "one_to_one"
+    late: Annotated[str, choice("dead_letter", "replay")] = "dead_letter"
+    clock: Annotated[str, choice("lag_aware", "stream_time")] = "lag_aware"
+    drop_duplicates: Flag = True
+    offset_gaps: Annotated[str, choice("count", "fail")] = "count"
+    schedule: Annotated[str | None, cron(_BY_HAND_OR_DATA, ON_DATA, None)] = "*/5 * * * *"
+    max_records_per_batch: Annotated[int, number(int, 1, None, "; no batch could read anything")] = 5_000_000
+    consumer_group: Group = None
+    run_deadline_ms: Annotated[int, duration("leave the key out for the default, 30m")] = 1_800_000
+    replay_schedule: Annotated[str, cron()] = "0 * * * *"
+    quality: Annotated[Quality, mapping(Quality, "must be a mapping of thresholds")] = field(default_factory=Quality)
+    maintenance: Annotated[
+        Maintenance, mapping(Maintenance, "must be a mapping of schedule, retentions, archive and time_travel")
+    ] = field(default_factory=Maintenance)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -131,17 +165,12 @@ class Pipeline:
 
     def to_json(self) -> str:
         """Canonical text: equal settings give equal bytes."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return msgspec.json.encode(self, order="sorted").decode()
 
     @staticmethod
     def from_json(text: str) -> Pipeline:
         """Inverse of `to_json`."""
-        settings = json.loads(text)
-        settings["left"], settings["right"] = Side(**settings["left"]), Side(**settings["right"])
-        settings["key"] = tuple(settings["key"])
-        settings["quality"] = Quality(**settings["quality"])
-        settings["maintenance"] = Maintenance(**settings.get("maintenance", {}))
-        return Pipeline(**settings)
+        return msgspec.json.decode(text, type=Pipeline)
 
     @property
     def config_hash(self) -> str:
@@ -152,21 +181,3 @@ class Pipeline:
     def identity(self) -> tuple[Any, ...]:
         """What the tables are made of: it may not change once a pipeline has run."""
         return self.left, self.right, self.output_topic, self.key, self.output_key
-
-
-def parse_duration(text: object) -> int:
-    """Milliseconds of a duration such as ``90s``; raises ValueError on anything else.
-
-    >>> parse_duration("1m"), parse_duration("500ms"), parse_duration("2h"), parse_duration("0s")
-    (60000, 500, 7200000, 0)
-    >>> parse_duration("-1m")
-    Traceback (most recent call last):
-    ValueError: '-1m' is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s
-    """
-    found = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d)", text) if isinstance(text, str) and text.isascii() else None
-    if not found:
-        raise ValueError(f"{text!r} is not a duration: write a whole number and a unit (ms, s, m, h, d), like 90s")
-    duration = int(found[1]) * MS_PER_UNIT[found[2]]
-    if duration > LONGEST_MS:
-        raise ValueError(f"{text!r} is longer than a year")
-    return duration

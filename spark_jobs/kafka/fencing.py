@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from spark_jobs.kafka.retries import patiently
+from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, producer_settings
 
 
@@ -22,7 +22,7 @@ def fenced_producer(settings: Settings, group: str, topic: str, partition: int) 
     # Connects the client. Where it is still about to, it looks for the coordinator only twice a second; asked once, every fifth one is.
     for _ in range(2):
         producer.list_topics(topic, timeout=ANSWER_WITHIN_S)
-    patiently(lambda: producer.init_transactions(ANSWER_WITHIN_S))
+    retry_transient(lambda: producer.init_transactions(ANSWER_WITHIN_S))
     return producer
 
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.acls import lacking, on_topic
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker
-from spark_jobs.kafka.retries import is_on_the_move
+from spark_jobs.kafka.retries import is_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, consumer_settings, kafka_settings
 from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.tables.ledger import OffsetRange
@@ -93,7 +93,7 @@ def _is_answer(message: Message, settings: Settings) -> bool:
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise lacking(settings, on_topic("Read", message.topic() or ""))
     # The client looks for its group's coordinator, but nothing is ever asked of the group.
-    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or is_on_the_move(error):
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or is_transient(error):
         return False
     raise BrokerProblem(
         f"Kafka at {address(settings)} cannot tell the end of {message.topic()}-{message.partition()}: {error.str()}"

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResult
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.acls import granting, lacking, on_topic
-from spark_jobs.kafka.retries import patiently
+from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 
 Partition = tuple[str, int]
@@ -210,4 +210,4 @@ def _ask_offsets(
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_WITHIN_S)
         return {(place.topic, place.partition): answer.result() for place, answer in answers.items()}
 
-    return patiently(ask)
+    return retry_transient(ask)

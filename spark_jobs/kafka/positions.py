@@ -16,25 +16,26 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.retries import patiently
+from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S
 
-_METADATA = re.compile(r"(\S+)(?: (\d{1,19})(?: (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*))?)?", re.ASCII)
+_METADATA = re.compile(r"(\S+) (\d{1,19}) (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*)", re.ASCII)
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class Position(NamedTuple):
-    """The last batch published to one output partition. `slots`, `topic_id`: None where an earlier version did not say.
+    """The last batch published to one output partition.
 
-    `acknowledged`: batch_id -> records that the broker acknowledged; None where nobody counted them. `limits`: batch_id -> bytes,
-    of batches of which larger messages were left out.
+    `acknowledged`: batch_id -> records that the broker acknowledged. `limits`: batch_id -> bytes, of batches of which larger messages were
+    left out.
     """
 
     batch_id: int
     table_id: str
-    slots: int | None = None
-    topic_id: str | None = None
-    acknowledged: Mapping[int, int] | None = None
-    limits: Mapping[int, int] = MappingProxyType({})
+    slots: int = 0
+    topic_id: str = ""
+    acknowledged: Mapping[int, int] = _NONE
+    limits: Mapping[int, int] = _NONE
 
     def metadata(self) -> str:
         """The text beside the offset; a broker takes up to 4096 bytes of it.
@@ -42,28 +43,27 @@ class Position(NamedTuple):
         >>> Position(7, "a1", 4, "Xy", {6: 20, 7: 5}, {7: 1000}).metadata()
         'a1 4 Xy 6:20 7:5<1000'
         """
-        acknowledged = self.acknowledged or {}
         limits = {batch_id: f"<{limit}" for batch_id, limit in self.limits.items()}
         counted = [
-            f"{number}:{acknowledged.get(number, 0)}{limits.get(number, '')}" for number in sorted({*acknowledged, *limits})
+            f"{number}:{self.acknowledged.get(number, 0)}{limits.get(number, '')}"
+            for number in sorted({*self.acknowledged, *limits})
         ]
-        return " ".join([self.table_id, str(self.slots), str(self.topic_id), *counted])
+        return " ".join([self.table_id, str(self.slots), self.topic_id, *counted])
 
 
 def read_position(batch_id: int, metadata: str | None) -> Position:
-    """The inverse of `metadata`; of a text that is not ours it gives a position of a table that nobody has.
+    """The inverse of `metadata`; a text in another form becomes the position of a table that does not exist.
 
     >>> read_position(7, "a1 4 Xy 6:20 7:5<1000") == Position(7, "a1", 4, "Xy", {6: 20, 7: 5}, {7: 1000})
     True
-    >>> read_position(7, "a1") == Position(7, "a1"), read_position(7, "a1 4") == Position(7, "a1", 4)
-    (True, True)
+    >>> read_position(7, "a1").table_id
+    "'a1'"
     """
     found = _METADATA.fullmatch(metadata or "")
     if not found:
-        return Position(batch_id, metadata or "none")
+        # In quotes, for the text may be the id of our table.
+        return Position(batch_id, repr(metadata))
     table_id, slots, topic_id, counted = found.groups()
-    if topic_id is None:
-        return Position(batch_id, table_id, int(slots) if slots else None)
     batches = [re.split("[:<]", word) for word in counted.split()]
     acknowledged = {int(batch[0]): int(batch[1]) for batch in batches}
     limits = {int(batch[0]): int(batch[2]) for batch in batches if len(batch) > 2}
@@ -106,14 +106,13 @@ def next_leg(whole: Leg, positions: Mapping[int, Position | None]) -> Leg:
     """
     believed = [believe(whole, number, position) for number, position in positions.items()]
     half = [position for position in believed if position is not None and position.batch_id > whole.copy]
-    # Before the number was noted: it has not changed if every partition that there is now has a position.
-    began_with = {position.slots or (whole.slots if None not in believed else 0) for position in half}
+    began_with = {position.slots for position in half}
     if began_with <= {whole.slots}:
         return whole
     slots, furthest = max(began_with), max(position.batch_id for position in half)
     if len(began_with) > 1 or not 0 < slots < whole.slots:
         raise NeedsOperator(
-            f"batch {furthest} was half published to {whole.topic} with {slots or 'an unknown number of'} partitions, now it has "
+            f"batch {furthest} was half published to {whole.topic} with {slots} partitions, now it has "
             f"{whole.slots}: nobody can tell what is missing on it; reconcile lists that, then decide about it"
         )
     # Keys move when a topic grows, but the old partitions are still there, so the batch ends as it would have ended.
@@ -131,8 +130,8 @@ def believe(leg: Leg, partition: int, position: Position | None) -> Position | N
             f"the position on {where} belongs to another compound_events table (id {position.table_id}, now {leg.table_id}): "
             "the table was recreated; restore it, or start a new pipeline under another name"
         )
-    if position.topic_id not in (None, leg.topic_id):
-        check_same_topic(leg, str(position.topic_id))
+    if position.topic_id != leg.topic_id:
+        check_same_topic(leg, position.topic_id)
         return None
     if not leg.copy <= position.batch_id <= leg.target:
         raise NeedsOperator(
@@ -156,7 +155,7 @@ def committed_positions(
 ) -> dict[int, Position | None]:
     """What is committed for these partitions, None where nothing is. Raises KafkaException."""
     places = [TopicPartition(topic, number) for number in partitions]
-    answer = patiently(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
+    answer = retry_transient(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
     for place in answer:
         if place.error is not None:
             raise KafkaException(place.error)

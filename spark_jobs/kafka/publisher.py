@@ -68,7 +68,7 @@ class _Slot:
 
     def __init__(self, settings: Settings, consumer: Consumer, leg: Leg, partition: int) -> None:
         self.settings, self.consumer, self.leg, self.partition = settings, consumer, leg, partition
-        self.start, self.uncounted = leg.copy, False
+        self.start = leg.copy
         self.acknowledged: Counter[int] = Counter()
         self.limits: dict[int, int] = {}
         self.refused: Counter[int] = Counter()
@@ -88,8 +88,6 @@ class _Slot:
             for message in messages:
                 read[message.batch_id] += 1
                 if message.batch_id <= self.start:
-                    # An earlier version sent these without counting; that they are behind the position is all one knows.
-                    self.acknowledged[message.batch_id] += self.uncounted
                     if message.batch_id in self.limits:
                         self._leave_out(message, self.limits[message.batch_id])
                     continue
@@ -126,12 +124,11 @@ class _Slot:
         leg, position = self.leg, believe(self.leg, self.partition, committed)
         if position is None:
             return
-        if position.batch_id > leg.copy and position.slots not in (None, leg.slots):
+        if position.batch_id > leg.copy and position.slots != leg.slots:
             raise self._moved(f"for {position.slots} partitions instead of {leg.slots}")
         self.start, self.limits = position.batch_id, dict(position.limits)
         # What earlier runs counted, as far as the ledger does not have it yet.
-        self.uncounted = position.acknowledged is None
-        counted = (position.acknowledged or {}).items()
+        counted = position.acknowledged.items()
         self.acknowledged.update({number: records for number, records in counted if number > leg.copy})
 
     def _after(self, left_at: Position) -> Transaction:

@@ -15,7 +15,7 @@ from spark_jobs.kafka.acls import is_refusal
 from spark_jobs.kafka.fencing import fenced_producer
 from spark_jobs.kafka.messages import BATCH_FRAME, Message
 from spark_jobs.kafka.positions import Leg, Position, committed_positions
-from spark_jobs.kafka.retries import given_up_after, patiently
+from spark_jobs.kafka.retries import retry_transient, with_timeout
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, delivery_patience
 
 _SHOWN = 20
@@ -119,10 +119,10 @@ class Transaction:
         def send_offsets() -> None:
             self._producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S)
 
-        patiently(lambda: given_up_after(ANSWER_WITHIN_S + 1, send_offsets))
+        retry_transient(lambda: with_timeout(ANSWER_WITHIN_S + 1, send_offsets))
         fault_point("transaction_offsets_sent")
         self.ending = True
-        patiently(lambda: self._producer.commit_transaction(ANSWER_WITHIN_S))
+        retry_transient(lambda: self._producer.commit_transaction(ANSWER_WITHIN_S))
         self._open = self.ending = False
         fault_point("transaction_committed")
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from include.config.pipeline import LONGEST_MS, Pipeline
+from include.config.pipeline import Pipeline
+from include.config.setting_types import LONGEST_MS
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.story.fates import Batches, Fate, KeyBatch, fates, play

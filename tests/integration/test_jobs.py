@@ -14,6 +14,9 @@ from pyarrow import parquet
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import Position
+from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.trend import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.rules.batch_rules import batch_rules
@@ -349,7 +352,9 @@ def test_a_position_ahead_of_the_ledger_is_refused(warehouse, pipeline, broker):
     land(warehouse)
     pair_events.main(warehouse)
     stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
-    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    topic = output_topic(kafka_settings(), pipeline.output_topic)
+    position = Position(7, warehouse.table_id("compound_events"), topic.partitions, topic.topic_id)
+    ahead = TopicPartition(pipeline.output_topic, 0, position.batch_id, metadata=position.metadata())
     stranger.commit(offsets=[ahead], asynchronous=False)
     stranger.close()
     with pytest.raises(NeedsOperator, match=r"is batch 7, but the ledger knows of 0 published and 1 paired"):

@@ -22,8 +22,7 @@ from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.corrections import unfinished
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka import fencing, offsets, positions, transaction
-from spark_jobs.kafka import retries as patience
+from spark_jobs.kafka import fencing, offsets, positions, retries, transaction
 from spark_jobs.kafka.offsets import ask_broker
 from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
@@ -89,7 +88,7 @@ def impatience(broker, pipeline, monkeypatch):
         }
         with monkeypatch.context() as patch:
             patch.setenv(VARIABLE, json.dumps(settings))
-            for module in (fencing, patience, positions, transaction):
+            for module in (fencing, positions, retries, transaction):
                 patch.setattr(module, "ANSWER_WITHIN_S", 3.0)
             yield
 

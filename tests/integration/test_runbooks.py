@@ -36,6 +36,8 @@ from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcil
 from spark_jobs.corrections import rewinding
 from spark_jobs.job.run import told_in_one_line
 from spark_jobs.kafka import offsets
+from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from spark_jobs.quality import reconciled
@@ -548,7 +550,9 @@ def test_position_disagrees(alarm, mend, warehouse, pipeline, broker, send):
     land(warehouse)
     pair_events.main(warehouse)
     stranger = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{pipeline.name}.publisher"})
-    ahead = TopicPartition(pipeline.output_topic, 0, 7, metadata=warehouse.table_id("compound_events"))
+    topic = output_topic(kafka_settings(), pipeline.output_topic)
+    position = Position(7, warehouse.table_id("compound_events"), topic.partitions, topic.topic_id)
+    ahead = TopicPartition(pipeline.output_topic, 0, position.batch_id, metadata=position.metadata())
     stranger.commit(offsets=[ahead], asynchronous=False)
     stranger.close()
     alarm(lambda: publish_compounds.main(warehouse))

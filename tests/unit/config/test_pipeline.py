@@ -1,13 +1,13 @@
 """Broken pipeline files: one line that names file, key and consequence."""
 
-import json
 from dataclasses import asdict
 
 import pytest
 import yaml
 
-from include.config.pipeline import Maintenance, Pipeline, PipelineError, parse_duration
+from include.config.pipeline import Maintenance, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
+from include.config.setting_types import parse_duration
 from tests.helpers.timeline import CALLS, ROOT
 
 SHIPPED = yaml.safe_load((ROOT / "include/pipelines/calls.yaml").read_text())
@@ -15,6 +15,8 @@ GONE = object()
 
 BROKEN = {
     "unknown key": ({"tolerence": "1m"}, "tolerence: unknown key"),
+    "key inside another": ({"output.key": "json"}, "output.key: unknown key"),
+    "name": ({"name": "x"}, "name: unknown key"),
     "negative duration": ({"gap": "-1m"}, "gap: '-1m' is not a duration"),
     "no unit": ({"gap": 60}, "gap: 60 is not a duration"),
     "too long": ({"grace": "400d"}, "grace: '400d' is longer than a year"),
@@ -226,11 +228,6 @@ def test_the_settings_of_maintenance(tmp_path):
     assert load(tmp_path, {"maintenance": given}).maintenance == Maintenance(
         None, 30 * days, 2 * days, 30 * days, 31 * days, 31 * days, "/old rows"
     )
-
-
-def test_a_plan_from_before_there_was_maintenance_has_the_defaults():
-    old = {name: value for name, value in json.loads(CALLS.to_json()).items() if name != "maintenance"}
-    assert Pipeline.from_json(json.dumps(old)) == CALLS
 
 
 @pytest.mark.parametrize("suffix", ["replay", "maintenance"])

@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_jobs.kafka import retries as patience
-from spark_jobs.kafka.retries import given_up_after, patiently
+from spark_jobs.kafka import retries
+from spark_jobs.kafka.retries import retry_transient, with_timeout
 
 
 class Asked:
@@ -37,42 +37,42 @@ class Asked:
 )
 def test_what_is_on_the_move_is_asked_again(code):
     asked = Asked(code, 2)
-    assert patiently(asked) == "answer"
+    assert retry_transient(asked) == "answer"
     assert asked.times == 3
 
 
 def test_nobody_asks_for_ever(monkeypatch):
-    monkeypatch.setattr(patience, "ANSWER_WITHIN_S", 0.15)
+    monkeypatch.setattr(retries, "ANSWER_WITHIN_S", 0.15)
     asked = Asked(KafkaError.NOT_LEADER_FOR_PARTITION, 1_000)
     with pytest.raises(KafkaException):
-        patiently(asked)
+        retry_transient(asked)
     assert 1 < asked.times < 5
 
 
 def test_any_other_error_is_told_at_once():
     asked = Asked(KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)
     with pytest.raises(KafkaException):
-        patiently(asked)
+        retry_transient(asked)
     assert asked.times == 1
 
 
 def test_a_call_that_ends_in_time_is_as_without():
     done = []
-    given_up_after(20, lambda: done.append(1))
+    with_timeout(20, lambda: done.append(1))
     assert done == [1]
 
     def fenced():
         raise KafkaException(KafkaError(KafkaError._FENCED))
 
     with pytest.raises(KafkaException) as raised:
-        given_up_after(20, fenced)
+        with_timeout(20, fenced)
     assert raised.value.args[0].code() == KafkaError._FENCED
 
 
 def test_a_call_that_does_not_end_is_given_up():
     back, begun = Event(), time.monotonic()
     with pytest.raises(KafkaException) as raised:
-        given_up_after(0.1, lambda: back.wait(60) and None)
+        with_timeout(0.1, lambda: back.wait(60) and None)
     back.set()
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
     assert time.monotonic() - begun < 30
