@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.kafka.message_rows import message_columns, messages_of
+from spark_jobs.kafka.messages import message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.metrics import measure
 from spark_jobs.quality.offenders import find_offenders
@@ -46,7 +46,7 @@ def main(warehouse: Warehouse) -> None:
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
     messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
-    messages.repartitionById(2, F.col("slot")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
+    messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
     batch = {PLANNED: planned, LANDED: landed, PAIRED: paired}
     known = Known([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0)
     measure(warehouse, known)

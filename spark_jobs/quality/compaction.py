@@ -14,7 +14,7 @@ def with_replaced(compounds: DataFrame) -> DataFrame:
 
     Messages of a key are sent by (batch_id, ts); of several with the same, one must be there. What is not due and there may be later than all.
     """
-    mine = Window.partitionBy("key", F.coalesce("slot", "partition"))
+    mine = Window.partitionBy("key", F.coalesce("output_partition", "partition"))
     due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", "ts")
     is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
     rows = compounds.withColumn("is_last", is_last)

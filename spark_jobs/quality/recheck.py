@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from spark_jobs.kafka.cleanup_policy import cleanup_of
-from spark_jobs.kafka.message_rows import message_columns
+from spark_jobs.kafka.messages import message_columns
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
+from spark_jobs.kafka.output_topic import cleanup_of
 from spark_jobs.kafka.records import Span, read_records
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.compaction import with_replaced
@@ -52,8 +52,8 @@ def _by_compaction(warehouse: Warehouse, wanted: Due, topics: TopicsNow) -> dict
     # What came later may have replaced what was published then.
     spans = {place: Span(span.first, topics.end[place]) for place, span in wanted.spans.items()}
     records = read_records(spark, spans, False, ["partition", "offset", "key", "value", "headers"])
-    slots = [(row.batch_id, row.output_state.slots) for row in wanted.published]
-    published = spark.createDataFrame(slots, "batch_id BIGINT, slots BIGINT")
+    partitions = [(row.batch_id, row.output_state.partitions) for row in wanted.published]
+    published = spark.createDataFrame(partitions, "batch_id BIGINT, partitions BIGINT")
     compounds = warehouse.read(COMPOUNDS, message_columns(pipeline), batches=wanted.batch_ids)
     rows = by_compound(expected_messages(compounds, pipeline, published), records)
     rows = with_replaced(rows.withColumn("due", F.col("compounds") > 0))

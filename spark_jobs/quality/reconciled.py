@@ -10,13 +10,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of, to_see_cleanup
-from spark_jobs.kafka.message_rows import message_columns
-from spark_jobs.kafka.offsets import OutputTopic, TopicsNow, ask_broker, output_topic, wait_for_markers
-from spark_jobs.kafka.open_transactions import Unreadable, check_readable, told_unreadable
-from spark_jobs.kafka.records import Span, allowed, read_records
+from spark_jobs.kafka.acls import grant_command, on_topic
+from spark_jobs.kafka.input_topics import check_ids
+from spark_jobs.kafka.messages import message_columns
+from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
+from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
+from spark_jobs.kafka.output_topic import Cleanup, OutputTopic, cleanup_of, output_topic
+from spark_jobs.kafka.records import Span, read_records, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.quality import planned_offsets as planned
 from spark_jobs.quality import record_outcomes as inputs
 from spark_jobs.quality import sent_compounds as outputs
@@ -87,7 +88,7 @@ def reconcile(warehouse: Warehouse) -> Answer:
     started = _start(warehouse)
     if started is None:
         return Answer(0, {"published batches": 0}, [])
-    return allowed(lambda: _compare(warehouse, started), warehouse.pipeline.topics)
+    return translate_read_errors(lambda: _compare(warehouse, started), warehouse.pipeline.topics)
 
 
 def _compare(warehouse: Warehouse, started: _Started) -> Answer:
@@ -136,7 +137,8 @@ def _compare(warehouse: Warehouse, started: _Started) -> Answer:
 def _why(topic: str, cleanup: Cleanup) -> str:
     if cleanup.compacted is None:
         return (
-            f"whether {topic} is compacted cannot be seen; for the user to see it: {to_see_cleanup(kafka_settings(), topic)}"
+            f"whether {topic} is compacted cannot be seen; for the user to see it: "
+            f"{grant_command(kafka_settings(), on_topic('DescribeConfigs', topic))}"
         )
     return (
         f"{topic} is compacted, and tombstones that may have taken the last message of a key are gone themselves after its "
@@ -177,7 +179,7 @@ def _start(warehouse: Warehouse) -> _Started | None:
     rows = warehouse.spark.createDataFrame(warehouse.rows_between(LEDGER, begins, horizon, columns), schema)
     counting = rows.where((F.col("batch_id") <= last) & ~planned.is_void(rewinds))
     settings, pipeline = kafka_settings(), warehouse.pipeline
-    output = output_topic(settings, pipeline.output_topic, to="Read")
+    output = output_topic(settings, pipeline.output_topic, operation="Read")
     wait_for_markers(settings, pipeline.output_topic)
     topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
     _check_readable(ledger, horizon, settings, pipeline.output_topic, topics)
@@ -195,7 +197,7 @@ def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str,
     try:
         check_readable(topics, {(name, number): end for number, end in ends_of(published).items()})
     except Unreadable as problem:
-        raise told_unreadable(settings, problem) from None
+        raise unreadable_problem(settings, problem) from None
 
 
 def _batches(started: _Started) -> Counts:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
-from spark_jobs.kafka.open_transactions import Unreadable, told_unreadable
+from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.delivery import Due, due
 from spark_jobs.quality.history import Past
@@ -90,4 +90,4 @@ def _ask(
     try:
         return topics, due(pipeline, published, after, until, topics)
     except Unreadable as problem:
-        raise told_unreadable(settings, problem) from None
+        raise unreadable_problem(settings, problem) from None

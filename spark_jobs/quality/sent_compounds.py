@@ -9,9 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.cleanup_policy import Cleanup
-from spark_jobs.kafka.message_rows import header, messages_of
-from spark_jobs.kafka.offsets import OutputTopic
+from spark_jobs.kafka.messages import header, messages_of
+from spark_jobs.kafka.output_topic import Cleanup, OutputTopic
 from spark_jobs.quality.compaction import with_replaced
 from spark_jobs.quality.findings import Finding, fingerprint, flagged
 from spark_jobs.tables.ledger import PUBLISHED
@@ -20,30 +19,32 @@ _ID = ("pair_id", "revision")
 
 
 def published_batches(ledger: DataFrame, topic: OutputTopic) -> DataFrame:
-    """One row a published batch: batch_id, slots, published_at, gone: sent to a topic that is no more."""
+    """One row a published batch: batch_id, partitions, published_at, gone: sent to a topic that is no more."""
     # A step that is there twice is a finding of its own, and must not double the compounds here.
     rows = ledger.where(F.col("step") == PUBLISHED).dropDuplicates(["batch_id"])
     gone = (F.col("output.topic_id") != topic.topic_id).alias("gone")
-    return rows.select("batch_id", "output.slots", F.col("finished_at").alias("published_at"), gone)
+    return rows.select("batch_id", "output.partitions", F.col("finished_at").alias("published_at"), gone)
 
 
 def expected_messages(compounds: DataFrame, pipeline: Pipeline, published: DataFrame) -> DataFrame:
-    """What rows of compound_events say must be on the topic: batch_id, pair_id, revision, slot (null: not known), ts, retracts, key, bytes."""
-    compounds = compounds.join(published.select("batch_id", "slots"), "batch_id", "left")
+    """What rows of compound_events say must be on the topic: batch_id, pair_id, revision,
+    output_partition (null: not known), ts, retracts, key, bytes.
+    """
+    compounds = compounds.join(published.select("batch_id", "partitions"), "batch_id", "left")
     # As many ways of routing as the topic has had sizes.
-    sizes = [row["slots"] for row in published.select("slots").distinct().collect()] or [None]
+    sizes = [row["partitions"] for row in published.select("partitions").distinct().collect()] or [None]
     sizes = sizes if None in sizes else [*sizes, None]
     return reduce(DataFrame.unionAll, (_messages(compounds, pipeline, size) for size in sizes))
 
 
-def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> DataFrame:
-    rows = compounds.where(F.col("slots").eqNullSafe(F.lit(slots).cast("bigint")))
-    messages = messages_of(rows, pipeline, slots or 1)
+def _messages(compounds: DataFrame, pipeline: Pipeline, partitions: int | None) -> DataFrame:
+    rows = compounds.where(F.col("partitions").eqNullSafe(F.lit(partitions).cast("bigint")))
+    messages = messages_of(rows, pipeline, partitions or 1)
     return messages.select(
         "batch_id",
         "pair_id",
         F.col("revision").cast("string").alias("revision"),
-        (F.col("slot") if slots else F.lit(None).cast("int")).alias("slot"),
+        (F.col("output_partition") if partitions else F.lit(None).cast("int")).alias("output_partition"),
         "ts",
         (F.col("op") == "retract").alias("retracts"),
         fingerprint("key").alias("key"),
@@ -60,7 +61,7 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
     rows = expected.select(
         *_ID,
         "batch_id",
-        "slot",
+        "output_partition",
         "ts",
         "retracts",
         "key",
@@ -73,7 +74,7 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
         header("pair-id").alias("pair_id"),
         header("revision").alias("revision"),
         nothing.alias("batch_id"),
-        number.alias("slot"),
+        number.alias("output_partition"),
         nothing.alias("ts"),
         F.lit(None).cast("boolean").alias("retracts"),
         fingerprint("key").alias("key"),
@@ -89,7 +90,7 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
             F.count("bytes").alias("compounds"),
             F.count("said").alias("messages"),
             F.max("batch_id").alias("batch_id"),
-            F.max("slot").alias("slot"),
+            F.max("output_partition").alias("output_partition"),
             F.max("partition").alias("partition"),
             F.min("offset").alias("offset"),
             F.max("offset").alias("last_offset"),
@@ -97,7 +98,9 @@ def by_compound(expected: DataFrame, records: DataFrame) -> DataFrame:
             F.coalesce(F.max("retracts"), F.lit(False)).alias("retracts"),
             # Where they differ, another finding says so.
             F.min("key").alias("key"),
-            ((F.min("partition") != F.max("slot")) | (F.max("partition") != F.max("slot"))).alias("elsewhere"),
+            ((F.min("partition") != F.max("output_partition")) | (F.max("partition") != F.max("output_partition"))).alias(
+                "elsewhere"
+            ),
             ((F.min("said") != F.min("bytes")) | (F.max("said") != F.max("bytes"))).alias("differs"),
         )
     )
@@ -112,7 +115,7 @@ def with_absence(compounds: DataFrame, published: DataFrame, horizon: int, trunc
     for partition, first in truncated.items():
         # A partition is in the order of batches; of the first one that is left a part may be gone, too.
         older = F.lit(True) if first is None else F.col("batch_id") <= first
-        removed = removed | (F.coalesce(F.col("slot") == partition, F.lit(True)) & older)
+        removed = removed | (F.coalesce(F.col("output_partition") == partition, F.lit(True)) & older)
     joined = compounds.join(
         published.select("batch_id", "published_at", F.col("gone").alias("other_topic")), "batch_id", "left"
     )

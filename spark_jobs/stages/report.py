@@ -11,7 +11,7 @@ from include.config.store import pages_store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import tell_outcome
-from spark_jobs.kafka.records import allowed
+from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.judging import Judge
 from spark_jobs.quality.laws import Steps
@@ -88,7 +88,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, known: Known, judge: Judge) ->
     first, last = known.batches[0][PAIRED].batch_id, known.batches[-1][PAIRED].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
         looked_up = beside.submit(find_offenders, warehouse, first, last)
-        measured = allowed(lambda: measure(warehouse, known), warehouse.pipeline.topics)
+        measured = translate_read_errors(lambda: measure(warehouse, known), warehouse.pipeline.topics)
     said = [checked_sentences(notices(warehouse.pipeline, metrics)) for metrics in measured]
     reports = [
         Report(*each[:2], judge(each[1], quality, each[2])) for each in zip(known.batches, measured, said, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.output_keys import output_key
+from spark_jobs.kafka.messages import output_key
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.story.record_files import SOME_BAD_HEADER, Record
 from spark_jobs.tables.records import Window

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from spark_jobs.kafka.acls import lacking, on_topic
+from spark_jobs.kafka.acls import missing_right, on_topic
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.kafka.records import headers_of, read_messages
+from spark_jobs.kafka.records import decoded_headers, read_messages
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings
 
 # Record times are the sender's or the broker's, the ledger's are those of the jobs.
@@ -46,7 +46,7 @@ def find(settings: Settings, topic: str, now: TopicsNow, wanted: Mapping[Stretch
             )
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise lacking(settings, on_topic("Read", topic)) from None
+            raise missing_right(settings, on_topic("Read", topic)) from None
         raise
     finally:
         consumer.close()
@@ -65,7 +65,7 @@ def _read(
     consumer.assign([TopicPartition(topic, stretch.partition, first)])
     for message in read_messages(consumer, first, until):
         # A message with a header that cannot be told is a stranger's.
-        (told,), _ = headers_of([message])
+        (told,), _ = decoded_headers([message])
         headers = dict(told or [])
         pair_id, revision = _header(headers, "pair-id"), _header(headers, "revision")
         # Headers are anybody's: held against ours as text, for a number of thousands of digits is none to Python.

@@ -9,9 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from spark_jobs.faults.problems import JobProblem
-from spark_jobs.kafka.murmur2 import partitions_of
+from spark_jobs.kafka.messages import output_key, partitions_of
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
-from spark_jobs.kafka.output_keys import output_key
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.story.batches import History
 from spark_jobs.story.on_topic import Id, Stretch, find
@@ -94,10 +93,10 @@ class Compounds:
         return f"not on {self.topic}-{place[1]}" + (" any more, whose beginning is gone" if self.now.earliest[place] else "")
 
     def _partition(self, published: LedgerRow | None) -> int:
-        slots = published.output_state.slots if published else None
-        if slots is None:
-            slots = 1 if self.now is None else len(self.now.end)
-        return int(partitions_of([self.key], slots)[0])
+        partitions = published.output_state.partitions if published else None
+        if partitions is None:
+            partitions = 1 if self.now is None else len(self.now.end)
+        return int(partitions_of([self.key], partitions)[0])
 
     def _is_elsewhere(self, published: LedgerRow) -> bool:
         """Whether it went to a topic that is no more."""

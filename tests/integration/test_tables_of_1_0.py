@@ -35,7 +35,9 @@ def test_every_row_of_the_ledger_is_understood(stored):
     live = [batch_id for batch_id, kind in kinds.items() if kind is LivePlan]
     assert {row.step for row in rows if row.batch_id in live} >= set(STEPS)
     paired = [row.paired for row in rows if row.step == PAIRED and row.batch_id in live]
-    assert all(min(sum(getattr(each, name) for each in paired) for name in ("pair", "left_only", "duplicate", "late")) for _ in [0])
+    assert all(
+        min(sum(getattr(each, name) for each in paired) for name in ("pair", "left_only", "duplicate", "late")) for _ in [0]
+    )
     assert all(row.output_state.ends for row in rows if row.step == "published")
 
 

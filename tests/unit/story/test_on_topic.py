@@ -22,7 +22,7 @@ def test_headers_of_strangers_are_no_revisions(monkeypatch):
     messages = [SimpleNamespace(headers=lambda h=h: h, offset=lambda at=at: at) for at, h in enumerate(headers)]
     monkeypatch.setattr(on_topic, "Consumer", lambda _: SimpleNamespace(assign=lambda _: None, close=lambda: None))
     # Real messages come from the client only.
-    monkeypatch.setattr(on_topic, "headers_of", lambda given: ([each.headers() for each in given], []))
+    monkeypatch.setattr(on_topic, "decoded_headers", lambda given: ([each.headers() for each in given], []))
     monkeypatch.setattr(on_topic, "_offset_at", lambda *_: 0)
     monkeypatch.setattr(on_topic, "read_messages", lambda *_: iter(messages))
     now = SimpleNamespace(end={("out", 0): 9})
