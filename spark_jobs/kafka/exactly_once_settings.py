@@ -36,36 +36,21 @@ def _number(is_fine: Callable[[int], bool]) -> Callable[[str], bool]:
 
 
 _RULES = (
-    _Rule(
-        ("acks", "request.required.acks"),
-        _one_of("all", "-1"),
-        "a record that not all replicas have can be lost with a broker, while the position says that it was sent",
-    ),
+    _Rule(("acks", "request.required.acks"), _one_of("all", "-1"),
+          "a record that not all replicas have can be lost with a broker, while the position says that it was sent"),
     _Rule(("enable.idempotence",), _one_of("true"), "a request that is repeated would double its records"),
-    _Rule(
-        ("max.in.flight", "max.in.flight.requests.per.connection"),
-        _number(lambda requests: 1 <= requests <= 5),
-        "with more than 5 requests under way the broker cannot tell a repeated one from a new one",
-    ),
-    _Rule(
-        ("retries", "message.send.max.retries"),
-        _number(lambda retries: retries > 0),
-        "without repeats the first broker that moves ends the publication",
-    ),
-    _Rule(
-        ("partitioner",),
-        _one_of("murmur2_random", "murmur2"),
-        "compounds would be in other partitions than a Java producer and the positions put them",
-    ),
+    _Rule(("max.in.flight", "max.in.flight.requests.per.connection"), _number(lambda requests: 1 <= requests <= 5),
+          "with more than 5 requests under way the broker cannot tell a repeated one from a new one"),
+    _Rule(("retries", "message.send.max.retries"), _number(lambda retries: retries > 0),
+          "without repeats the first broker that moves ends the publication"),
+    _Rule(("partitioner",), _one_of("murmur2_random", "murmur2"),
+          "compounds would be in other partitions than a Java producer and the positions put them"),
     _Rule(("isolation.level",), _one_of("read_committed"), "records of aborted transactions would be paired"),
     _Rule(("enable.auto.commit",), _one_of("false"), "a position would move without its records"),
     _Rule(("delivery.report.only.error",), _one_of("false"), "the acknowledged records could not be counted"),
-    _Rule(
-        ("enable.ssl.certificate.verification",),
-        _one_of("true"),
-        "a server in the broker's place would get the login; set the right certificate authority instead",
-    ),
-)
+    _Rule(("enable.ssl.certificate.verification",), _one_of("true"),
+          "a server in the broker's place would get the login; set the right certificate authority instead"),
+)  # fmt: skip
 
 
 def check_exactly_once(settings: Mapping[str, Any]) -> None:
@@ -85,16 +70,17 @@ def _check_times(settings: Mapping[str, Any]) -> None:
     transaction = _milliseconds(settings, "transaction.timeout.ms")
     if delivery is None:
         return
+    name = next(name for name in _DELIVERY if name in settings)
     if delivery < linger + request:
         raise _refused(
-            next(name for name in _DELIVERY if name in settings),
+            name,
             f"{delivery:.0f}",
             f"it is less than linger.ms + request.timeout.ms ({linger:.0f} + {request:.0f}), so a record would be given up before the "
             "broker has had time to answer",
         )
     if transaction is not None and delivery > transaction:
         raise _refused(
-            next(name for name in _DELIVERY if name in settings),
+            name,
             f"{delivery:.0f}",
             f"it is more than transaction.timeout.ms ({transaction:.0f}), so the broker would end a transaction with records under way",
         )

@@ -32,15 +32,9 @@ from spark_jobs.tables.ledger import OffsetRange
 from spark_jobs.tables.records import TopicIds
 
 # The client fetches no more than one batch of records behind a position that is right.
-_ASKING = {
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    "fetch.wait.max.ms": 10,
-    # The default is to wait for a second before a partition with fetched records is asked again.
-    "fetch.queue.backoff.ms": 5,
-    "max.partition.fetch.bytes": 1,
-    "queued.min.messages": 1,
-}
+_ASKING = {"auto.offset.reset": "error", "max.partition.fetch.bytes": 1, "queued.min.messages": 1}
+# By default the client waits for a second before it asks a partition with fetched records again.
+_AT_ONCE = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 5}
 # librdkafka reports it only as text.
 _ENDS_AT = re.compile(r"truncation detected .*broker end offset is (\d+)")
 _TRUNCATED = "truncation detected"
@@ -78,7 +72,7 @@ def cut_since(settings: Settings, known: Iterable[OffsetRange]) -> dict[Partitio
     seen = {(at.topic, at.partition): (at.end_offset, at.epoch) for at in known if at.epoch >= 0 and at.end_offset}
     if not seen:
         return {}
-    consumer = Consumer(consumer_settings(settings, "event-pairing.landing") | _ASKING)
+    consumer = Consumer(consumer_settings(settings, "event-pairing.landing") | _ASKING | _AT_ONCE)
     try:
         consumer.assign([TopicPartition(*place, end, leader_epoch=epoch) for place, (end, epoch) in seen.items()])
         return _cuts(consumer, set(seen), settings)

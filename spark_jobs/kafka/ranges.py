@@ -122,7 +122,7 @@ def has_lost(planned: OffsetRange, now: TopicsNow) -> bool:
     return place in now.end and (now.earliest[place] > planned.from_offset or now.same_until(place) < planned.until_offset)
 
 
-def beginnings_above_zero(ranges: Iterable[OffsetRange]) -> dict[Partition, int]:
+def first_offsets(ranges: Iterable[OffsetRange]) -> dict[Partition, int]:
     """Partition -> its first offset when the pipeline began, where that was not 0."""
     return {(at.topic, at.partition): at.began for at in ranges if at.began}
 

@@ -41,12 +41,7 @@ _ROWS_AT_ONCE = 10_000
 _BYTES_AT_ONCE = 16_000_000
 # With 64 MB queued, librdkafka pauses its fetches for a second by default, while this reader would take them. At the end of a partition nothing
 # more comes, so the broker need not wait for it. Records fetched beyond a span's end are wasted.
-_READING = {
-    "fetch.queue.backoff.ms": 5,
-    "fetch.wait.max.ms": 10,
-    "queued.min.messages": 30_000,
-    "check.crcs": True,
-}
+_READING = {"fetch.queue.backoff.ms": 5, "fetch.wait.max.ms": 10, "queued.min.messages": 30_000, "check.crcs": True}
 
 
 class Span(NamedTuple):
@@ -160,10 +155,8 @@ def _pieces(consumer: Consumer, first: int, until: int, whole: bool = False) -> 
             silent_since = time.monotonic()
         elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        errors = [error for event in events if (error := event.error()) is not None]
-        at_end = _is_at_end(errors)
-        if whole and at_end:
-            _check_reached(events, until)
+        errors = [event for event in events if event.error() is not None]
+        at_end = any([_is_end(event, until if whole else 0) for event in errors])
         messages = [event for event in events if event.error() is None] if errors else events
         if messages:
             first = (messages[-1].offset() or 0) + 1
@@ -173,26 +166,23 @@ def _pieces(consumer: Consumer, first: int, until: int, whole: bool = False) -> 
                 yield wanted
 
 
-def _check_reached(events: Iterable[Message], until: int) -> None:
-    """The last offsets may hold no record, but the partition must have them: the end event carries its offset."""
-    for event in events:
-        error = event.error()
-        if error is not None and error.code() == KafkaError._PARTITION_EOF and (event.offset() or 0) < until:
-            place = f"{event.topic()}-{event.partition()}"
-            raise ValueError(f"{place} ended at offset {event.offset()} while it was read up to {until}")
+def _is_end(event: Message, required: int) -> bool:
+    """Whether an error event is the partition's end; raises ValueError if that is before the required offset, else KafkaException.
 
-
-def _is_at_end(errors: Iterable[KafkaError]) -> bool:
-    """Whether the partition's end is among the errors. Raises KafkaException for a real one."""
-    at_end = False
-    for error in errors:
-        # If the last offsets hold no record, this is the only event about them.
-        if error.code() == KafkaError._PARTITION_EOF:
-            at_end = True
-        # The client looks for its group's coordinator, but these jobs ask nothing of the group.
-        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-            raise KafkaException(error)
-    return at_end
+    If the last offsets hold no record, the end is the only event about them, so its own offset counts.
+    """
+    error = event.error()
+    assert error is not None
+    # The client looks for its group's coordinator, but these jobs ask nothing of the group.
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return False
+    if error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    if (event.offset() or 0) < required:
+        raise ValueError(
+            f"{event.topic()}-{event.partition()} ended at offset {event.offset()} while it was read up to {required}"
+        )
+    return True
 
 
 def decoded_headers(messages: Iterable[Message]) -> tuple[list[Any], list[int]]:

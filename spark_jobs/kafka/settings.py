@@ -20,41 +20,16 @@ ANSWER_WITHIN_S = 20.0
 Settings = dict[str, Any]
 
 # Settings of one kind of client; another kind would log a warning about each.
-_CONSUMER_ONLY = (
-    "group.id",
-    "auto.offset.reset",
-    "enable.auto.commit",
-    "enable.partition.eof",
-    "session.timeout.ms",
-    "isolation.level",
-    "fetch.min.bytes",
-    "fetch.max.bytes",
-    "fetch.wait.max.ms",
-    "max.partition.fetch.bytes",
-    "fetch.message.max.bytes",
-)
-_PRODUCER_ONLY = (
-    "acks",
-    "request.required.acks",
-    "linger.ms",
-    "queue.buffering.max.ms",
-    "compression.type",
-    "compression.codec",
-    "compression.level",
-    "batch.size",
-    "batch.num.messages",
-    "enable.idempotence",
-    "partitioner",
-    "transactional.id",
-    "transaction.timeout.ms",
-    "delivery.timeout.ms",
-    "message.timeout.ms",
-    "request.timeout.ms",
-    "retries",
-    "message.send.max.retries",
-    "retry.backoff.ms",
-    "delivery.report.only.error",
-)
+_CONSUMER_ONLY = """
+    group.id auto.offset.reset enable.auto.commit enable.partition.eof session.timeout.ms isolation.level fetch.min.bytes
+    fetch.max.bytes fetch.wait.max.ms max.partition.fetch.bytes fetch.message.max.bytes
+""".split()
+_PRODUCER_ONLY = """
+    acks request.required.acks linger.ms queue.buffering.max.ms compression.type compression.codec compression.level
+    batch.size batch.num.messages enable.idempotence partitioner transactional.id transaction.timeout.ms
+    delivery.timeout.ms message.timeout.ms request.timeout.ms retries message.send.max.retries retry.backoff.ms
+    delivery.report.only.error
+""".split()
 
 
 class BrokerProblem(JobProblem):
@@ -101,12 +76,8 @@ def address(settings: Settings) -> str:
 def consumer_settings(settings: Settings, group: str) -> Settings:
     """For a consumer that commits only when told and reads committed records only."""
     mine = {name: value for name, value in settings.items() if name not in _PRODUCER_ONLY}
-    return mine | {
-        "group.id": group,
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "logger": _quiet_logger(),
-    }
+    required = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    return mine | required | {"logger": _quiet_logger()}
 
 
 def admin_settings(settings: Settings) -> Settings:
@@ -123,10 +94,14 @@ def producer_settings(settings: Settings, transactional_id: str) -> Settings:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "logger": _quiet_logger(),
     }
     # A large batch is one transaction. A quarter of an hour is the longest timeout that a broker allows by default.
-    return {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000} | mine | required
+    return (
+        {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000}
+        | mine
+        | required
+        | {"logger": _quiet_logger()}
+    )
 
 
 def delivery_timeout_s(settings: Settings) -> float:

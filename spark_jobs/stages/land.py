@@ -12,8 +12,8 @@ from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.open_transactions import held_partitions, total_held
 from spark_jobs.kafka.ranges import (
     LandedSpan,
-    beginnings_above_zero,
     cut_below,
+    first_offsets,
     has_lost,
     landed_beyond,
     plan_ranges,
@@ -57,7 +57,7 @@ def plan_batch(
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
     if not last:
-        for (topic, number), first in beginnings_above_zero(ranges).items():
+        for (topic, number), first in first_offsets(ranges).items():
             print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
@@ -66,7 +66,7 @@ def plan_batch(
             open_before=last.paired.open_after if last else 0,
             topic_ids=check_ids(pipeline, None, now),
             corrected=still_to_correct(warehouse, ledger, last),
-            gone_at_start=0 if last else sum(beginnings_above_zero(ranges).values()),
+            gone_at_start=0 if last else sum(first_offsets(ranges).values()),
         ),
         offsets=tuple(ranges),
         wall_time=now.wall_time,

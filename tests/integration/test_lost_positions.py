@@ -217,4 +217,4 @@ def test_positions_that_really_expire(spark, tmp_path, empty_tables, request, mo
             time.sleep(2)
         publish_compounds.main(warehouse)
         assert_all_once(warehouse, broker)
-        assert "forgets the positions of a publisher that stands still for 1 minutes" in capfd.readouterr().err
+        assert "forgets the positions of a publisher after 1 idle minutes" in capfd.readouterr().err
