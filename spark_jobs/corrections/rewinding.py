@@ -8,7 +8,7 @@ from spark_jobs.corrections.rewind_preview import Preview, look, refuse_losses, 
 from spark_jobs.corrections.rewind_target import find_target, plan_of, starting_ranges, unfinished
 from spark_jobs.corrections.rewind_work import finish_rewind
 from spark_jobs.job.run import Counts
-from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.kafka.input_topics import ask_inputs
 from spark_jobs.tables.ledger import PAIRED, Ledger
 from spark_jobs.tables.warehouse import Warehouse
 

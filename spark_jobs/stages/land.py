@@ -7,13 +7,19 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from spark_jobs.kafka.lag_group import show_landed
-from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.kafka.open_transactions import held_back, total_held
-from spark_jobs.kafka.ranges import Landed, begun, cut_below, has_lost, landed_beyond, plan_ranges, ranges_left
+from spark_jobs.kafka.open_transactions import held_partitions, total_held
+from spark_jobs.kafka.ranges import (
+    LandedSpan,
+    cut_below,
+    first_offsets,
+    has_lost,
+    landed_beyond,
+    plan_ranges,
+    ranges_left,
+)
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.session import expect_rows
@@ -51,7 +57,7 @@ def plan_batch(
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
     if not last:
-        for (topic, number), first in begun(ranges).items():
+        for (topic, number), first in first_offsets(ranges).items():
             print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
@@ -60,7 +66,7 @@ def plan_batch(
             open_before=last.paired.open_after if last else 0,
             topic_ids=check_ids(pipeline, None, now),
             corrected=still_to_correct(warehouse, ledger, last),
-            gone_at_start=0 if last else sum(begun(ranges).values()),
+            gone_at_start=0 if last else sum(first_offsets(ranges).values()),
         ),
         offsets=tuple(ranges),
         wall_time=now.wall_time,
@@ -108,7 +114,7 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     landed = planned.next_step(LANDED, started, counts, offsets=offsets, clock=clock, versions=versions)
     ledger.append(landed)
     if warehouse.pipeline.consumer_group:
-        show_landed(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
+        commit_landed_offsets(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
     return landed
 
 
@@ -119,7 +125,7 @@ def _ask(planned: LedgerRow) -> TopicsNow:
 
 def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
     """What of both topics nobody could read yet, for the counts; in the log, with the remedy, where that is so for longer than usual."""
-    held = held_back(kafka_settings(), now)
+    held = held_partitions(kafka_settings(), now)
     for at in held:
         if at.since is None or at.since < now.wall_time - _OPEN_FOR_LONG_MS:
             print(
@@ -136,11 +142,11 @@ def _still_there(
     """The planned ranges, less what the broker has lost since and the operator gave up. Raises NeedsOperator."""
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
-    landed: dict[Partition, Landed] = {}
+    landed: dict[Partition, LandedSpan] = {}
     if any(has_lost(known, now) for known in planned.offsets):
         # A job that died may have landed it before it was lost.
         for row in landed_counts(warehouse, planned):
             place = (row["topic"], row["partition"])
-            known = landed.get(place, Landed(row["first"], row["last"]))
-            landed[place] = Landed(min(row["first"], known.first), max(row["last"], known.last))
+            known = landed.get(place, LandedSpan(row["first"], row["last"]))
+            landed[place] = LandedSpan(min(row["first"], known.first), max(row["last"], known.last))
     return ranges_left(planned.offsets, now, landed, accepted_losses)

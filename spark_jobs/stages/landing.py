@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from include.config.pipeline import Side
 from include.config.store import Store
-from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, allowed, read_span, shares
+from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_span, shares, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.batch_rules import body_fields, latest_ts
 from spark_jobs.rules.parsing import BodyFields
@@ -48,7 +48,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         written = numbers.mapInArrow(stage, WRITTEN).collect()
         commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
-    allowed(append, [side.topic])
+    translate_read_errors(append, [side.topic])
 
 
 def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _MakeRows) -> Stage:

@@ -255,7 +255,7 @@ class OutputState:
     """
 
     topic_id: str
-    slots: int
+    partitions: int
     ends: Mapping[int, int] = field(default_factory=dict)
     sent: Mapping[int, int] = field(default_factory=dict)
     position: int | None = None
@@ -263,7 +263,7 @@ class OutputState:
 
 
 OUTPUT_COLUMNS = (
-    "struct<topic_id: string, slots: int, ends: map<int, bigint>, sent: map<int, bigint>, position: bigint, "
+    "struct<topic_id: string, partitions: int, ends: map<int, bigint>, sent: map<int, bigint>, position: bigint, "
     "positions_kept_minutes: bigint>"
 )
 
