@@ -11,12 +11,10 @@ from collections.abc import Collection
 
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.job.run import Counts, job_parser, run_job
-from spark_jobs.kafka.ranges import begun
+from spark_jobs.kafka.ranges import first_offsets
 from spark_jobs.stages.land import land_batch, plan_batch
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import (
-    Ledger,
-)
+from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -37,7 +35,7 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
     if last:
         return counts
-    return counts | {f"{BEGAN}{topic}-{number}": at for (topic, number), at in begun(planned.offsets).items()}
+    return counts | {f"{BEGAN}{topic}-{number}": at for (topic, number), at in first_offsets(planned.offsets).items()}
 
 
 if __name__ == "__main__":

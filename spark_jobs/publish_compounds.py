@@ -28,7 +28,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--accept-lost-positions",
         action="store_true",
-        help="where positions have expired in the middle of a publication and nobody can tell what was sent, send it again",
+        help="where positions have expired in the middle of a publication and it is not known what was sent, send it again",
     )
     given = parser.parse_args()
     run_job(

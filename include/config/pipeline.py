@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from pydantic import ConfigDict
@@ -23,9 +23,11 @@ PIPELINES = ROOT / "include" / "pipelines"
 FEWEST_BATCHES = 8
 # Fewer orphans in a row may be chance.
 FEWEST_ORPHANS = 10
-BEFORE_PUBLISH, AFTER_PUBLISH = "before_publish", "after_publish"
+BEFORE_PUBLISH: Final = "before_publish"
+AFTER_PUBLISH: Final = "after_publish"
 # How the fields of an output key become one text.
-ESCAPED, AS_JSON = "escaped", "json"
+ESCAPED: Final = "escaped"
+AS_JSON: Final = "json"
 _KEYS = ConfigDict(alias_generator=kinds.file_key, extra="forbid")
 
 
@@ -63,7 +65,7 @@ class Quality:
     history_batches: Annotated[int, kinds.number(int, FEWEST_BATCHES, 5_000, "; that few say nothing")] = 50
     max_skew_drift_ms: kinds.Duration = 30_000
     keep_pages: Annotated[int, kinds.number(int, 100, 1_000_000, "; pages of recent runs would be gone")] = 2_000
-    gate: Annotated[str, kinds.choice(AFTER_PUBLISH, BEFORE_PUBLISH)] = AFTER_PUBLISH
+    gate: Literal["after_publish", "before_publish"] = AFTER_PUBLISH
     silence_ms: Annotated[
         int | None, kinds.duration(None, 60_000, "1m (null: never warn); topics that take turns would seem silent")
     ] = 1_800_000
@@ -106,7 +108,7 @@ class Pipeline:
     left: Annotated[Side, _SIDE]
     right: Annotated[Side, _SIDE]
     output_topic: kinds.Topic
-    output_key: Annotated[str, kinds.choice(ESCAPED, AS_JSON)] = ESCAPED
+    output_key: Literal["escaped", "json"] = ESCAPED
     key: kinds.Columns
     timestamp: kinds.Field = "timestamp"
     tolerance_ms: Annotated[int, kinds.duration("without it nothing says how far apart two sides of one call may be")]
@@ -119,11 +121,11 @@ class Pipeline:
     grace_ms: Annotated[int, kinds.duration("without it nothing says how long to wait for late events")]
     max_future_ms: kinds.Duration = 300_000
     max_session_ms: kinds.Duration = 3_600_000
-    matching: Annotated[str, kinds.choice("one_to_one", "collapse")] = "one_to_one"
-    late: Annotated[str, kinds.choice("dead_letter", "replay")] = "dead_letter"
-    clock: Annotated[str, kinds.choice("lag_aware", "stream_time")] = "lag_aware"
+    matching: Literal["one_to_one", "collapse"] = "one_to_one"
+    late: Literal["dead_letter", "replay"] = "dead_letter"
+    clock: Literal["lag_aware", "stream_time"] = "lag_aware"
     drop_duplicates: kinds.Flag = True
-    offset_gaps: Annotated[str, kinds.choice("count", "fail")] = "count"
+    offset_gaps: Literal["count", "fail"] = "count"
     schedule: Annotated[str | None, kinds.cron(_BY_HAND_OR_DATA, ON_DATA, None)] = "*/5 * * * *"
     max_records_per_batch: Annotated[int, kinds.number(int, 1, None, "; no batch could read anything")] = 5_000_000
     consumer_group: kinds.Group = None

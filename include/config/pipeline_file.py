@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from include.config.pipeline import ON_DATA, Maintenance, Pipeline, PipelineError
 from include.config.setting_types import required_keys
@@ -20,7 +21,7 @@ _UNKNOWN = "unknown key; nothing reads it, so it would silently do nothing"
 
 
 class _EachKeyOnce(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would take the last."""
+    """Refuses a repeated key; YAML would use its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -52,11 +53,25 @@ def load_pipeline(path: str | Path) -> Pipeline:
         pipeline = _PIPELINE.validate_python(required_keys(Pipeline) | document)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False)[0]
-        # An error without a check of ours is about a key that no field has.
-        raise _refused(path, ".".join(map(str, first["loc"])), first.get("ctx", {}).get("error", _UNKNOWN)) from None
+        raise _refused(path, ".".join(map(str, first["loc"])), _problem(first)) from None
     for key, problem in _contradictions(pipeline):
         raise _refused(path, key, problem)
     return pipeline
+
+
+def _problem(error: ErrorDetails) -> object:
+    """What is wrong with a value, or with a key that no setting has."""
+    match error["type"]:
+        case "value_error":
+            return error["ctx"]["error"]
+        case "literal_error":
+            allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+            return f"{error['input']!r} is none of {allowed}"
+        case "bool_type":
+            return f"{error['input']!r} is neither true nor false"
+        case "unexpected_keyword_argument" | "invalid_key":
+            return _UNKNOWN
+    return error["msg"]
 
 
 def _refused(path: Path, key: str, problem: object) -> PipelineError:

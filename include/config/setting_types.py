@@ -1,7 +1,7 @@
 """The types of a pipeline's settings. Each check takes what the YAML file says and returns the setting, or raises ValueError.
 
 The error is the second half of a line: the value or the rule, then the consequence. `include.config.pipeline_file` puts the file and the
-key in front of it. The library's own messages know no consequences, so each type is a check of ours that runs before its rules.
+key in front of it. Pydantic's own messages name no consequences, so all but choices and flags have a check of ours.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from croniter import CroniterError, croniter
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Strict
 
 MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
@@ -64,17 +64,6 @@ def duration(missing: str | None = None, at_least_ms: int = 0, too_short: str = 
         if duration < at_least_ms:
             raise ValueError(f"must be at least {too_short}")
         return duration
-
-    return BeforeValidator(check)
-
-
-def choice(*allowed: str) -> BeforeValidator:
-    """One of these words."""
-
-    def check(value: object) -> object:
-        if value not in allowed:
-            raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
-        return value
 
     return BeforeValidator(check)
 
@@ -178,12 +167,6 @@ def _group(value: object) -> object:
     return value
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return value
-
-
 def _folder(value: object) -> object:
     if value is not None and not (isinstance(value, str) and value.startswith("/") and value.isprintable()):
         raise ValueError(f"{value!r} is no absolute path of a folder; files would go to wherever a job happens to run")
@@ -197,7 +180,7 @@ Field = Annotated[str, BeforeValidator(_field)]
 Column = Annotated[str, BeforeValidator(_column)]
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 Group = Annotated[str | None, BeforeValidator(_group)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
+Flag = Annotated[bool, Strict()]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
 Duration = Annotated[int, duration(DEFAULT)]
 Age = Annotated[int | None, duration()]

@@ -20,7 +20,7 @@ from spark_jobs.corrections.rewind_target import (
     unfinished_rewind,
 )
 from spark_jobs.job.run import Counts
-from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.kafka.input_topics import ask_inputs
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import ALL_BATCHES, BatchRange, commit, commit_frame
 from spark_jobs.tables.integrity import table_versions

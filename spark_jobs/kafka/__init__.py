@@ -1,1 +1,1 @@
-"""Kafka: which offsets a batch reads, and the transactional publisher."""
+"""Kafka: settings and rights, what the broker has, the reader, and the transactional publisher."""

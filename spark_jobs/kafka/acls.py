@@ -1,4 +1,4 @@
-"""Which right the user of the jobs lacks, as `kafka-acls.sh` grants it: the broker itself only says that something is not allowed."""
+"""Names the right that the user of the jobs lacks, as the `kafka-acls.sh` command that grants it: the broker only refuses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, address, admin_
 
 
 class Right(NamedTuple):
-    """An operation on a thing, both in the words of `kafka-acls.sh`: `Read` and `--topic analyticsTopic`."""
+    """An operation on a resource, both in the words of `kafka-acls.sh`: `Read` and `--topic analyticsTopic`."""
 
     operation: str
-    thing: str
+    resource: str
 
 
 def on_topic(operation: str, topic: str) -> Right:
-    """`Read`, `Write` and others; both include that the topic can be seen."""
+    """`Read`, `Write` and others; both include the right to describe the topic."""
     return Right(operation, f"--topic {topic}")
 
 
 def on_group(group: str) -> Right:
-    """To see and to commit the offsets of a consumer group."""
+    """To read and to commit the offsets of a consumer group."""
     return Right("Read", f"--group {group}")
 
 
@@ -34,41 +34,41 @@ def on_transactions(group: str) -> Right:
     return Right("Write", f"--transactional-id {group}- --resource-pattern-type prefixed")
 
 
-# Brokers before 2.8 want it of every producer of this kind.
-_TO_REPEAT = Right("IdempotentWrite", "--cluster")
+# Brokers before 2.8 require it of every idempotent producer.
+_IDEMPOTENT_WRITE = Right("IdempotentWrite", "--cluster")
 
 
-def granting(settings: Settings, right: Right) -> str:
-    """The command that gives the right to the user of kafka_default, less where the broker is."""
-    # Whom the broker takes the owner of a certificate for is in its own settings.
+def grant_command(settings: Settings, right: Right) -> str:
+    """The command that grants the right to the user of kafka_default, without the broker's address."""
+    # Which user a client certificate stands for is known to the broker only.
     user = settings.get("sasl.username", "NAME")
-    return f"kafka-acls.sh --add --allow-principal User:{user} --operation {right.operation} {right.thing}"
+    return f"kafka-acls.sh --add --allow-principal User:{user} --operation {right.operation} {right.resource}"
 
 
-def lacking(settings: Settings, right: Right) -> NeedsOperator:
+def missing_right(settings: Settings, right: Right) -> NeedsOperator:
     """The problem of a right that the user of kafka_default does not have."""
     return NeedsOperator(
-        f"Kafka at {address(settings)} does not allow the user of kafka_default what this needs: {granting(settings, right)}"
+        f"Kafka at {address(settings)} does not allow the user of kafka_default what this needs: {grant_command(settings, right)}"
     )
 
 
-def lacked(error: KafkaError, topic: str, group: str, operation: str) -> Right | None:
-    """The right behind an error of the publisher; `operation`: what it tried on the topic. None: the error is of another kind."""
+def refused_right(error: KafkaError, topic: str, group: str, operation: str) -> Right | None:
+    """The right behind an error of the publisher; None if the error has another cause. `operation`: what it tried on the topic."""
     return {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: on_topic(operation, topic),
         KafkaError.GROUP_AUTHORIZATION_FAILED: on_group(group),
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: on_transactions(group),
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED: _TO_REPEAT,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: _IDEMPOTENT_WRITE,
     }.get(error.code())
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether it is for want of a right."""
-    return lacked(error, "", "", "") is not None
+    """Whether the broker refused for want of a right."""
+    return refused_right(error, "", "", "") is not None
 
 
-def unreadable(settings: Settings, topics: Collection[str]) -> str | None:
-    """The first of the topics that the user may see, but not read; None if there is none, or the broker does not say."""
+def unreadable_topic(settings: Settings, topics: Collection[str]) -> str | None:
+    """The first topic that the user may describe, but not read; None if there is none or the broker does not answer."""
     admin = AdminClient(admin_settings(settings))
     wanted = TopicCollection(list(topics))
     try:
@@ -77,14 +77,14 @@ def unreadable(settings: Settings, topics: Collection[str]) -> str | None:
             if AclOperation.READ not in (answer.result().authorized_operations or [AclOperation.READ]):
                 return str(topic)
     except KafkaException:
-        # Whatever is wrong with the broker, the one who asks because of an error has that error to tell.
+        # The caller asks because of an error, and reports that one.
         return None
     return None
 
 
 def may_see_group(settings: Settings, group: str) -> bool:
-    """False if the broker refuses to tell of the group: a consumer that is refused keeps asking and only says that it took too long."""
-    # Kept until the answer is here: a client that ends before it waits for it for ever.
+    """False if the broker refuses to describe the group. A refused consumer keeps asking and only reports a timeout."""
+    # In a variable until the answer is here: a client that is deleted before waits for it without end.
     admin = AdminClient(admin_settings(settings))
     try:
         asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Client settings that would break the promise of exactly once are refused before anything is read or sent."""
+"""Refuses client settings that would break exactly-once publishing, before anything is read or sent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from include.config.secret_values import HIDDEN
 from spark_jobs.faults.problems import NeedsOperator
 
-# librdkafka's own default, for when nothing is given.
+# librdkafka's default.
 _REQUEST_TIMEOUT_MS = 30_000
-# What these settings are set to by people who do not mistake one for another; anything else may be a password.
+# Values that belong to these settings. Any other value is not repeated, because it may be a password in the wrong place.
 _SAYABLE = re.compile(
     r"-?\d{1,9}|true|false|read_\w+|sasl_(ssl|plaintext)|(consistent|fnv1a)(_random)?|random", re.IGNORECASE
 )
@@ -19,11 +19,11 @@ _DELIVERY = ("delivery.timeout.ms", "message.timeout.ms")
 
 
 class _Rule(NamedTuple):
-    """A setting by all its names, which values are fine, and what any other would do."""
+    """Which values a setting may have."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # all names of the setting
     is_fine: Callable[[str], bool]
-    consequence: str
+    consequence: str  # of any other value
 
 
 def _one_of(*values: str) -> Callable[[str], bool]:
@@ -31,47 +31,30 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _number(is_fine: Callable[[int], bool]) -> Callable[[str], bool]:
-    # What is no number at all is librdkafka's to say.
+    # librdkafka refuses what is not a number.
     return lambda value: not value.lstrip("-").isdigit() or is_fine(int(value))
 
 
 _RULES = (
-    _Rule(
-        ("acks", "request.required.acks"),
-        _one_of("all", "-1"),
-        "a record that not all replicas have can be lost with a broker, while the position says that it was sent",
-    ),
+    _Rule(("acks", "request.required.acks"), _one_of("all", "-1"),
+          "a record that not all replicas have can be lost with a broker, while the position says that it was sent"),
     _Rule(("enable.idempotence",), _one_of("true"), "a request that is repeated would double its records"),
-    _Rule(
-        ("max.in.flight", "max.in.flight.requests.per.connection"),
-        _number(lambda requests: 1 <= requests <= 5),
-        "with more than 5 requests under way the broker cannot tell a repeated one from a new one",
-    ),
-    _Rule(
-        ("retries", "message.send.max.retries"),
-        _number(lambda retries: retries > 0),
-        "without repeats the first broker that moves ends the publication",
-    ),
-    _Rule(
-        ("partitioner",),
-        _one_of("murmur2_random", "murmur2"),
-        "compounds would lie in other partitions than those of a Java producer, and of the positions",
-    ),
+    _Rule(("max.in.flight", "max.in.flight.requests.per.connection"), _number(lambda requests: 1 <= requests <= 5),
+          "with more than 5 requests under way the broker cannot tell a repeated one from a new one"),
+    _Rule(("retries", "message.send.max.retries"), _number(lambda retries: retries > 0),
+          "without repeats the first broker that moves ends the publication"),
+    _Rule(("partitioner",), _one_of("murmur2_random", "murmur2"),
+          "compounds would be in other partitions than a Java producer and the positions put them"),
     _Rule(("isolation.level",), _one_of("read_committed"), "records of aborted transactions would be paired"),
     _Rule(("enable.auto.commit",), _one_of("false"), "a position would move without its records"),
-    _Rule(
-        ("delivery.report.only.error",), _one_of("false"), "nobody would know how many records the broker has acknowledged"
-    ),
-    _Rule(
-        ("enable.ssl.certificate.verification",),
-        _one_of("true"),
-        "whoever answers in the broker's place would get the login; give the right certificate authority instead",
-    ),
-)
+    _Rule(("delivery.report.only.error",), _one_of("false"), "the acknowledged records could not be counted"),
+    _Rule(("enable.ssl.certificate.verification",), _one_of("true"),
+          "a server in the broker's place would get the login; set the right certificate authority instead"),
+)  # fmt: skip
 
 
-def check_promise(settings: Mapping[str, Any]) -> None:
-    """Raises NeedsOperator with the setting's name and what it would do."""
+def check_exactly_once(settings: Mapping[str, Any]) -> None:
+    """Raises NeedsOperator with the setting's name and its consequence."""
     for rule in _RULES:
         for name in rule.names:
             if name in settings and not rule.is_fine(_text(settings[name])):
@@ -87,23 +70,24 @@ def _check_times(settings: Mapping[str, Any]) -> None:
     transaction = _milliseconds(settings, "transaction.timeout.ms")
     if delivery is None:
         return
+    name = next(name for name in _DELIVERY if name in settings)
     if delivery < linger + request:
         raise _refused(
-            next(name for name in _DELIVERY if name in settings),
+            name,
             f"{delivery:.0f}",
             f"it is less than linger.ms + request.timeout.ms ({linger:.0f} + {request:.0f}), so a record would be given up before the "
             "broker has had time to answer",
         )
     if transaction is not None and delivery > transaction:
         raise _refused(
-            next(name for name in _DELIVERY if name in settings),
+            name,
             f"{delivery:.0f}",
             f"it is more than transaction.timeout.ms ({transaction:.0f}), so the broker would end a transaction with records under way",
         )
 
 
 def _check_login(settings: Mapping[str, Any]) -> None:
-    """A login without a mechanism would mean Kerberos; a certificate is nothing without its key."""
+    """A login without a mechanism would mean Kerberos; a certificate needs its key."""
     protocol = str(settings.get("security.protocol", ""))
     if protocol.upper().startswith("SASL") and not {"sasl.mechanism", "sasl.mechanisms"} & settings.keys():
         raise _refused(

@@ -1,23 +1,110 @@
-"""How a compound looks on the output topic."""
+r"""Compounds as messages of the output topic: key, value, headers, output partition and size.
+
+Of one key field the key is its text. Of more, `escaped` joins the texts by `-`, with a backslash before every `-` and every backslash in a
+field; `json` is a compact JSON array. Both are injective: no two keys of a pipeline have the same text, and each can be read back. The output
+partition follows from the key as in Kafka's default partitioner, so compounds lie where a Java producer would put them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import murmur2
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-class Message(NamedTuple):
-    """One record for the output topic. `value` None is a retraction."""
+from include.config.pipeline import ESCAPED, Pipeline
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.workers import Stage
 
-    batch_id: int
-    key: bytes
-    value: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
-
-
-# What a broker's limit counts besides: the frame of a batch, and of the record in it with all its lengths; both generously.
+MESSAGE_COLUMNS = "output_partition INT, batch_id BIGINT, key BINARY, value BINARY, pair_id STRING, revision INT, kind STRING, op STRING, ts BIGINT"
+_HEADERS = ("pair_id", "revision", "kind", "op")
+# What a broker's limit counts besides the content, each rounded up: the frame of a batch, of a record in it, and of a header.
 BATCH_FRAME, _RECORD_FRAME, _HEADER_FRAME = 128, 128, 16
 # More than headers and frames of any message take: the longest header, pair-id, is a topic's name and two numbers.
 _ALL_FRAMES = 2048
+# Characters that a JSON string has to escape.
+_ESCAPED_IN_JSON = r'["\\\x00-\x1f]'
+
+
+class Message(NamedTuple):
+    """One record for the output topic."""
+
+    batch_id: int
+    key: bytes
+    value: bytes | None  # None is a retraction
+    headers: list[tuple[str, str | bytes | None]]
+
+
+def message_columns(pipeline: Pipeline) -> list[str]:
+    """The columns of compound_events that messages are made of."""
+    return [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
+
+
+def messages_of(compounds: DataFrame, pipeline: Pipeline, partitions: int) -> DataFrame:
+    """Rows of compound_events (`message_columns` at least) as rows of `MESSAGE_COLUMNS`, for so many output partitions."""
+    # Spark does not see which columns the stage wants, and would hand over all of them.
+    return compounds.select(message_columns(pipeline)).mapInArrow(to_messages(pipeline, partitions), MESSAGE_COLUMNS)
+
+
+def to_messages(pipeline: Pipeline, partitions: int) -> Stage:
+    """A stage from rows of compound_events to rows of `MESSAGE_COLUMNS`."""
+
+    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = output_keys(pipeline, [batch.column(name) for name in pipeline.key]).cast(pa.binary())
+            columns = {
+                "output_partition": pa.array(partitions_of(_objects(keys), partitions), pa.int32()),
+                "batch_id": batch.column("batch_id"),
+                "key": keys,
+                "value": _values(batch, pipeline).cast(pa.binary()),
+                **{name: batch.column(name) for name in (*_HEADERS, "ts")},
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return convert
+
+
+def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
+    """The messages in rows of `MESSAGE_COLUMNS`; leaves out rows without a batch_id.
+
+    Raises BrokenInvariant if a row is for another output partition.
+    """
+    for batch in batches:
+        strange = np.flatnonzero(batch.column("output_partition").to_numpy() != partition)
+        if len(strange):
+            other = batch.column("output_partition")[int(strange[0])]
+            raise BrokenInvariant(
+                f"a message for partition {other} came to the sender of {partition}: nothing of it is sent"
+            )
+        rows = batch.filter(pc.is_valid(batch.column("batch_id")))
+        columns = [_objects(rows.column(name)) for name in ("batch_id", "key", "value")]
+        columns += [_objects(rows.column(name).cast(pa.string()).cast(pa.binary())) for name in _HEADERS]
+        for batch_id, key, value, pair_id, revision, kind, op in zip(*columns, strict=True):
+            yield Message(batch_id, key, value, [("pair-id", pair_id), ("revision", revision), ("kind", kind), ("op", op)])
+
+
+def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
+    """The JSON texts of compounds; null for a retraction."""
+    fields = [(name, json_strings(rows.column(name))) for name in pipeline.key]
+    fields.append(("ts", rows.column("ts").cast(pa.string())))
+    # Payloads are JSON texts already and stay as they are, with every digit.
+    fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
+    parts: list[pa.Array | str] = []
+    for name, text in fields:
+        parts += [f"{',' if parts else '{'}{json.dumps(name)}:", text]
+    values = pc.binary_join_element_wise(*parts, "}", "")
+    return pc.if_else(pc.equal(rows.column("op"), "retract"), pa.scalar(None, pa.string()), values)
+
+
+def _objects(column: pa.Array) -> list[Any]:
+    """The values as Python objects; several times faster than to_pylist()."""
+    return column.to_numpy(zero_copy_only=False).tolist()
 
 
 def size(message: Message) -> int:
@@ -31,15 +118,81 @@ def size(message: Message) -> int:
 
 
 def fits(message: Message, limit: int) -> bool:
-    """Whether the message is at most so large, by `size`.
+    """Whether the message has at most so many bytes, by `size`.
 
-    >>> fits(Message(1, b"x-y", b"{}", [("pair-id", b"a-0-1")]), 289), fits(Message(1, b"x-y", b"{}", [("pair-id", b"a-0-1")]), 288)
+    >>> message = Message(1, b"x-y", b"{}", [("pair-id", b"a-0-1")])
+    >>> fits(message, 289), fits(message, 288)
     (True, False)
     """
-    # Asked of every message, so exactly only where it matters.
+    # Called for every message, so it computes the exact size only near the limit.
     return len(message.key) + len(message.value or b"") + _ALL_FRAMES <= limit or size(message) <= limit
 
 
 def pair_id(message: Message) -> str:
     """The pair_id in a message's headers."""
     return next(value.decode() for name, value in message.headers if name == "pair-id" and isinstance(value, bytes))
+
+
+def header(name: str) -> Column:
+    """The text of a header of a record that was read."""
+    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
+    return value.cast("string")
+
+
+def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
+    """The output partition of each key: (murmur2 & 0x7fffffff) % partitions, as in Kafka's default partitioner.
+
+    >>> partitions_of([b"a-b", b"x-y", b"21"], 4), partitions_of([], 4)
+    ([1, 1, 0], [])
+    """
+    return [murmur2(key, partitions) for key in keys]
+
+
+def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:
+    r"""The keys (texts), given one array for each key field.
+
+    >>> from include.config.pipeline import PIPELINES
+    >>> from include.config.pipeline_file import load_pipeline
+    >>> fields = [pa.array(["ann", "a-b", "a"]), pa.array(["bob", "c", "b-c"])]
+    >>> output_keys(load_pipeline(PIPELINES / "calls.yaml"), fields).to_pylist() == ["ann-bob", r"a\-b-c", r"a-b\-c"]
+    True
+    """
+    if pipeline.output_key != ESCAPED:
+        return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*map(json_strings, fields), ","), "]", "")
+    if len(fields) == 1:
+        return fields[0]
+    return pc.binary_join_element_wise(*map(_escaped, fields), "-")
+
+
+def output_key(pipeline: Pipeline, key: tuple[str, ...]) -> bytes:
+    """The key of one message, as it is on the topic."""
+    (text,) = output_keys(pipeline, [pa.array([field]) for field in key]).to_pylist()
+    return str(text).encode()
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    # The backslash first, or those before a separator would be doubled as well.
+    for special in ("\\", "-"):
+        if _may_contain(texts, special.encode()):
+            texts = pc.replace_substring(texts, special, f"\\{special}")
+    return texts
+
+
+def _may_contain(texts: pa.Array, special: bytes) -> bool:
+    # Most fields contain neither, and a search of the whole buffer is fast. Bytes outside these rows only cost a replacement.
+    data = texts.buffers()[2]
+    return data is not None and special in data.to_pybytes()
+
+
+def json_strings(texts: pa.Array) -> pa.Array:
+    r"""Texts as JSON strings, spelled as json.dumps(ensure_ascii=False) spells them.
+
+    >>> json_strings(pa.array(["x", 'a"b', "é\n"])).to_pylist() == ['"x"', r'"a\"b"', r'"é\n"']
+    True
+    """
+    quoted = pc.binary_join_element_wise('"', texts, '"', "")
+    escaped = pc.match_substring_regex(texts, _ESCAPED_IN_JSON)
+    if not pc.any(escaped).as_py():
+        return quoted
+    spelled = [json.dumps(text, ensure_ascii=False) for text in texts.filter(escaped).to_pylist()]
+    return pc.replace_with_mask(quoted, escaped, pa.array(spelled, pa.string()))

@@ -1,186 +1,117 @@
-"""What the broker says of topics: their partitions, first and end offsets, ids and limits."""
+"""What the broker says of topics: their partitions, ids, first offsets and ends."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.kafka.acls import granting, lacking, on_topic
+from spark_jobs.kafka.acls import missing_right, on_topic
 from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, address, admin_settings
 
 Partition = tuple[str, int]
-# librdkafka's default for message.max.bytes.
-_CLIENT_TAKES = 1_000_000
 _MARKERS_WITHIN_S = 2.0
-_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_CONNECTION_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-class _Admin(AdminClient):
-    """Remembers why connections failed: an unanswered question does not say it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._heard: list[KafkaError] = []
-        super().__init__(admin_settings(settings) | {"error_cb": self._heard.append})
-
-    def heard(self) -> list[KafkaError]:
-        """What it was told so far."""
-        self.poll(0)
-        # That all brokers are away is what the question says itself.
-        return [error for error in self._heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
-
-
 class TopicsNow(NamedTuple):
-    """What the broker holds. `wall_time`: W (epoch ms), taken before the ends were asked for. Ends are read_committed.
+    """What the broker has of some topics."""
 
-    `ids`: by topic, as Kafka's tools print them, asked for last, so that nothing before them is of a topic that is gone by then.
-    `written`: the ends with what is in open
-    transactions, asked for before the others: where it is more than `end`, a transaction holds the rest back. `epochs`: the leader epochs of
-    the ends, -1 where the broker does not tell. `cut`: what `cut_since` found, the offsets at which logs were cut since they were last read.
-    """
-
-    wall_time: int
-    earliest: Mapping[Partition, int]
-    end: Mapping[Partition, int]
-    ids: Mapping[str, str]
-    epochs: Mapping[Partition, int] = MappingProxyType({})
-    cut: Mapping[Partition, int] = MappingProxyType({})
-    written: Mapping[Partition, int] = MappingProxyType({})
+    wall_time: int  # W (epoch ms), taken before the ends were asked for
+    earliest: Mapping[Partition, int]  # first offset
+    end: Mapping[Partition, int]  # read_committed end, exclusive
+    ids: Mapping[str, str]  # topic -> id; asked for last, so that no offset above belongs to a topic deleted before
+    epochs: Mapping[Partition, int] = MappingProxyType({})  # leader epoch of the end, -1 if the broker does not return it
+    cut: Mapping[Partition, int] = MappingProxyType({})  # first offset from which the log is not the one read before
+    written: Mapping[Partition, int] = MappingProxyType({})  # read_uncommitted end, asked for before `end`
 
     def same_until(self, place: Partition) -> int:
-        """Up to which offset (exclusive) the log is there, and is the one that was read."""
+        """The offset (exclusive) up to which the log exists and is the one that was read."""
         return min(self.end[place], self.cut.get(place, self.end[place]))
 
 
 def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
-    """The first and the end offset of every partition; raises BrokerProblem or, for a missing topic, NeedsOperator."""
-    admin, topics = _Admin(settings), list(topics)
-    try:
-        partitions = [(topic, number) for topic in topics for number in range(partition_count(admin, topic, settings))]
+    """Offsets of every partition and the topics' ids. Raises BrokerProblem, and NeedsOperator for a missing topic."""
+    topics = list(topics)
+    with admin_client(settings) as admin:
+        partitions = [place for topic in topics for place in partitions_of_topic(admin, topic, settings)]
         wall_time = time.time_ns() // 1_000_000
         written = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         earliest, ends = (_ask_offsets(admin, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return TopicsNow(
             wall_time,
-            {place: found.offset for place, found in earliest.items()},
-            {place: found.offset for place, found in ends.items()},
-            _topic_ids(admin, topics),
-            {place: -1 if found.leader_epoch is None else found.leader_epoch for place, found in ends.items()},
+            {place: answer.offset for place, answer in earliest.items()},
+            {place: answer.offset for place, answer in ends.items()},
+            topic_ids(admin, topics),
+            {place: -1 if answer.leader_epoch is None else answer.leader_epoch for place, answer in ends.items()},
             written=written,
         )
-    except KafkaException as error:
-        raise _no_answer(settings, error, admin) from None
 
 
 def wait_for_markers(settings: Settings, topic: str) -> None:
-    """Returns when all that was committed on the topic can be read, or after a moment.
+    """Returns when every committed record of the topic can be read, or after 2 s.
 
-    Kafka answers a commit before the partitions have its markers. Behind a transaction that is open there is nothing to wait for.
+    Kafka acknowledges a commit before the partitions have its markers. An open transaction ends only later, so the wait is short.
     """
-    admin = _Admin(settings)
-    try:
-        partitions = [(topic, number) for number in range(partition_count(admin, topic, settings))]
+    with admin_client(settings) as admin:
+        partitions = partitions_of_topic(admin, topic, settings)
         give_up = time.monotonic() + _MARKERS_WITHIN_S
         while time.monotonic() < give_up:
-            committed, all_there = (
+            committed, written = (
                 _list_offsets(admin, partitions, OffsetSpec.latest(), isolation)
                 for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             )
-            if committed == all_there:
+            if committed == written:
                 return
             time.sleep(0.05)
-    except KafkaException as error:
-        raise _no_answer(settings, error, admin) from None
 
 
 def ends_written(settings: Settings, topic: str) -> dict[int, int]:
-    """Partition -> offset behind everything that was written to it, open transactions included."""
-    admin = _Admin(settings)
-    try:
-        partitions = [(topic, number) for number in range(partition_count(admin, topic, settings))]
+    """Partition -> end (exclusive) of all that was written to it, open transactions included."""
+    with admin_client(settings) as admin:
+        partitions = partitions_of_topic(admin, topic, settings)
         ends = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-    except KafkaException as error:
-        raise _no_answer(settings, error, admin) from None
     return {number: end for (_, number), end in ends.items()}
 
 
-class OutputTopic(NamedTuple):
-    """The output topic as it is now. `topic_id`: as Kafka's tools print it; a topic that was created again has another one.
+class _Admin(AdminClient):
+    """Keeps the errors of its connections: a request that times out does not carry them."""
 
-    `largest`: bytes of a message that it takes, inclusive.
-    """
+    def __init__(self, settings: Settings) -> None:
+        self._errors: list[KafkaError] = []
+        super().__init__(admin_settings(settings) | {"error_cb": self._errors.append})
 
-    partitions: int
-    topic_id: str
-    largest: int
+    def connection_errors(self) -> list[KafkaError]:
+        """The errors so far, but for "all brokers down", which the timeout says itself."""
+        self.poll(0)
+        return [error for error in self._errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
 
 
-def output_topic(settings: Settings, topic: str, to: str = "Write") -> OutputTopic:
-    """Raises NeedsOperator if there is no such topic, BrokerProblem if nobody answers. `to`: what is wanted of the topic then."""
+@contextmanager
+def admin_client(settings: Settings) -> Iterator[AdminClient]:
+    """A client for the block. A KafkaException of the block becomes a BrokerProblem, or NeedsOperator if the connection is refused."""
     admin = _Admin(settings)
     try:
-        partitions = partition_count(admin, topic, settings, to)
-        topic_id = _topic_ids(admin, [topic])[topic]
+        yield admin
     except KafkaException as error:
         raise _no_answer(settings, error, admin) from None
-    return OutputTopic(partitions, topic_id, _largest(admin, topic, settings))
-
-
-def _topic_ids(admin: AdminClient, topics: list[str]) -> dict[str, str]:
-    answers = admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN_S)
-    # The library's own letters have + and /, which the output of kafka-topics does not have.
-    return {topic: str(answer.result().topic_id).translate(_URL_SAFE) for topic, answer in answers.items()}
-
-
-def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
-    """The smaller of what the topic takes and what the producer is set to; the client's default where nobody says."""
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    try:
-        configured = admin.describe_configs([resource], request_timeout=ANSWER_WITHIN_S)[resource].result()
-        taken = int(configured["max.message.bytes"].value)
-    except KafkaException as error:
-        # Without the right to ask, a message that is too large fails its transaction instead of being left out.
-        remedy = granting(settings, on_topic("DescribeConfigs", topic))
-        print(
-            f"warning: the limit of {topic} is not known ({error.args[0].str()}), so it is taken to be {_CLIENT_TAKES} bytes; for the user "
-            f"to see it: {remedy}",
-            file=sys.stderr,
-        )
-        taken = _CLIENT_TAKES
-    return min(taken, int(settings.get("message.max.bytes", taken)))
-
-
-def partition_count(admin: _Admin, topic: str, settings: Settings, to: str = "Read") -> int:
-    """Number of partitions of a topic; raises NeedsOperator if it is not there or not to be seen, BrokerProblem if nobody answers."""
-    try:
-        found = admin.list_topics(topic, timeout=ANSWER_WITHIN_S).topics[topic]
-    except KafkaException as error:
-        raise _no_answer(settings, error, admin) from None
-    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        raise lacking(settings, on_topic(to, topic))
-    if found.error is not None or not found.partitions:
-        raise NeedsOperator(
-            f"topic {topic} is not on the broker at {address(settings)} ({found.error or 'no partitions'}): "
-            "create it, or correct its name in the pipeline's file"
-        )
-    return len(found.partitions)
 
 
 def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobProblem:
-    heard = admin.heard()
-    reasons = [" ".join(reason.str().split()) for reason in (error.args[0], *heard)]
-    for number, reason in enumerate(heard, start=1):
-        if reason.code() in _REFUSED:
+    errors = [error.args[0], *admin.connection_errors()]
+    reasons = [" ".join(each.str().split()) for each in errors]
+    for each, reason in zip(errors[1:], reasons[1:], strict=True):
+        if each.code() in _CONNECTION_REFUSED:
             return NeedsOperator(
-                f"Kafka at {address(settings)} refuses the connection ({reasons[number]}): correct user, password or certificate "
+                f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password or certificate "
                 "authority in the extra of kafka_default"
             )
     return BrokerProblem(
@@ -189,13 +120,30 @@ def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobP
     )
 
 
+def topic_ids(admin: AdminClient, topics: list[str]) -> dict[str, str]:
+    """Topic -> id, as Kafka's tools print it. A topic that is created again has another id."""
+    answers = admin.describe_topics(TopicCollection(topics), request_timeout=ANSWER_WITHIN_S)
+    # The library's text has + and / where kafka-topics.sh prints - and _.
+    return {topic: str(answer.result().topic_id).translate(_URL_SAFE) for topic, answer in answers.items()}
+
+
+def partitions_of_topic(admin: AdminClient, topic: str, settings: Settings, operation: str = "Read") -> list[Partition]:
+    """All partitions, by number. Raises NeedsOperator if the topic does not exist or the user may not do the operation on it."""
+    found = admin.list_topics(topic, timeout=ANSWER_WITHIN_S).topics[topic]
+    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise missing_right(settings, on_topic(operation, topic))
+    if found.error is not None or not found.partitions:
+        raise NeedsOperator(
+            f"topic {topic} is not on the broker at {address(settings)} ({found.error or 'no partitions'}): "
+            "create it, or correct its name in the pipeline's file"
+        )
+    return [(topic, number) for number in range(len(found.partitions))]
+
+
 def _list_offsets(
-    admin: AdminClient,
-    partitions: list[Partition],
-    spec: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    admin: AdminClient, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel
 ) -> dict[Partition, int]:
-    return {place: found.offset for place, found in _ask_offsets(admin, partitions, spec, isolation).items()}
+    return {place: answer.offset for place, answer in _ask_offsets(admin, partitions, spec, isolation).items()}
 
 
 def _ask_offsets(

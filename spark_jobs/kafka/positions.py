@@ -1,9 +1,9 @@
-"""How far each output partition is: what is committed in Kafka, whether to believe it, and what it leaves to be sent.
+"""How far each output partition is published: what is committed in Kafka, whether to trust it, and what is left to send.
 
-A position is the committed offset (a batch_id) of group `<pipeline>.publisher` on an output partition. Its metadata says of
-what: `<table id> <slots> <topic id> <batch>:<records> …`, where `slots` is the number of partitions that keys were routed
-to, and the rest counts the acknowledged records of the batches that the ledger did not yet call published. Where messages
-were left out because they were larger than the topic takes, `<limit` follows.
+A position is the committed offset (a batch_id) of group `<pipeline>.publisher` on an output partition. Its metadata is
+`<table id> <partitions> <topic id> <batch>:<records> …`: the table that was published, how many partitions its keys were spread over, the
+topic, and the acknowledged records of each batch that the ledger did not yet call published. Where messages were left out because they were
+larger than the topic takes, `<limit` follows the records.
 """
 
 from __future__ import annotations
@@ -24,18 +24,14 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class Position(NamedTuple):
-    """The last batch published to one output partition.
-
-    `acknowledged`: batch_id -> records that the broker acknowledged. `limits`: batch_id -> bytes, of batches of which larger messages were
-    left out.
-    """
+    """The last batch published to one output partition."""
 
     batch_id: int
     table_id: str
-    slots: int = 0
+    partitions: int = 0  # that keys were spread over
     topic_id: str = ""
-    acknowledged: Mapping[int, int] = _NONE
-    limits: Mapping[int, int] = _NONE
+    acknowledged: Mapping[int, int] = _NONE  # batch_id -> records that the broker acknowledged
+    limits: Mapping[int, int] = _NONE  # batch_id -> bytes; larger messages of the batch were left out
 
     def metadata(self) -> str:
         """The text beside the offset; a broker takes up to 4096 bytes of it.
@@ -44,11 +40,11 @@ class Position(NamedTuple):
         'a1 4 Xy 6:20 7:5<1000'
         """
         limits = {batch_id: f"<{limit}" for batch_id, limit in self.limits.items()}
-        counted = [
+        counts = [
             f"{number}:{self.acknowledged.get(number, 0)}{limits.get(number, '')}"
             for number in sorted({*self.acknowledged, *limits})
         ]
-        return " ".join([self.table_id, str(self.slots), self.topic_id, *counted])
+        return " ".join([self.table_id, str(self.partitions), self.topic_id, *counts])
 
 
 def read_position(batch_id: int, metadata: str | None) -> Position:
@@ -63,30 +59,28 @@ def read_position(batch_id: int, metadata: str | None) -> Position:
     if not found:
         # In quotes, for the text may be the id of our table.
         return Position(batch_id, repr(metadata))
-    table_id, slots, topic_id, counted = found.groups()
-    batches = [re.split("[:<]", word) for word in counted.split()]
+    table_id, partitions, topic_id, counts = found.groups()
+    batches = [re.split("[:<]", word) for word in counts.split()]
     acknowledged = {int(batch[0]): int(batch[1]) for batch in batches}
     limits = {int(batch[0]): int(batch[2]) for batch in batches if len(batch) > 2}
-    return Position(batch_id, table_id, int(slots), topic_id, acknowledged, limits)
+    return Position(batch_id, table_id, int(partitions), topic_id, acknowledged, limits)
 
 
-class Leg(NamedTuple):
-    """One way of all output partitions from batch `copy` (exclusive) to `target` (inclusive), keys routed to `slots` partitions.
-
-    `copy`: the position as the ledger remembers it. `accepted`: the operator knows that the topic was created again. `largest`:
-    bytes that a message may have, inclusive. `found`: by partition, the positions that Kafka has forgotten and that were read off the topic.
-    """
+class PublishRun(NamedTuple):
+    """The batches that are published in one go: those after `ledger_position`, up to and including `target`."""
 
     pipeline: str
     topic: str
     topic_id: str
-    accepted: bool
+    accepts_new_topic: bool  # the operator knows that the topic was created again
     table_id: str
-    slots: int
-    copy: int
+    partitions: int  # that keys are spread over
+    ledger_position: int  # the last batch that the ledger calls published
     target: int
-    largest: int
-    found: tuple[tuple[int, Position], ...] = ()
+    largest: int  # bytes of the largest message that is sent, inclusive
+    recovered: tuple[
+        tuple[int, Position], ...
+    ] = ()  # by partition: positions that expired and were read back from the topic
 
     @property
     def group(self) -> str:
@@ -99,61 +93,62 @@ def publisher_group(pipeline: str) -> str:
     return f"{pipeline}.publisher"
 
 
-def next_leg(whole: Leg, positions: Mapping[int, Position | None]) -> Leg:
-    """What can be sent in one go of `whole`: all of it, or what must be finished first with the number of slots it began with.
+def next_run(whole: PublishRun, positions: Mapping[int, Position | None]) -> PublishRun:
+    """All of `whole`, or the part that must be finished first with the number of partitions it began with.
 
     `positions`: of all partitions, None where nothing is committed. Raises NeedsOperator where nothing may be sent.
     """
-    believed = [believe(whole, number, position) for number, position in positions.items()]
-    half = [position for position in believed if position is not None and position.batch_id > whole.copy]
-    began_with = {position.slots for position in half}
-    if began_with <= {whole.slots}:
+    trusted = [trusted_position(whole, number, position) for number, position in positions.items()]
+    unfinished = [position for position in trusted if position is not None and position.batch_id > whole.ledger_position]
+    began_with = {position.partitions for position in unfinished}
+    if began_with <= {whole.partitions}:
         return whole
-    slots, furthest = max(began_with), max(position.batch_id for position in half)
-    if len(began_with) > 1 or not 0 < slots < whole.slots:
+    partitions, furthest = max(began_with), max(position.batch_id for position in unfinished)
+    if len(began_with) > 1 or not 0 < partitions < whole.partitions:
         raise NeedsOperator(
-            f"batch {furthest} was half published to {whole.topic} with {slots} partitions, now it has "
-            f"{whole.slots}: nobody can tell what is missing on it; reconcile lists that, then decide about it"
+            f"batch {furthest} was half published to {whole.topic} with {partitions} partitions, now it has {whole.partitions}: run "
+            "reconcile to list the missing messages, then decide about them"
         )
-    # Keys move when a topic grows, but the old partitions are still there, so the batch ends as it would have ended.
-    return whole._replace(slots=slots, target=furthest)
+    # Keys move when a topic grows, but the old partitions still exist, so the batch is finished as it began.
+    return whole._replace(partitions=partitions, target=furthest)
 
 
-def believe(leg: Leg, partition: int, position: Position | None) -> Position | None:
-    """The position, None if there is none yet on this topic; raises NeedsOperator if it contradicts table, topic or ledger."""
-    where = f"{leg.topic}-{partition} of group {leg.group}"
+def trusted_position(run: PublishRun, partition: int, position: Position | None) -> Position | None:
+    """The position, None if there is none on this topic; raises NeedsOperator if it contradicts table, topic or ledger."""
+    where = f"{run.topic}-{partition} of group {run.group}"
     if position is None:
-        # Never published, or the group's offsets have expired. If nothing was sent since, the ledger's copy says how far it was.
-        return dict(leg.found).get(partition)
-    if position.table_id != leg.table_id:
+        # Never published, or expired. If nothing was sent since, the ledger's position is right.
+        return dict(run.recovered).get(partition)
+    if position.table_id != run.table_id:
         raise NeedsOperator(
-            f"the position on {where} belongs to another compound_events table (id {position.table_id}, now {leg.table_id}): "
+            f"the position on {where} belongs to another compound_events table (id {position.table_id}, now {run.table_id}): "
             "the table was recreated; restore it, or start a new pipeline under another name"
         )
-    if position.topic_id != leg.topic_id:
-        check_same_topic(leg, position.topic_id)
+    if position.topic_id != run.topic_id:
+        check_same_topic(run, position.topic_id)
         return None
-    if not leg.copy <= position.batch_id <= leg.target:
+    if not run.ledger_position <= position.batch_id <= run.target:
         raise NeedsOperator(
-            f"the position on {where} is batch {position.batch_id}, but the ledger knows of {leg.copy} published and "
-            f"{leg.target} paired batches: one of them was reset; find out which before anything is sent"
+            f"the position on {where} is batch {position.batch_id}, but the ledger knows of {run.ledger_position} published and "
+            f"{run.target} paired batches: one of them was reset; find out which before anything is sent"
         )
     return position
 
 
-def check_same_topic(leg: Leg, known_id: str) -> None:
+def check_same_topic(run: PublishRun, known_id: str) -> None:
     """Raises NeedsOperator if the topic was deleted and created again and the operator has not accepted that."""
-    if known_id != leg.topic_id and not leg.accepted:
+    if known_id != run.topic_id and not run.accepts_new_topic:
         raise NeedsOperator(
-            f"topic {leg.topic} was deleted and created again (id {known_id}, now {leg.topic_id}): the batches up to {leg.copy} "
-            f"are not on it; to go on behind them, run publish_compounds once with --accept-recreated-topic {leg.topic_id}"
+            f"topic {run.topic} was deleted and created again (id {known_id}, now {run.topic_id}): the batches up to "
+            f"{run.ledger_position} are not on it; to continue behind them, run publish_compounds once with "
+            f"--accept-recreated-topic {run.topic_id}"
         )
 
 
 def committed_positions(
     consumer: Consumer, topic: str, partitions: range, within_s: float | None = None
 ) -> dict[int, Position | None]:
-    """What is committed for these partitions, None where nothing is. Raises KafkaException."""
+    """The committed position of each partition, None where there is none. Raises KafkaException."""
     places = [TopicPartition(topic, number) for number in partitions]
     answer = retry_transient(lambda: consumer.committed(places, timeout=within_s or ANSWER_WITHIN_S))
     for place in answer:

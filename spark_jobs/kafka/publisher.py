@@ -1,7 +1,7 @@
-"""Exactly once into Kafka: the records of an output partition and the position behind them in one transaction.
+"""Publishes exactly once into Kafka: the records of an output partition and the position behind them in one transaction.
 
-See positions.py for what a position is. A dead or slow predecessor with the same transactional id is fenced before every transaction
-(fencing.py), and the position then read must be what the transaction before has left.
+positions.py says what a position is. Before every transaction the publisher fences earlier ones with the same transactional id (fencing.py);
+the position that it then reads must be the one that its own last transaction left.
 """
 
 from __future__ import annotations
@@ -14,76 +14,76 @@ from confluent_kafka import Consumer, KafkaException
 
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem
-from spark_jobs.kafka.acls import lacked, lacking
+from spark_jobs.kafka.acls import missing_right, refused_right
 from spark_jobs.kafka.messages import Message, fits, pair_id
-from spark_jobs.kafka.positions import Leg, Position, believe, read_position
+from spark_jobs.kafka.positions import Position, PublishRun, read_position, trusted_position
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
 from spark_jobs.kafka.transaction import Transaction
+from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.records import OutputState, PublishedCounts
 
 _RECORDS_A_TRANSACTION = 200_000
 _SHOWN = 20
 
 
-class SlotReport(NamedTuple):
-    """What became of one slot, by batch_id. `sent`: records sent in this run. `read`: compounds the table has for the slot.
-    `acknowledged`: records that the broker acknowledged in transactions that it committed, in this run or in an earlier one.
-    `refused`: compounds larger than the topic takes, which were left out; `too_large`: the pair_ids of the first of them.
-    """
+class PartitionReport(NamedTuple):
+    """What became of the compounds of one output partition; the dicts are batch_id -> number."""
 
     partition: int
-    sent: int
-    read: dict[int, int]
-    acknowledged: dict[int, int]
-    refused: dict[int, int]
-    too_large: list[str]
+    sent: int  # records sent in this run
+    read: dict[int, int]  # compounds that the table has for the partition
+    acknowledged: dict[int, int]  # records acknowledged in committed transactions of this run and earlier ones
+    refused: dict[int, int]  # compounds larger than the topic takes, which were left out
+    too_large: list[str]  # the pair_ids of the first of them
 
 
-def publish_slot(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
-    """Sends the slot's messages (by batch_id, ascending) of the leg's batches beyond the position.
+def publish_partition(settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message]) -> PartitionReport:
+    """Sends the partition's messages (ordered by batch_id) of the run's batches beyond the position.
 
     Raises BrokerProblem and other JobProblems.
     """
-    consumer = Consumer(consumer_settings(settings, leg.group))
-    slot = _Slot(settings, consumer, leg, partition)
+    consumer = Consumer(consumer_settings(settings, run.group))
+    publisher = _PartitionPublisher(settings, consumer, run, partition)
     try:
-        return slot.send(messages)
+        return publisher.send(messages)
     except (KafkaException, SystemError) as error:
-        # The client raises a fatal error in the midst of its callbacks; Python then has an error of its own, caused by it.
+        # The client raises a fatal error inside its callbacks; Python wraps that in a SystemError.
         cause = error if isinstance(error, KafkaException) else error.__cause__
         if not isinstance(cause, KafkaException):
             raise
         problem = cause.args[0]
-        # Where the records went, it is the position: only who may read a topic may commit offsets on it.
-        if right := lacked(problem, leg.topic, leg.group, "Write" if slot.records_failed() else "Read"):
-            raise lacking(settings, right) from None
+        # If no record failed, the position did, and committing offsets on a topic needs the right to read it.
+        if right := refused_right(problem, run.topic, run.group, "Write" if publisher.records_failed() else "Read"):
+            raise missing_right(settings, right) from None
         raise BrokerProblem(
-            f"publishing to {leg.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); {slot.outcome()}"
+            f"publishing to {run.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); {publisher.outcome()}"
         ) from None
     finally:
         consumer.close()
 
 
-class _Slot:
-    """Sends whole batches, one transaction for as many as fit; every transaction moves the position with its records."""
+class _PartitionPublisher:
+    """Sends whole batches, as many in one transaction as fit; every transaction moves the position with its records."""
 
-    def __init__(self, settings: Settings, consumer: Consumer, leg: Leg, partition: int) -> None:
-        self.settings, self.consumer, self.leg, self.partition = settings, consumer, leg, partition
-        self.start = leg.copy
+    def __init__(self, settings: Settings, consumer: Consumer, run: PublishRun, partition: int) -> None:
+        self.settings, self.consumer, self.run, self.partition = settings, consumer, run, partition
+        self.start = run.ledger_position
         self.acknowledged: Counter[int] = Counter()
         self.limits: dict[int, int] = {}
         self.refused: Counter[int] = Counter()
         self.too_large: list[str] = []
         self.transaction: Transaction | None = None
 
-    def send(self, messages: Iterable[Message]) -> SlotReport:
-        """Sends what is beyond the position. On any error the open transaction is aborted."""
+    def send(self, messages: Iterable[Message]) -> PartitionReport:
+        """Sends what is beyond the position. On any error it aborts the open transaction."""
         read: Counter[int] = Counter()
         transaction = self._fence()
-        self._go_on_from(transaction.found)
+        self._continue_from(transaction.position)
         sent, batch_id = 0, self.start
         fault_point("publisher_fenced")
         try:
-            if self.start < self.leg.target:
+            if self.start < self.run.target:
                 transaction.begin()
             for message in messages:
                 read[message.batch_id] += 1
@@ -93,18 +93,18 @@ class _Slot:
                     continue
                 if message.batch_id != batch_id:
                     if transaction.records >= _RECORDS_A_TRANSACTION:
-                        transaction = self._after(self._commit(transaction, batch_id))
+                        transaction = self._next_transaction(self._commit(transaction, batch_id))
                     batch_id = message.batch_id
-                if self._leave_out(message, self.leg.largest):
+                if self._leave_out(message, self.run.largest):
                     continue
                 transaction.send(message)
                 sent += 1
-            if self.start < self.leg.target:
-                self._commit(transaction, self.leg.target)
+            if self.start < self.run.target:
+                self._commit(transaction, self.run.target)
         except BaseException as error:
             transaction.abort(error)
             raise
-        return SlotReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
+        return PartitionReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
 
     def records_failed(self) -> bool:
         """Whether the broker refused records of the last transaction."""
@@ -112,43 +112,43 @@ class _Slot:
 
     def outcome(self) -> str:
         """What is known of the last transaction after an error."""
-        if self.transaction is not None and self.transaction.ending:
+        if self.transaction is not None and self.transaction.is_commit_unknown:
             return "whether its last transaction is committed is not known; the next run asks the broker, and sends what is missing"
         return "nothing of the open transaction is visible, the next run sends it again"
 
     def _fence(self) -> Transaction:
-        self.transaction = Transaction(self.settings, self.consumer, self.leg, self.partition, self.acknowledged)
+        self.transaction = Transaction(self.settings, self.consumer, self.run, self.partition, self.acknowledged)
         return self.transaction
 
-    def _go_on_from(self, committed: Position | None) -> None:
-        leg, position = self.leg, believe(self.leg, self.partition, committed)
+    def _continue_from(self, committed: Position | None) -> None:
+        run, position = self.run, trusted_position(self.run, self.partition, committed)
         if position is None:
             return
-        if position.batch_id > leg.copy and position.slots != leg.slots:
-            raise self._moved(f"for {position.slots} partitions instead of {leg.slots}")
+        if position.batch_id > run.ledger_position and position.partitions != run.partitions:
+            raise self._moved(f"for {position.partitions} partitions instead of {run.partitions}")
         self.start, self.limits = position.batch_id, dict(position.limits)
-        # What earlier runs counted, as far as the ledger does not have it yet.
-        counted = position.acknowledged.items()
-        self.acknowledged.update({number: records for number, records in counted if number > leg.copy})
+        # The counts of earlier runs for batches that the ledger does not call published yet.
+        counts = position.acknowledged.items()
+        self.acknowledged.update({number: records for number, records in counts if number > run.ledger_position})
 
-    def _after(self, left_at: Position) -> Transaction:
-        """The next transaction. Before it has fenced the others, one that stood still here may have been overtaken by them."""
+    def _next_transaction(self, left_at: Position) -> Transaction:
+        """Begins the next transaction. Another publisher may have overtaken this one before it fences again; then it raises."""
         transaction = self._fence()
-        if transaction.found != left_at:
-            now = "nowhere" if transaction.found is None else f"to batch {transaction.found.batch_id}"
+        if transaction.position != left_at:
+            now = "nowhere" if transaction.position is None else f"to batch {transaction.position.batch_id}"
             raise self._moved(f"{now}, from batch {left_at.batch_id}")
         transaction.begin()
         return transaction
 
     def _moved(self, how: str) -> JobProblem:
-        leg = self.leg
+        run = self.run
         return JobProblem(
-            f"the position on {leg.topic}-{self.partition} of group {leg.group} was moved meanwhile, {how}: another publisher of this "
+            f"the position on {run.topic}-{self.partition} of group {run.group} was moved meanwhile, {how}: another publisher of this "
             "pipeline is at work; stop one of them"
         )
 
     def _leave_out(self, message: Message, limit: int) -> bool:
-        """Whether the message is larger than the limit. One that no broker takes must not keep the others back."""
+        """Whether the message is larger than the limit. The broker would refuse it together with its whole transaction."""
         if fits(message, limit):
             return False
         self.limits[message.batch_id] = limit
@@ -158,10 +158,43 @@ class _Slot:
         return True
 
     def _commit(self, transaction: Transaction, batch_id: int) -> Position:
-        # Before the position is written: what was acknowledged becomes part of it.
+        # First, because the position contains the acknowledged counts.
         transaction.deliver()
-        leg = self.leg
-        limits = {number: limit for number, limit in self.limits.items() if leg.copy < number <= batch_id}
-        position = Position(batch_id, leg.table_id, leg.slots, leg.topic_id, dict(self.acknowledged), limits)
+        run = self.run
+        limits = {number: limit for number, limit in self.limits.items() if run.ledger_position < number <= batch_id}
+        position = Position(batch_id, run.table_id, run.partitions, run.topic_id, dict(self.acknowledged), limits)
         transaction.commit(position)
         return read_position(batch_id, position.metadata())
+
+
+def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[PartitionReport]) -> None:
+    """Raises BrokenInvariant unless the broker acknowledged every paired compound that was not refused."""
+    for row in paired:
+        wanted = row.paired.compounds
+        read = sum(report.read.get(row.batch_id, 0) for report in reports)
+        acknowledged = sum(report.acknowledged.get(row.batch_id, 0) for report in reports)
+        refused = sum(report.refused.get(row.batch_id, 0) for report in reports)
+        if read != wanted:
+            raise BrokenInvariant(
+                f"batch {row.batch_id}: {wanted} compounds were paired, but {acknowledged} published: {read} are in "
+                "compound_events; was it changed by hand?"
+            )
+        if acknowledged + refused != wanted:
+            raise BrokenInvariant(
+                f"batch {row.batch_id}: {wanted} compounds are in compound_events, but {topic} acknowledged {acknowledged}: "
+                "reconcile lists those that are missing or there twice"
+            )
+
+
+def published_record(
+    batch_id: int, run: PublishRun, reports: list[PartitionReport], ends: dict[int, int]
+) -> tuple[PublishedCounts, OutputState]:
+    """What the ledger keeps of a published batch.
+
+    `ends`: partition -> end (exclusive) behind all batches of the run; the report reads up to there.
+    """
+    acknowledged = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
+    refused = sum(report.refused.get(batch_id, 0) for report in reports)
+    sent = {number: records for number, records in sorted(acknowledged.items()) if records}
+    state = OutputState(run.topic_id, run.partitions, ends=ends, sent=sent, position=run.target)
+    return PublishedCounts(compounds=sum(acknowledged.values()), refused=refused), state

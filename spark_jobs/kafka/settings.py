@@ -1,4 +1,4 @@
-"""Client settings, as the Airflow connection gave them, for each kind of client."""
+"""Client settings for each kind of client, made of those of the Airflow connection kafka_default."""
 
 from __future__ import annotations
 
@@ -12,49 +12,24 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from include.config.secret_values import without_values
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.kafka.exactly_once_settings import check_promise
+from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 
 VARIABLE = "PAIRING_KAFKA"
 ANSWER_WITHIN_S = 20.0
 
 Settings = dict[str, Any]
 
-# Of one kind of client only: the other kind would complain about them in the log.
-_CONSUMER_ONLY = (
-    "group.id",
-    "auto.offset.reset",
-    "enable.auto.commit",
-    "enable.partition.eof",
-    "session.timeout.ms",
-    "isolation.level",
-    "fetch.min.bytes",
-    "fetch.max.bytes",
-    "fetch.wait.max.ms",
-    "max.partition.fetch.bytes",
-    "fetch.message.max.bytes",
-)
-_PRODUCER_ONLY = (
-    "acks",
-    "request.required.acks",
-    "linger.ms",
-    "queue.buffering.max.ms",
-    "compression.type",
-    "compression.codec",
-    "compression.level",
-    "batch.size",
-    "batch.num.messages",
-    "enable.idempotence",
-    "partitioner",
-    "transactional.id",
-    "transaction.timeout.ms",
-    "delivery.timeout.ms",
-    "message.timeout.ms",
-    "request.timeout.ms",
-    "retries",
-    "message.send.max.retries",
-    "retry.backoff.ms",
-    "delivery.report.only.error",
-)
+# Settings of one kind of client; another kind would log a warning about each.
+_CONSUMER_ONLY = """
+    group.id auto.offset.reset enable.auto.commit enable.partition.eof session.timeout.ms isolation.level fetch.min.bytes
+    fetch.max.bytes fetch.wait.max.ms max.partition.fetch.bytes fetch.message.max.bytes
+""".split()
+_PRODUCER_ONLY = """
+    acks request.required.acks linger.ms queue.buffering.max.ms compression.type compression.codec compression.level
+    batch.size batch.num.messages enable.idempotence partitioner transactional.id transaction.timeout.ms
+    delivery.timeout.ms message.timeout.ms request.timeout.ms retries message.send.max.retries retry.backoff.ms
+    delivery.report.only.error
+""".split()
 
 
 class BrokerProblem(JobProblem):
@@ -62,7 +37,7 @@ class BrokerProblem(JobProblem):
 
 
 def kafka_settings() -> Settings:
-    """The settings in the environment variable PAIRING_KAFKA; raises NeedsOperator if it cannot be used."""
+    """The settings in the environment variable PAIRING_KAFKA; raises NeedsOperator if they cannot be used."""
     text = os.environ.get(VARIABLE)
     if not text:
         raise NeedsOperator(
@@ -81,32 +56,28 @@ def kafka_settings() -> Settings:
 
 @cache
 def _check(text: str) -> None:
-    """Once a process, and not once a question to the broker."""
+    """Cached, because each request to the broker begins with kafka_settings."""
     settings = json.loads(text)
-    check_promise(settings)
+    check_exactly_once(settings)
     try:
-        # Nobody is asked yet; this is librdkafka's own opinion of names and values.
+        # Without a connection: librdkafka only checks names and values.
         Producer(producer_settings(settings, "check"))
         Consumer(consumer_settings(settings, "check"))
     except KafkaException as error:
-        told = without_values(settings, error.args[0].str())
-        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {told}") from None
+        reason = without_values(settings, error.args[0].str())
+        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {reason}") from None
 
 
 def address(settings: Settings) -> str:
-    """Where the brokers are, for messages."""
+    """The brokers' addresses, for messages."""
     return str(settings["bootstrap.servers"])
 
 
 def consumer_settings(settings: Settings, group: str) -> Settings:
-    """For a consumer or admin client that commits nothing by itself and sees committed records only."""
+    """For a consumer that commits only when told and reads committed records only."""
     mine = {name: value for name, value in settings.items() if name not in _PRODUCER_ONLY}
-    return mine | {
-        "group.id": group,
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "logger": _quiet_logger(),
-    }
+    required = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    return mine | required | {"logger": _quiet_logger()}
 
 
 def admin_settings(settings: Settings) -> Settings:
@@ -116,27 +87,31 @@ def admin_settings(settings: Settings) -> Settings:
 
 
 def producer_settings(settings: Settings, transactional_id: str) -> Settings:
-    """For a transactional producer that places keys as Java's default partitioner does."""
+    """For a transactional producer with Java's default partitioner."""
     mine = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
     required = {
         "transactional.id": transactional_id,
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "logger": _quiet_logger(),
     }
-    # Large backlogs are one transaction a batch; a quarter of an hour is the most a broker grants by default.
-    return {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000} | mine | required
+    # A large batch is one transaction. A quarter of an hour is the longest timeout that a broker allows by default.
+    return (
+        {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000}
+        | mine
+        | required
+        | {"logger": _quiet_logger()}
+    )
 
 
-def delivery_patience(settings: Settings) -> float:
-    """Seconds after which a delivery that makes no progress is given up: a little more than the client's own timeout, if one is set."""
+def delivery_timeout_s(settings: Settings) -> float:
+    """Seconds without progress after which the publisher stops waiting: a little more than the client's own timeout, if one is set."""
     given = settings.get("delivery.timeout.ms", settings.get("message.timeout.ms"))
     return ANSWER_WITHIN_S if given is None else float(given) / 1000 + 1
 
 
 def _quiet_logger() -> logging.Logger:
-    """librdkafka repeats every failed connection on standard error; the job says it once, in its own message."""
+    """Silent: librdkafka would log every failed connection, which the job reports once in its own error."""
     logger = logging.getLogger("librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""One transaction of one slot: its records and the position behind them, by a producer that never makes another (see fencing.py)."""
+"""One transaction of one output partition: its records and the position behind them, by a producer of its own (see fencing.py)."""
 
 from __future__ import annotations
 
@@ -8,82 +8,85 @@ from collections import Counter
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Message as Delivered
+from confluent_kafka import Message as DeliveredMessage
 
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.kafka.acls import is_refusal
 from spark_jobs.kafka.fencing import fenced_producer
 from spark_jobs.kafka.messages import BATCH_FRAME, Message
-from spark_jobs.kafka.positions import Leg, Position, committed_positions
+from spark_jobs.kafka.positions import Position, PublishRun, committed_positions
 from spark_jobs.kafka.retries import retry_transient, with_timeout
-from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, delivery_patience
+from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, delivery_timeout_s
 
 _SHOWN = 20
-_THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class _Deliveries:
-    """What becomes of the records. It does not know the producer, or the two would keep each other, and its connections, for long."""
+    """Counts what becomes of the records. It has no reference to the producer, whose memory and connections a cycle would keep for long."""
 
-    def __init__(self, where: str, acknowledged: Counter[int]) -> None:
-        self.where, self.acknowledged = where, acknowledged
+    def __init__(self, place: str, acknowledged: Counter[int]) -> None:
+        self.place, self.acknowledged = place, acknowledged
         self.failure: KafkaError | None = None
         self.failures = 0
 
-    def heard(self, batch_id: int, error: KafkaError | None, message: Delivered) -> None:
-        """Called by the client for each record."""
+    def report(self, batch_id: int, error: KafkaError | None, message: DeliveredMessage) -> None:
+        """The client calls it for each record."""
         if error is None:
             self.acknowledged[batch_id] += 1
             return
         self.failure = self.failure or error
         self.failures += 1
         if self.failures <= _SHOWN:
-            # To the log of the task, as the job's one line has room for one reason only.
+            # To the log of the task, because the job's one line has room for one reason only.
             key = (message.key() or b"").decode(errors="replace")
             print(
-                f"not delivered to {self.where}: key {key} of batch {batch_id}: {error.str()} ({error.name()})",
+                f"not delivered to {self.place}: key {key} of batch {batch_id}: {error.str()} ({error.name()})",
                 file=sys.stderr,
             )
 
 
 class Transaction:
-    """Fences whoever came before, reads the position (`found`), and can then send and commit once.
+    """Fences earlier publishers, reads the position, and can then send and commit once. All methods raise KafkaException.
 
-    `acknowledged`: batch_id -> records, to which those that the broker acknowledges are added. All methods raise KafkaException.
+    `acknowledged`: batch_id -> records; the records that the broker acknowledges are added to it.
     """
 
-    def __init__(self, settings: Settings, consumer: Consumer, leg: Leg, partition: int, acknowledged: Counter[int]) -> None:
-        self._consumer, self._leg, self._partition = consumer, leg, partition
-        self._deliveries = _Deliveries(f"{leg.topic}-{partition}", acknowledged)
-        self._patience = delivery_patience(settings)
-        # The client fills its batches up to this, and counts their frame on top.
-        limited = settings | {"message.max.bytes": max(leg.largest - BATCH_FRAME, 1000)}
-        self._producer = fenced_producer(limited, leg.group, leg.topic, partition)
-        (self.found,) = committed_positions(consumer, leg.topic, range(partition, partition + 1)).values()
+    def __init__(
+        self, settings: Settings, consumer: Consumer, run: PublishRun, partition: int, acknowledged: Counter[int]
+    ) -> None:
+        self._consumer, self._run, self._partition = consumer, run, partition
+        self._deliveries = _Deliveries(f"{run.topic}-{partition}", acknowledged)
+        self._delivery_timeout_s = delivery_timeout_s(settings)
+        # The client fills its batches up to this limit and does not count their frame.
+        limited = settings | {"message.max.bytes": max(run.largest - BATCH_FRAME, 1000)}
+        self._producer = fenced_producer(limited, run.group, run.topic, partition)
+        (self.position,) = committed_positions(consumer, run.topic, range(partition, partition + 1)).values()
         self.records = 0
-        self._batch_id, self._on_delivery = 0, partial(self._deliveries.heard, 0)
-        # `ending`: its commit was asked for, and what became of it is not known.
-        self._open = self.ending = False
+        self._batch_id, self._on_delivery = 0, partial(self._deliveries.report, 0)
+        self._open = False
+        self.is_commit_unknown = False
+        """It asked for the commit and has no answer yet."""
 
     @property
     def failure(self) -> KafkaError | None:
-        """Why the broker did not take a record, the first time."""
+        """The first error with which the broker refused a record."""
         return self._deliveries.failure
 
     def begin(self) -> None:
-        """Before the first record."""
+        """Call before the first record."""
         self._producer.begin_transaction()
         self._open = True
         fault_point("transaction_begun")
 
     def send(self, message: Message) -> None:
-        """Waits where the client's queue is full."""
+        """Queues the message; waits while the client's queue is full."""
         if message.batch_id != self._batch_id:
-            self._batch_id, self._on_delivery = message.batch_id, partial(self._deliveries.heard, message.batch_id)
+            self._batch_id, self._on_delivery = message.batch_id, partial(self._deliveries.report, message.batch_id)
         while True:
             try:
                 self._producer.produce(
-                    self._leg.topic,
+                    self._run.topic,
                     key=message.key,
                     value=message.value,
                     headers=message.headers,
@@ -91,7 +94,7 @@ class Transaction:
                     on_delivery=self._on_delivery,
                 )
             except BufferError:
-                # Full: what is under way is delivered or, after its timeout, a failure.
+                # Each queued record is delivered or, after its timeout, a failure.
                 self._producer.poll(0.1)
                 self._raise_failure()
             else:
@@ -101,19 +104,19 @@ class Transaction:
             self._producer.poll(0)
         self._raise_failure()
         if self.records == 1:
-            # Alone: a broker without KIP-890 that has forgotten the producer takes any sequence number as its first. If it refused this request for a
-            # moment, as while a leader moves, and took the next, it would call this one a repeated one, and the client would believe it.
+            # The first request travels alone. A broker without KIP-890 that has forgotten the producer takes any sequence number as its first. If it
+            # refused this request, as while a leader moves, and took the next, it would call the repeated one a duplicate, and the record be lost.
             self._wait_for_acknowledgements()
             fault_point("transaction_half_sent")
 
     def deliver(self) -> None:
-        """Waits until all that was sent is acknowledged."""
+        """Waits until the broker has acknowledged all records."""
         self._wait_for_acknowledgements()
         fault_point("transaction_all_sent")
 
     def commit(self, position: Position) -> None:
-        """With the position. If this raises, nobody knows whether it is committed until another producer has fenced this one."""
-        place = TopicPartition(self._leg.topic, self._partition, position.batch_id, metadata=position.metadata())
+        """Commits the records and the position. If it raises, the outcome is unknown until another producer has fenced this one."""
+        place = TopicPartition(self._run.topic, self._partition, position.batch_id, metadata=position.metadata())
         group = self._consumer.consumer_group_metadata()
 
         def send_offsets() -> None:
@@ -121,33 +124,33 @@ class Transaction:
 
         retry_transient(lambda: with_timeout(ANSWER_WITHIN_S + 1, send_offsets))
         fault_point("transaction_offsets_sent")
-        self.ending = True
+        self.is_commit_unknown = True
         retry_transient(lambda: self._producer.commit_transaction(ANSWER_WITHIN_S))
-        self._open = self.ending = False
+        self._open = self.is_commit_unknown = False
         fault_point("transaction_committed")
 
     def abort(self, cause: BaseException) -> None:
-        """If it is open. Coming late, or after a commit, this can end no other: there is none on its epoch."""
+        """Aborts the transaction if it is open. A late request can end no other transaction, because its epoch has no other."""
         if not self._open:
             return
         try:
             self._producer.abort_transaction(ANSWER_WITHIN_S)
         except KafkaException as error:
-            # Of a transaction that may not begin there is nothing to abort, which the client calls fatal; the cause says more.
+            # The client calls it fatal to abort a transaction that it had no right to begin; the cause then says more.
             refused = isinstance(cause, KafkaException) and is_refusal(cause.args[0])
             if error.args[0].fatal() and not refused:
-                # Here the client says what it is; elsewhere, at times, only that it is fatal.
+                # This error names the reason; the cause at times only says that it is fatal.
                 raise
-            # The broker aborts it by itself when the next producer with this id begins.
+            # The broker aborts it when the next producer with this id begins.
             print(f"abort of the open transaction failed: {error.args[0].str()}")
 
     def _wait_for_acknowledgements(self) -> None:
-        """For as long as there are less to wait for."""
-        waiting, give_up = len(self._producer), time.monotonic() + self._patience
+        """Waits for as long as the number of unacknowledged records falls."""
+        waiting, give_up = len(self._producer), time.monotonic() + self._delivery_timeout_s
         while waiting and self.failure is None and time.monotonic() < give_up:
             left = self._producer.flush(1.0)
             if left < waiting:
-                waiting, give_up = left, time.monotonic() + self._patience
+                waiting, give_up = left, time.monotonic() + self._delivery_timeout_s
         self._raise_failure()
         if waiting:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -157,10 +160,10 @@ class Transaction:
             raise KafkaException(self._reason(self.failure)) from None
 
     def _reason(self, failure: KafkaError) -> KafkaError:
-        """What failed the transaction, where all that the records say is that they were thrown away with it."""
-        if failure.code() in _THROWN_AWAY:
+        """Why the transaction failed, where the record's error is only that it was purged with it."""
+        if failure.code() in _PURGED:
             try:
-                # Refused in any transaction, and in one that has failed with the reason.
+                # An open transaction refuses it as a wrong state, a failed one with the reason.
                 self._producer.begin_transaction()
             except KafkaException as error:
                 return failure if error.args[0].code() == KafkaError._STATE else error.args[0]

@@ -172,7 +172,7 @@ def _numbers(row: LedgerRow) -> dict[str, int]:
     if row.step == PLANNED:
         found |= {name: number for name, number in plan_struct(row.plan).items() if isinstance(number, int)}
     if row.output is not None:
-        found |= {"position": row.output.position or 0, "slots": row.output.slots}
+        found |= {"position": row.output.position or 0, "partitions": row.output.partitions}
         found |= {f"end_{number}": end for number, end in sorted(row.output.ends.items())}
         found |= {f"partition_{number}": sent for number, sent in sorted(row.output.sent.items())}
     return found

@@ -10,12 +10,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of, to_see_cleanup
-from spark_jobs.kafka.offsets import OutputTopic, Partition, TopicsNow, ask_broker, output_topic, wait_for_markers
-from spark_jobs.kafka.open_transactions import Unreadable, check_readable, told_unreadable
-from spark_jobs.kafka.records import Span, allowed
+from spark_jobs.kafka.acls import grant_command, on_topic
+from spark_jobs.kafka.input_topics import check_ids
+from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, wait_for_markers
+from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
+from spark_jobs.kafka.output_topic import Cleanup, OutputTopic, cleanup_of, output_topic
+from spark_jobs.kafka.records import Span, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, offenders_of
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
 from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
@@ -86,7 +87,7 @@ def reconcile(warehouse: Warehouse) -> Answer:
     scope = _scope(warehouse)
     if scope is None:
         return Answer(0, {_BATCHES: 0}, [])
-    return allowed(lambda: _compare(warehouse, scope), warehouse.pipeline.topics)
+    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline.topics)
 
 
 def _scope(warehouse: Warehouse) -> _Scope | None:
@@ -100,7 +101,7 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
         # Nothing is published, or all of it was given up, and the rewind is about to be published.
         return None
     settings, pipeline = kafka_settings(), warehouse.pipeline
-    output = output_topic(settings, pipeline.output_topic, to="Read")
+    output = output_topic(settings, pipeline.output_topic, operation="Read")
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
     wait_for_markers(settings, pipeline.output_topic)
@@ -123,7 +124,7 @@ def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str,
     try:
         check_readable(topics, {(name, number): end for number, end in output.ends.items()})
     except Unreadable as problem:
-        raise told_unreadable(settings, problem) from None
+        raise unreadable_problem(settings, problem) from None
 
 
 def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
@@ -159,9 +160,7 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
 
 def _why(topic: str, cleanup: Cleanup) -> str:
     if cleanup.compacted is None:
-        return (
-            f"whether {topic} is compacted cannot be seen; for the user to see it: {to_see_cleanup(kafka_settings(), topic)}"
-        )
+        return f"whether {topic} is compacted cannot be seen; for the user to see it: {grant_command(kafka_settings(), on_topic('DescribeConfigs', topic))}"
     return (
         f"{topic} is compacted, and tombstones that may have taken the last message of a key are gone themselves after its "
         f"delete.retention.ms of {cleanup.tombstones_ms:,}"

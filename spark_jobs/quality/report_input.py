@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
-from spark_jobs.kafka.open_transactions import Unreadable, told_unreadable
+from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.numbers import NotJudged
@@ -70,4 +70,4 @@ def _ask(
     try:
         return topics, delivery_scope(pipeline, published, after, until, topics)
     except Unreadable as problem:
-        raise told_unreadable(settings, problem) from None
+        raise unreadable_problem(settings, problem) from None

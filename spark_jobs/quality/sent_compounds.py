@@ -19,10 +19,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.cleanup_policy import Cleanup, cleanup_of
-from spark_jobs.kafka.message_rows import message_columns, messages_of
+from spark_jobs.kafka.messages import message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.open_transactions import check_readable
+from spark_jobs.kafka.output_topic import Cleanup, cleanup_of
 from spark_jobs.kafka.records import Span, Spans, read_records
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, flagged
@@ -37,10 +37,10 @@ _MESSAGE = ("partition", "offset", "key", "value", "headers")
 
 
 class SentBatch(NamedTuple):
-    """A published batch: the topic that it was sent to, with how many partitions (`slots`), and when. `refused`: compounds too large for it."""
+    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it."""
 
     batch_id: int
-    slots: int
+    partitions: int
     sent_at: datetime | None
     topic_id: str
     refused: int
@@ -70,7 +70,9 @@ class DeliveryScope(NamedTuple):
 def sent_batch(published: LedgerRow) -> SentBatch:
     """By its `published` row."""
     output = published.output_state
-    return SentBatch(published.batch_id, output.slots, published.finished_at, output.topic_id, published.published.refused)
+    return SentBatch(
+        published.batch_id, output.partitions, published.finished_at, output.topic_id, published.published.refused
+    )
 
 
 def delivery_scope(
@@ -170,31 +172,31 @@ def fingerprint(*columns: str) -> Column:
 
 
 def sent_frame(spark: SparkSession, sent: Iterable[SentBatch], topic_id: str) -> DataFrame:
-    """One row a published batch: batch_id, slots, sent_at, other_topic (sent to one that has been replaced). `topic_id`: that of the topic now."""
-    rows = [(batch.batch_id, batch.slots, batch.sent_at, batch.topic_id != topic_id) for batch in sent]
-    return spark.createDataFrame(rows, "batch_id BIGINT, slots BIGINT, sent_at TIMESTAMP, other_topic BOOLEAN")
+    """One row a published batch: batch_id, partitions, sent_at, other_topic (sent to one that has been replaced). `topic_id`: that of the topic now."""
+    rows = [(batch.batch_id, batch.partitions, batch.sent_at, batch.topic_id != topic_id) for batch in sent]
+    return spark.createDataFrame(rows, "batch_id BIGINT, partitions BIGINT, sent_at TIMESTAMP, other_topic BOOLEAN")
 
 
 def _expected_messages(
     warehouse: Warehouse, sent: Sequence[SentBatch], frame: DataFrame, batches: Iterable[int] | None, after: int
 ) -> DataFrame:
-    """What compound_events say must be on the topic: batch_id, pair_id, revision, slot (null: not published yet), ts, retracts, key, bytes."""
+    """What compound_events say must be on the topic: batch_id, pair_id, revision, output_partition (null: not published yet), ts, retracts, key, bytes."""
     columns = message_columns(warehouse.pipeline)
     compounds = warehouse.read(COMPOUNDS, columns, batches=batches, where=lambda column: column("batch_id") > after)
-    compounds = compounds.join(frame.select("batch_id", "slots"), "batch_id", "left")
+    compounds = compounds.join(frame.select("batch_id", "partitions"), "batch_id", "left")
     # As many ways of routing as the topic has had sizes.
-    sizes = [*sorted({batch.slots for batch in sent}), None]
+    sizes = [*sorted({batch.partitions for batch in sent}), None]
     return reduce(DataFrame.unionAll, (_messages(compounds, warehouse.pipeline, size) for size in sizes))
 
 
-def _messages(compounds: DataFrame, pipeline: Pipeline, slots: int | None) -> DataFrame:
-    rows = compounds.where(F.col("slots").eqNullSafe(F.lit(slots).cast("bigint")))
-    messages = messages_of(rows, pipeline, slots or 1)
+def _messages(compounds: DataFrame, pipeline: Pipeline, partitions: int | None) -> DataFrame:
+    rows = compounds.where(F.col("partitions").eqNullSafe(F.lit(partitions).cast("bigint")))
+    messages = messages_of(rows, pipeline, partitions or 1)
     return messages.select(
         "batch_id",
         "pair_id",
         F.col("revision").cast("string").alias("revision"),
-        (F.col("slot") if slots else F.lit(None).cast("int")).alias("slot"),
+        (F.col("output_partition") if partitions else F.lit(None).cast("int")).alias("output_partition"),
         "ts",
         (F.col("op") == "retract").alias("retracts"),
         fingerprint("key").alias("key"),
@@ -229,13 +231,15 @@ def by_compound(
         .agg(
             F.count("bytes").alias("compounds"),
             F.count("said").alias("messages"),
-            *(F.max(name).alias(name) for name in ("batch_id", "slot", "partition", "ts")),
+            *(F.max(name).alias(name) for name in ("batch_id", "output_partition", "partition", "ts")),
             F.min("offset").alias("offset"),
             F.max("offset").alias("last_offset"),
             F.coalesce(F.max("retracts"), F.lit(False)).alias("retracts"),
             # Where they differ, another finding says so.
             F.min("key").alias("key"),
-            ((F.min("partition") != F.max("slot")) | (F.max("partition") != F.max("slot"))).alias("elsewhere"),
+            ((F.min("partition") != F.max("output_partition")) | (F.max("partition") != F.max("output_partition"))).alias(
+                "elsewhere"
+            ),
             ((F.min("said") != F.min("bytes")) | (F.max("said") != F.max("bytes"))).alias("differs"),
         )
     )
@@ -250,7 +254,7 @@ def with_absence(compounds: DataFrame, frame: DataFrame, horizon: int, truncated
     for partition, first in truncated.items():
         # A partition is in the order of batches; of the first one that is left a part may be gone, too.
         older = F.lit(True) if first is None else F.col("batch_id") <= first
-        removed = removed | (F.coalesce(F.col("slot") == partition, F.lit(True)) & older)
+        removed = removed | (F.coalesce(F.col("output_partition") == partition, F.lit(True)) & older)
     joined = compounds.join(frame.select("batch_id", "sent_at", "other_topic"), "batch_id", "left")
     due = F.coalesce((F.col("compounds") > 0) & (F.col("batch_id") <= horizon), F.lit(False))
     return joined.withColumn("due", due).withColumn("gone", F.coalesce("other_topic", F.lit(False)) | removed)
@@ -275,7 +279,7 @@ def _with_replaced(compounds: DataFrame) -> DataFrame:
 
     Messages of a key are sent by (batch_id, ts); of several with the same, one must be there. What is not due and there may be later than all.
     """
-    mine = Window.partitionBy("key", F.coalesce("slot", "partition"))
+    mine = Window.partitionBy("key", F.coalesce("output_partition", "partition"))
     due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", "ts")
     is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
     rows = compounds.withColumn("is_last", is_last)

@@ -5,7 +5,6 @@ Workers read spans of offsets, parse them, and write files of the raw table; the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -14,14 +13,21 @@ import pyarrow as pa
 
 from include.config.pipeline import Side
 from include.config.store import Store
-from spark_jobs.kafka.lag_group import show_landed
-from spark_jobs.kafka.log_ends import ask_inputs
+from spark_jobs.faults.problems import warn
+from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.kafka.open_transactions import held_back, total_held
-from spark_jobs.kafka.ranges import Landed, begun, cut_below, has_lost, landed_beyond, plan_ranges, ranges_left
-from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, allowed, read_span, shares
+from spark_jobs.kafka.open_transactions import held_partitions, total_held
+from spark_jobs.kafka.ranges import (
+    LandedSpan,
+    cut_below,
+    first_offsets,
+    has_lost,
+    landed_beyond,
+    plan_ranges,
+    ranges_left,
+)
+from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_span, shares, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.kafka.topic_ids import check_ids
 from spark_jobs.rules.batch_rules import body_fields, latest_ts
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -60,7 +66,7 @@ def plan_batch(
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
     if not last:
-        for (topic, number), first in begun(ranges).items():
+        for (topic, number), first in first_offsets(ranges).items():
             print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
@@ -69,7 +75,7 @@ def plan_batch(
             open_before=last.paired.open_after if last else 0,
             topic_ids=check_ids(pipeline, None, now),
             corrected=pending_corrections(warehouse, ledger, last),
-            gone_at_start=0 if last else sum(begun(ranges).values()),
+            gone_at_start=0 if last else sum(first_offsets(ranges).values()),
         ),
         offsets=tuple(ranges),
         wall_time=now.wall_time,
@@ -116,7 +122,7 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     landed = planned.next_step(LANDED, started, counts, offsets=offsets, clock=clock, versions=versions)
     ledger.append(landed)
     if warehouse.pipeline.consumer_group:
-        show_landed(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
+        commit_landed_offsets(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
     return landed
 
 
@@ -127,13 +133,12 @@ def _ask(planned: LedgerRow) -> TopicsNow:
 
 def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
     """The offsets of both topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
-    held = held_back(kafka_settings(), now)
+    held = held_partitions(kafka_settings(), now)
     for at in held:
         if at.since is None or at.since < now.wall_time - _OPEN_FOR_LONG_MS:
-            print(
-                f"warning: {at}: {at.waiting} offsets from there on wait for the end of another producer's transaction, open{at.opened()}; "
-                f"it ends by its timeout, or, if that producer is gone, by {at.remedy()}",
-                file=sys.stderr,
+            warn(
+                f"{at}: {at.waiting} offsets from there on wait for the end of another producer's transaction, open{at.opened()}; "
+                f"it ends by its timeout, or, if that producer is gone, by {at.remedy()}"
             )
     return total_held(held)
 
@@ -144,13 +149,13 @@ def _remaining_ranges(
     """The planned ranges without records that the broker has lost since and the operator gave up. Raises NeedsOperator."""
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
-    landed: dict[Partition, Landed] = {}
+    landed: dict[Partition, LandedSpan] = {}
     if any(has_lost(known, now) for known in planned.offsets):
         # A job that died may have landed the records before they were lost.
         for row in landed_counts(warehouse, planned):
             place = (row["topic"], row["partition"])
-            known = landed.get(place, Landed(row["first"], row["last"]))
-            landed[place] = Landed(min(row["first"], known.first), max(row["last"], known.last))
+            known = landed.get(place, LandedSpan(row["first"], row["last"]))
+            landed[place] = LandedSpan(min(row["first"], known.first), max(row["last"], known.last))
     return ranges_left(planned.offsets, now, landed, accepted_losses)
 
 
@@ -179,7 +184,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         written = numbers.mapInArrow(stage, NEW_FILE).collect()
         commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
-    allowed(append, [side.topic])
+    translate_read_errors(append, [side.topic])
 
 
 def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _MakeRows) -> Stage:

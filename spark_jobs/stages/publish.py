@@ -15,16 +15,17 @@ from pyspark.sql import functions as F
 from include.config.pipeline import BEFORE_PUBLISH
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.run import Counts
-from spark_jobs.kafka.acknowledged import check_acknowledged, published_record
-from spark_jobs.kafka.all_positions import look_at_positions
-from spark_jobs.kafka.lost_positions import Begun, find_positions, tell_short_retention
-from spark_jobs.kafka.message_rows import Stage, message_columns, messages_of, own_messages
-from spark_jobs.kafka.offsets import OutputTopic, ends_written, output_topic
-from spark_jobs.kafka.positions import Leg, check_same_topic, next_leg
-from spark_jobs.kafka.publisher import SlotReport, publish_slot
+from spark_jobs.kafka.fencing import fence_and_read_positions
+from spark_jobs.kafka.lost_positions import UnfinishedPublication, recover_positions
+from spark_jobs.kafka.messages import message_columns, messages_for, messages_of
+from spark_jobs.kafka.offsets import ends_written
+from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
+from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
+from spark_jobs.kafka.publisher import PartitionReport, check_acknowledged, publish_partition, published_record
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.workers import Stage
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.records import OutputState, StepCounts
@@ -39,7 +40,7 @@ _COUNTED = pa.map_(pa.int64(), pa.int64())
 _REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
 _SHOWN = 20
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
-_BATCHES_A_LEG = 100
+_BATCHES_A_RUN = 100
 
 
 class OperatorConsent(NamedTuple):
@@ -100,26 +101,26 @@ def _publish(
     before: LedgerRow | None,
     begun: list[LedgerRow],
     operator: OperatorConsent,
-) -> tuple[list[LedgerRow], list[SlotReport]]:
-    """Publishes as many of the batches as one transaction takes, and records them; returns their `published` rows and the slots' reports."""
+) -> tuple[list[LedgerRow], list[PartitionReport]]:
+    """Publishes as many of the batches as one run takes, and records them; returns their `published` rows and the partitions' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
-    leg = plan_leg(warehouse, settings, topic, paired, before, begun, operator)
-    mine = [row for row in paired if row.batch_id <= leg.target]
-    begin(ledger, settings, leg, topic, mine, begun)
-    reports = _send(warehouse, settings, leg)
-    check_acknowledged(leg.topic, mine, reports)
-    ends = ends_written(settings, leg.topic)
+    run = plan_run(warehouse, settings, topic, paired, before, begun, operator)
+    mine = [row for row in paired if row.batch_id <= run.target]
+    begin(ledger, settings, run, topic, mine, begun)
+    reports = _send(warehouse, settings, run)
+    check_acknowledged(run.topic, mine, reports)
+    ends = ends_written(settings, run.topic)
     rows = []
     for row in mine:
-        done, state = published_record(row.batch_id, leg, reports, ends)
+        done, state = published_record(row.batch_id, run, reports, ends)
         rows.append(row.next_step(PUBLISHED, started, done, output=state))
     ledger.append(*rows)
     return rows, reports
 
 
-def plan_leg(
+def plan_run(
     warehouse: Warehouse,
     settings: Settings,
     topic: OutputTopic,
@@ -127,20 +128,20 @@ def plan_leg(
     before: LedgerRow | None,
     begun: list[LedgerRow],
     operator: OperatorConsent,
-) -> Leg:
+) -> PublishRun:
     """Reads the positions of all partitions and plans what to send; raises NeedsOperator if nothing may be sent.
 
     `begun`: the `publishing` rows beyond the ledger's copy.
     """
     pipeline = warehouse.pipeline
-    whole = Leg(
+    whole = PublishRun(
         pipeline=pipeline.name,
         topic=pipeline.output_topic,
         topic_id=topic.topic_id,
-        accepted=operator.topic == topic.topic_id,
+        accepts_new_topic=operator.topic == topic.topic_id,
         table_id=warehouse.table_id(COMPOUNDS),
-        slots=topic.partitions,
-        copy=before.batch_id if before else 0,
+        partitions=topic.partitions,
+        ledger_position=before.batch_id if before else 0,
         target=paired[-1].batch_id,
         largest=topic.largest,
     )
@@ -148,75 +149,83 @@ def plan_leg(
     if before:
         check_same_topic(whole, before.output_state.topic_id)
     try:
-        positions = look_at_positions(settings, whole.group, whole.topic, whole.slots)
+        positions = fence_and_read_positions(settings, whole.group, whole.topic, whole.partitions)
     except KafkaException as error:
         problem = error.args[0]
         raise BrokerProblem(
             f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
         ) from None
-    known = Begun(row for row in begun if row.batch_id > whole.copy and _is_on(row, topic))
-    forgotten = [number for number, position in positions.items() if position is None and number < known.slots]
+    known = UnfinishedPublication(row for row in begun if row.batch_id > whole.ledger_position and _is_on(row, topic))
+    forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
-        found = find_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
-        whole = whole._replace(found=tuple(found.items()))
-    leg = next_leg(whole, positions)
-    return leg._replace(target=min(leg.target, paired[:_BATCHES_A_LEG][-1].batch_id))
+        recovered = recover_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
+        whole = whole._replace(recovered=tuple(recovered.items()))
+    run = next_run(whole, positions)
+    return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
 
 
 def begin(
-    ledger: Ledger, settings: Settings, leg: Leg, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
+    ledger: Ledger, settings: Settings, run: PublishRun, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
 ) -> None:
     """Records where the output partitions end, once for each batch, before its first message is sent."""
-    known = Begun(row for row in begun if row.output_state.slots == leg.slots and _is_on(row, topic))
+    known = UnfinishedPublication(
+        row for row in begun if row.output_state.partitions == run.partitions and _is_on(row, topic)
+    )
     new = [row for row in paired if row.batch_id not in known.batch_ids]
-    kept_minutes = tell_short_retention(settings, ledger.warehouse.pipeline)
+    kept_minutes = positions_kept_minutes(settings, ledger.warehouse.pipeline)
     if new:
         state = OutputState(
-            leg.topic_id, leg.slots, ends=ends_written(settings, leg.topic), positions_kept_minutes=kept_minutes
+            run.topic_id, run.partitions, ends=ends_written(settings, run.topic), positions_kept_minutes=kept_minutes
         )
         rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
-        ledger.append(*rows, among=f".{leg.slots}.{leg.topic_id}")
+        ledger.append(*rows, among=f".{run.partitions}.{run.topic_id}")
 
 
 def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
     return row.output_state.topic_id == topic.topic_id
 
 
-def _send(warehouse: Warehouse, settings: Settings, leg: Leg) -> list[SlotReport]:
-    pipeline, slots = warehouse.pipeline, leg.slots
-    batches = range(leg.copy + 1, leg.target + 1)
-    messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches), pipeline, slots)
-    # One row without a message for every slot, so that a slot without compounds also has a task, which moves its position.
-    empty = warehouse.spark.range(slots).selectExpr("int(id) AS slot").withColumn("batch_id", F.lit(None).cast("bigint"))
+def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[PartitionReport]:
+    pipeline, partitions = warehouse.pipeline, run.partitions
+    batches = range(run.ledger_position + 1, run.target + 1)
+    messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches), pipeline, partitions)
+    # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
+    empty = (
+        warehouse.spark.range(partitions)
+        .selectExpr("int(id) AS output_partition")
+        .withColumn("batch_id", F.lit(None).cast("bigint"))
+    )
     rows = (
         messages.unionByName(empty, allowMissingColumns=True)
-        .repartitionById(slots, F.col("slot"))
+        .repartitionById(partitions, F.col("output_partition"))
         .sortWithinPartitions("batch_id", "ts", "key", "value")
-        .mapInArrow(_sender(settings, leg), _REPORT)
+        .mapInArrow(_sender(settings, run), _REPORT)
         .collect()
     )
     for row in rows:
         if row["problem"]:
             raise (JobProblem if row["retry"] else NeedsOperator)(row["problem"])
-    if sorted(row["partition"] for row in rows) != list(range(slots)):
-        raise RuntimeError(f"{slots} output partitions, but reports of {len(rows)}: the position of the others did not move")
-    return [SlotReport(*(row[name] for name in SlotReport._fields)) for row in rows]
+    if sorted(row["partition"] for row in rows) != list(range(partitions)):
+        raise RuntimeError(
+            f"{partitions} output partitions, but reports of {len(rows)}: the position of the others did not move"
+        )
+    return [PartitionReport(*(row[name] for name in PartitionReport._fields)) for row in rows]
 
 
-def _sender(settings: Settings, leg: Leg) -> Stage:
+def _sender(settings: Settings, run: PublishRun) -> Stage:
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
-        slot = task.partitionId()
-        report, problem, retry = SlotReport(slot, 0, {}, {}, {}, []), None, True
+        partition = task.partitionId()
+        report, problem, retry = PartitionReport(partition, 0, {}, {}, {}, []), None, True
         try:
-            report = publish_slot(settings, leg, slot, own_messages(batches, slot))
+            report = publish_partition(settings, run, partition, messages_for(partition, batches))
         except (JobProblem, BrokenInvariant) as error:
             # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
         values = [list(value.items()) if isinstance(value, dict) else value for value in report]
         columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, [*SlotReport._fields, "problem", "retry"])
+        yield pa.RecordBatch.from_arrays(columns, [*PartitionReport._fields, "problem", "retry"])
 
     return send

@@ -13,7 +13,7 @@ from include.config.store import pages_store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
-from spark_jobs.kafka.records import allowed
+from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.details import batch_details
 from spark_jobs.quality.judging import Judge
@@ -86,7 +86,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     first, last = given.batches[0].batch_id, given.batches[-1].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
         offenders = beside.submit(find_offenders, warehouse, first, last)
-        measured = allowed(lambda: measure(warehouse, given), warehouse.pipeline.topics)
+        measured = translate_read_errors(lambda: measure(warehouse, given), warehouse.pipeline.topics)
     batches = []
     for batch in measured:
         verdict = judge(batch.metrics, quality, checked_sentences(notices(warehouse.pipeline, batch.metrics)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
-from spark_jobs.kafka.output_keys import output_key
+from spark_jobs.kafka.messages import output_key
 from spark_jobs.rules.reasons import WITHOUT_KEY, Reason
 from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from spark_jobs.faults.problems import JobProblem
-from spark_jobs.kafka.acls import lacking, on_topic
-from spark_jobs.kafka.murmur2 import partitions_of
+from spark_jobs.kafka.acls import missing_right, on_topic
+from spark_jobs.kafka.messages import output_key, partitions_of
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
-from spark_jobs.kafka.output_keys import output_key
-from spark_jobs.kafka.records import headers_of, read_messages
+from spark_jobs.kafka.records import decoded_headers, read_messages
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, kafka_settings
 from spark_jobs.story.history import Compound, Revision
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
@@ -83,7 +82,7 @@ class _Search:
         return f"not on {place}" + (" any more, whose beginning is gone" if now.earliest[self.topic, partition] else "")
 
     def _partition(self, published: LedgerRow | None) -> int:
-        partitions = published.output_state.slots if published else len(self.now.end) if self.now else 1
+        partitions = published.output_state.partitions if published else len(self.now.end) if self.now else 1
         return int(partitions_of([self.key], partitions)[0])
 
     def _is_elsewhere(self, published: LedgerRow) -> bool:
@@ -111,13 +110,13 @@ def find(
             ids = {(pair_id, str(revision)): (pair_id, revision) for pair_id, revision in revisions}
             for message in _messages(consumer, topic, stretch, now.end[topic, stretch.partition]):
                 # Our messages have no header that cannot be decoded.
-                (decoded,), _ = headers_of([message])
+                (decoded,), _ = decoded_headers([message])
                 headers = dict(decoded or [])
                 if revision := ids.get((_header(headers, "pair-id"), _header(headers, "revision"))):
                     found.setdefault(revision, []).append(message.offset() or 0)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise lacking(settings, on_topic("Read", topic)) from None
+            raise missing_right(settings, on_topic("Read", topic)) from None
         raise
     finally:
         consumer.close()

@@ -257,7 +257,7 @@ class OutputState:
 
     topic_id: str
     # Number of its partitions.
-    slots: int
+    partitions: int
     # Partition -> end, exclusive.
     ends: Mapping[int, int] = field(default_factory=dict)
     # Partition -> acknowledged records of the batch.
@@ -269,7 +269,7 @@ class OutputState:
 
 
 OUTPUT_COLUMNS = (
-    "struct<topic_id: string, slots: int, ends: map<int, bigint>, sent: map<int, bigint>, position: bigint, "
+    "struct<topic_id: string, partitions: int, ends: map<int, bigint>, sent: map<int, bigint>, position: bigint, "
     "positions_kept_minutes: bigint>"
 )
 

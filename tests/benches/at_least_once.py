@@ -9,13 +9,13 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
 from spark_jobs.kafka.messages import Message
-from spark_jobs.kafka.positions import Leg
-from spark_jobs.kafka.publisher import SlotReport
+from spark_jobs.kafka.positions import PublishRun
+from spark_jobs.kafka.publisher import PartitionReport
 from spark_jobs.kafka.settings import Settings, producer_settings
 
 
-def send_at_least_once(settings: Settings, leg: Leg, partition: int, messages: Iterable[Message]) -> SlotReport:
-    """In the place of `publish_slot`: every message, and no memory of it."""
+def send_at_least_once(settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message]) -> PartitionReport:
+    """In the place of `publish_partition`: every message, and no memory of it."""
     plain = {name: value for name, value in producer_settings(settings, "").items() if not name.startswith("transaction")}
     producer = Producer(plain | {"enable.idempotence": False})
     read: Counter[int] = Counter()
@@ -30,7 +30,7 @@ def send_at_least_once(settings: Settings, leg: Leg, partition: int, messages: I
         while True:
             try:
                 producer.produce(
-                    leg.topic,
+                    run.topic,
                     key=message.key,
                     value=message.value,
                     headers=message.headers,
@@ -44,4 +44,4 @@ def send_at_least_once(settings: Settings, leg: Leg, partition: int, messages: I
             producer.poll(0)
     if producer.flush() or failed:
         raise RuntimeError(f"not delivered: {failed[:1]}")
-    return SlotReport(partition, read.total(), dict(read), dict(read), {}, [])
+    return PartitionReport(partition, read.total(), dict(read), dict(read), {}, [])

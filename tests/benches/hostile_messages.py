@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.kafka.murmur2 import partitions_of
-from spark_jobs.kafka.output_keys import output_keys
+from spark_jobs.kafka.messages import output_keys, partitions_of
 from spark_jobs.rules.parsing import BodyFields, message_parser
 from spark_jobs.rules.parsing_in_bulk import parse_columns
 from tests.benches.measuring import ROUNDS

@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_jobs import maintain_tables
-from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import committed_positions, publisher_group
 from spark_jobs.kafka.settings import consumer_settings
 from spark_jobs.tables.ledger import PLANNED, STEPS, Ledger, LedgerRow, _to_row

@@ -23,7 +23,7 @@ from include.local.process import free_port
 from spark_jobs import publish_compounds
 from spark_jobs.kafka import publisher
 from spark_jobs.kafka.messages import Message
-from spark_jobs.kafka.positions import Leg
+from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.stages import land, pair, publish
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.at_least_once import send_at_least_once
@@ -55,18 +55,18 @@ class Publishing:
         publish_compounds.main(warehouse)
 
     def publish_at_least_once(self, warehouse: Warehouse) -> None:
-        with mock.patch.object(publish, "publish_slot", send_at_least_once):
+        with mock.patch.object(publish, "publish_partition", send_at_least_once):
             self.publish(warehouse)
 
 
 def publish_few(bootstrap: str, topic: str, transactions: int) -> None:
     """A hundred records, in so many transactions."""
     create_topics(bootstrap, {topic: 1})
-    leg = Leg(topic, topic, "topic", False, "table", 1, copy=0, target=transactions, largest=1_000_000)
+    run = PublishRun(topic, topic, "topic", False, "table", 1, ledger_position=0, target=transactions, largest=1_000_000)
     each = 100 // transactions
     messages = [Message(1 + n // each, b"key", b"{}", [("pair-id", f"x-0-{n}".encode())]) for n in range(100)]
     with mock.patch.object(publisher, "_RECORDS_A_TRANSACTION", 1):
-        publisher.publish_slot({"bootstrap.servers": bootstrap}, leg, 0, messages)
+        publisher.publish_partition({"bootstrap.servers": bootstrap}, run, 0, messages)
 
 
 def show_cost_of_transactions(bootstrap: str, rounds: int) -> None:

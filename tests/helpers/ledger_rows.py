@@ -28,7 +28,7 @@ def counts(step: str, **named: int | None) -> StepCounts:
 
 def output_state(**named: Any) -> OutputState:
     """The output topic, `topic` with one partition."""
-    return _filled(OutputState, named, topic_id="topic", slots=1)
+    return _filled(OutputState, named, topic_id="topic", partitions=1)
 
 
 def ledger_rows(

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.trend import PASSED
@@ -182,8 +182,8 @@ def test_batches_without_data_are_green_and_move_every_position(warehouse, pipel
     reader.close()
     assert [place.offset for place in committed] == [2] * PARTITIONS
     for place in committed:
-        table_id, slots, topic_id = place.metadata.split()
-        assert (table_id, slots, len(topic_id)) == (warehouse.table_id("compound_events"), str(PARTITIONS), 22)
+        table_id, partitions, topic_id = place.metadata.split()
+        assert (table_id, partitions, len(topic_id)) == (warehouse.table_id("compound_events"), str(PARTITIONS), 22)
 
 
 def test_a_backlog_is_read_in_bounded_batches_and_closes_nothing_early(warehouse, send, now):

@@ -17,11 +17,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.local.broker import create_topics
 from spark_jobs.faults.problems import JobProblem
-from spark_jobs.kafka import fencing, positions, publisher, transaction
-from spark_jobs.kafka import retries as patience
-from spark_jobs.kafka.all_positions import look_at_positions
+from spark_jobs.kafka import fencing, positions, publisher, retries, transaction
+from spark_jobs.kafka.fencing import fence_and_read_positions
 from spark_jobs.kafka.messages import Message
-from spark_jobs.kafka.positions import Leg, next_leg
+from spark_jobs.kafka.positions import PublishRun, next_run
 from tests.helpers.kafka_proxy import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
@@ -42,7 +41,7 @@ from tests.helpers.kafka_proxy import (
 
 pytestmark = pytest.mark.integration
 
-MESSAGES, LEGS = 4, (3, 5)
+MESSAGES, TARGETS = 4, (3, 5)
 RUNS = 12
 # One batch a transaction, and two requests to send it, so that something may come between them.
 SMALL = {"linger.ms": 0, "batch.num.messages": 2}
@@ -73,7 +72,7 @@ def broker(tmp_path_factory, proxy):
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     monkeypatch.setattr(publisher, "_RECORDS_A_TRANSACTION", 1)
-    for module in (fencing, patience, positions, transaction):
+    for module in (fencing, retries, positions, transaction):
         monkeypatch.setattr(module, "ANSWER_WITHIN_S", 3.0)
 
 
@@ -87,20 +86,30 @@ class World:
         self.settings = {"bootstrap.servers": proxy.bootstrap} | SMALL | HASTY
         create_topics(broker.bootstrap, {self.name: 1}, {"retention.ms": "-1"})
 
-    def leg(self, target, copy=0):
-        return Leg(self.name, self.name, "topic", False, "table", 1, copy=copy, target=target, largest=1_000_000)
+    def planned(self, target, ledger_position=0):
+        return PublishRun(
+            self.name,
+            self.name,
+            "topic",
+            False,
+            "table",
+            1,
+            ledger_position=ledger_position,
+            target=target,
+            largest=1_000_000,
+        )
 
-    def run(self, target, copy=0, messages=None):
+    def run(self, target, ledger_position=0, messages=None):
         """What a run of publish_compounds does with its only partition."""
-        whole = self.leg(target, copy)
-        leg = next_leg(whole, look_at_positions(self.settings, whole.group, self.name, 1))
-        return publisher.publish_slot(self.settings, leg, 0, messages or made_up(leg))
+        whole = self.planned(target, ledger_position)
+        run = next_run(whole, fence_and_read_positions(self.settings, whole.group, self.name, 1))
+        return publisher.publish_partition(self.settings, run, 0, messages or made_up(run))
 
-    def run_until_done(self, target, copy=0, messages=lambda leg: None):
+    def run_until_done(self, target, ledger_position=0, messages=lambda run: None):
         """Run after run; gives how often. After each of them position and records must belong together."""
         for number in range(1, RUNS + 1):
             with suppress(JobProblem, KafkaException, Stopped):
-                self.run(target, copy, messages(self.leg(target, copy)))
+                self.run(target, ledger_position, messages(self.planned(target, ledger_position)))
                 self.check(target)
                 return number
             self.check()
@@ -139,8 +148,8 @@ class World:
         return Counter(f"{batch}-{number}" for batch in range(1, position + 1) for number in range(MESSAGES))
 
 
-def made_up(leg):
-    for batch in range(leg.copy + 1, leg.target + 1):
+def made_up(run):
+    for batch in range(run.ledger_position + 1, run.target + 1):
         for number in range(MESSAGES):
             yield Message(batch, b"key", f"{batch}-{number}".encode(), [("pair-id", f"x-0-{batch}{number}".encode())])
 
@@ -177,9 +186,9 @@ class Stopped(Exception):
     """Where a job is stopped in the midst of its work."""
 
 
-def stopped_in(leg, batch, world):
+def stopped_in(run, batch, world):
     """Stops when half of the batch was sent, and what is late has come."""
-    for message in made_up(leg):
+    for message in made_up(run):
         if message.value == f"{batch}-{MESSAGES // 2}".encode():
             deadline = time.monotonic() + 10
             while not any(what.startswith("late") for what in world.proxy.log):
@@ -198,7 +207,7 @@ def test_a_commit_that_comes_in_the_midst_of_the_next_transaction(what, number, 
     # As in Jepsen's report on Bufstream 0.1.0: it would commit half of the next one's records, without their position.
     world.proxy.begin(on_the(number, END_TXN, Fault(what, late=(PRODUCE, 1))))
     with pytest.raises((Stopped, JobProblem)):
-        world.run(3, messages=stopped_in(world.leg(3), number + 1, world))
+        world.run(3, messages=stopped_in(world.planned(3), number + 1, world))
     assert "late EndTxn" in world.proxy.log
     world.check(number)
     assert world.run_until_done(3) == 1
@@ -206,7 +215,7 @@ def test_a_commit_that_comes_in_the_midst_of_the_next_transaction(what, number, 
 
 def test_an_abort_that_comes_in_the_midst_of_the_next_transaction(world):
     def stopping():
-        yield from list(made_up(world.leg(1)))[:-1]
+        yield from list(made_up(world.planned(1)))[:-1]
         time.sleep(0.2)
         raise Stopped
 
@@ -231,7 +240,7 @@ def test_nothing_is_sent_behind_the_first_record_until_the_broker_has_it(world):
     on_the_log = []
 
     def watched():
-        for message in made_up(world.leg(1)):
+        for message in made_up(world.planned(1)):
             (answer,) = world.admin.list_offsets(end, isolation_level=IsolationLevel.READ_UNCOMMITTED).values()
             on_the_log.append(answer.result(timeout=20).offset)
             yield message
@@ -263,7 +272,7 @@ def test_a_commit_whose_answer_comes_when_the_publisher_has_given_up(world, monk
 
     monkeypatch.setattr(transaction, "fenced_producer", kept_alive)
     monkeypatch.setattr(transaction, "ANSWER_WITHIN_S", 0.3)
-    monkeypatch.setattr(patience, "ANSWER_WITHIN_S", 0.0)
+    monkeypatch.setattr(retries, "ANSWER_WITHIN_S", 0.0)
     # The connection stays open for longer than the publisher waits.
     world.settings["socket.timeout.ms"] = 10_000
     world.proxy.begin(on_the(1, END_TXN, Fault(ANSWER_HELD, late=(PRODUCE, 1))))
@@ -273,7 +282,7 @@ def test_a_commit_whose_answer_comes_when_the_publisher_has_given_up(world, monk
     # It was. Its answer comes in the midst of the next run's first transaction.
     world.check(1)
     monkeypatch.setattr(transaction, "ANSWER_WITHIN_S", 3.0)
-    monkeypatch.setattr(patience, "ANSWER_WITHIN_S", 3.0)
+    monkeypatch.setattr(retries, "ANSWER_WITHIN_S", 3.0)
     assert world.run_until_done(3) == 1
     assert world.proxy.log.count("late answer to EndTxn") == 1
     # One for each of the transactions.
@@ -291,7 +300,7 @@ def test_a_commit_that_was_not_answered_and_comes_again_in_the_midst_of_the_next
 
     world.proxy.begin(decide)
     with pytest.raises((Stopped, JobProblem)):
-        world.run(3, messages=stopped_in(world.leg(3), 2, world))
+        world.run(3, messages=stopped_in(world.planned(3), 2, world))
     assert "late EndTxn" in world.proxy.log
     world.check(1)
     assert world.run_until_done(3) == 1
@@ -304,7 +313,7 @@ def test_who_stood_still_between_two_transactions_sends_nothing_again(world):
     world.proxy.begin(lambda kind: None)
 
     def slow():
-        for message in made_up(world.leg(4)):
+        for message in made_up(world.planned(4)):
             if message.batch_id == 3 and world.position() < 3:
                 # Two more transactions by another publisher, while this one's next has not begun.
                 world.run(4)
@@ -342,8 +351,8 @@ def stopped_at_random(dice):
     """A job that is stopped twice at most, somewhere, with a moment for what is under way."""
     left = [dice.choice((0, 1, 2))]
 
-    def messages(leg):
-        for message in made_up(leg):
+    def messages(run):
+        for message in made_up(run):
             if left[0] and dice.random() < 0.1:
                 left[0] -= 1
                 time.sleep(0.03)
@@ -358,15 +367,15 @@ def play(world, seed):
     world.proxy.begin(random_faults(dice))
     messages = stopped_at_random(dice)
     try:
-        copy = 0
-        for target in LEGS:
-            world.run_until_done(target, copy, messages)
-            copy = target
+        ledger_position = 0
+        for target in TARGETS:
+            world.run_until_done(target, ledger_position, messages)
+            ledger_position = target
         world.proxy.release()
-        world.check(copy)
+        world.check(ledger_position)
         # And who comes later finds nothing to send.
-        assert world.run(copy, copy=LEGS[0]).sent == 0
-        world.check(copy)
+        assert world.run(ledger_position, ledger_position=TARGETS[0]).sent == 0
+        world.check(ledger_position)
     except BaseException:
         print(f"seed {seed}: {', '.join(world.proxy.log)}")
         raise

@@ -19,7 +19,7 @@ from spark_jobs import land_events, pair_events, publish_compounds, reconcile, r
 from spark_jobs.corrections import unfinished
 from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.log_ends import cut_since
+from spark_jobs.kafka.input_topics import cut_since
 from spark_jobs.kafka.offsets import ask_broker, wait_for_markers
 from spark_jobs.kafka.records import Span, read_span
 from spark_jobs.kafka.settings import kafka_settings

@@ -14,7 +14,7 @@ from include.local.broker import LocalBroker, create_topics
 from include.local.process import free_port
 from spark_jobs import publish_compounds
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from spark_jobs.tables.ledger import PUBLISHED, Ledger
 from tests.conftest import PARTITIONS, fresh_pipeline
@@ -79,7 +79,7 @@ def test_a_topic_that_has_grown_meanwhile_is_finished_as_it_was_begun(warehouse,
     paired()
     publish_compounds.main(warehouse)
     assert_all_once(warehouse, broker)
-    rows = {row.batch_id: row.output_state.slots for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    rows = {row.batch_id: row.output_state.partitions for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
     assert rows == {1: 2, 2: 5}
 
 
@@ -217,4 +217,4 @@ def test_positions_that_really_expire(spark, tmp_path, empty_tables, request, mo
             time.sleep(2)
         publish_compounds.main(warehouse)
         assert_all_once(warehouse, broker)
-        assert "forgets the positions of a publisher that stands still for 1 minutes" in capfd.readouterr().err
+        assert "forgets the positions of a publisher after 1 idle minutes" in capfd.readouterr().err

@@ -28,6 +28,7 @@ from spark_jobs import (
 )
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.maintenance import upkeep
 from spark_jobs.maintenance.upkeep import needed_since
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables import delta_log
@@ -53,8 +54,8 @@ def maintain(monkeypatch):
     """Runs the job as if a week had passed since all that is not needed any more."""
 
     def run_job(warehouse):
-        monkeypatch.setattr(maintain_tables, "_KEPT_MS", 0)
-        monkeypatch.setattr(maintain_tables, "_MARGIN_MS", 0)
+        monkeypatch.setattr(upkeep, "_KEPT_MS", 0)
+        monkeypatch.setattr(upkeep, "_MARGIN_MS", 0)
         needed = needed_since(Ledger(warehouse)) or 0
         for table in Path(warehouse.root, warehouse.pipeline.name).glob("*/_delta_log"):
             for file in table.iterdir():
@@ -140,7 +141,7 @@ def test_raw_rows_go_by_age_and_the_ledger_knows(warehouse, send, begun, monkeyp
     ledger = Ledger(warehouse)
     # The ticks of batch 2 were open until batch 3; those of batch 3 still are.
     planned = {row.batch_id: row for row in ledger.rows(1) if row.step == PLANNED}
-    monkeypatch.setattr(maintain_tables, "_now", lambda: planned[2].wall_time + DAY_MS + 1)
+    monkeypatch.setattr(upkeep, "_now", lambda: planned[2].wall_time + DAY_MS + 1)
     untouched = shutil.copytree(warehouse.root, tmp_path / "untouched")
 
     with killed_at(monkeypatch, "after_removed_raw"):
@@ -200,7 +201,7 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     run_all(warehouse)
     warehouse = replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=Maintenance(None, DAY_MS, DAY_MS)))
     first = Ledger(warehouse).rows(1, 1)[0]
-    monkeypatch.setattr(maintain_tables, "_now", lambda: first.wall_time + DAY_MS + 1)
+    monkeypatch.setattr(upkeep, "_now", lambda: first.wall_time + DAY_MS + 1)
     maintain_tables.main(warehouse)
     removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1

@@ -17,10 +17,9 @@ from spark_jobs import publish_compounds
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import fencing, publisher
 from spark_jobs.kafka.fencing import transactional_id
-from spark_jobs.kafka.message_rows import messages_of, own_messages, to_messages
-from spark_jobs.kafka.messages import Message, size
-from spark_jobs.kafka.offsets import output_topic
-from spark_jobs.kafka.positions import Leg
+from spark_jobs.kafka.messages import Message, messages_for, messages_of, size, to_messages
+from spark_jobs.kafka.output_topic import output_topic
+from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import publish
@@ -85,21 +84,22 @@ def plan(warehouse, accepted=None):
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     begun = [row for row in rows if row.step == PUBLISHING]
-    leg = publish.plan_leg(warehouse, settings, topic, todo, before, begun, publish.Accepted(accepted))
-    publish.begin(ledger, settings, leg, topic, [row for row in todo if row.batch_id <= leg.target], begun)
-    return leg
+    run = publish.plan_run(warehouse, settings, topic, todo, before, begun, publish.Accepted(accepted))
+    publish.begin(ledger, settings, run, topic, [row for row in todo if row.batch_id <= run.target], begun)
+    return run
 
 
-def publish_only(warehouse, *partitions, leg=None, accepted=None):
+def publish_only(warehouse, *partitions, run=None, accepted=None):
     """What a publisher has done that died when only these partitions had their share."""
-    leg = leg or plan(warehouse, accepted)
-    rows = warehouse.read("compound_events").where(f"batch_id > {leg.copy} and batch_id <= {leg.target}")
-    table = messages_of(rows.orderBy("batch_id"), warehouse.pipeline, leg.slots).toArrow()
+    run = run or plan(warehouse, accepted)
+    rows = warehouse.read("compound_events").where(f"batch_id > {run.ledger_position} and batch_id <= {run.target}")
+    table = messages_of(rows.orderBy("batch_id"), warehouse.pipeline, run.partitions).toArrow()
     for partition in partitions:
         mine = [
-            batch.filter([slot == partition for slot in batch.column("slot").to_pylist()]) for batch in table.to_batches()
+            batch.filter([number == partition for number in batch.column("output_partition").to_pylist()])
+            for batch in table.to_batches()
         ]
-        publisher.publish_slot(kafka_settings(), leg, partition, own_messages(mine, partition))
+        publisher.publish_partition(kafka_settings(), run, partition, messages_for(partition, mine))
 
 
 def grow(admin, pipeline, partitions):
@@ -141,21 +141,21 @@ def test_a_topic_that_grows_in_the_middle_of_a_publication(done, warehouse, brok
     counts = publish_compounds.main(warehouse)
     assert counts["compounds"] == 2 * CALLS
     assert_all_once(warehouse, broker)
-    slots = {row.batch_id: row.output_state.slots for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
-    assert slots == {1: 2, 2: 5}
+    partitions = {row.batch_id: row.output_state.partitions for row in Ledger(warehouse).rows(1, 2) if row.step == PUBLISHED}
+    assert partitions == {1: 2, 2: 5}
     paired()
     assert publish_compounds.main(warehouse)["sent"] == CALLS
     assert_all_once(warehouse, broker)
 
 
-def test_a_topic_that_grows_after_the_last_slot_of_a_leg(warehouse, broker, admin, pipeline, paired):
+def test_a_topic_that_grows_after_the_last_partition_of_a_run(warehouse, broker, admin, pipeline, paired):
     paired()
     publish_only(warehouse, 0)
     grow(admin, pipeline, 3)
     paired()
     # Finished with two partitions, but killed before the ledger heard of it; then the new ones got their share.
     publish_only(warehouse, 1)
-    assert plan(warehouse).slots == 2
+    assert plan(warehouse).partitions == 2
     grow(admin, pipeline, 4)
     publish_compounds.main(warehouse)
     assert_all_once(warehouse, broker)
@@ -168,7 +168,7 @@ def test_a_publisher_that_counts_on_other_partitions_sends_nothing(warehouse, br
     publish_only(warehouse, 0)
     sent = consume(broker.bootstrap, pipeline.output_topic)
     with pytest.raises(JobProblem, match="moved meanwhile, for 3 partitions instead of 2: another publisher"):
-        publish_only(warehouse, 0, leg=stale)
+        publish_only(warehouse, 0, run=stale)
     assert consume(broker.bootstrap, pipeline.output_topic) == sent
 
 
@@ -274,7 +274,7 @@ def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
     (row, *_) = table_rows(warehouse, "compound_events")
     columns = to_arrow_schema(declared_schema(pipeline, COMPOUNDS))
     one = pa.RecordBatch.from_pylist([{**row, "analytics": '""', "user1": "u7", "ts": 7}], columns)
-    (message,) = own_messages(to_messages(pipeline, 1)([one]), 0)
+    (message,) = messages_for(0, to_messages(pipeline, 1)([one]))
     free = 5000 - size(message)
     free -= len(f"{2 * CALLS}") - len(f"{CALLS}")
     paired({7: free, 8: free + 1, 9: 100_000})
@@ -313,15 +313,17 @@ def test_settings_that_break_the_promise_are_refused_before_anything_is_sent(
 
 
 def test_a_publisher_that_was_fenced_says_so(pipeline, broker):
-    leg = Leg(pipeline.name, pipeline.output_topic, "id", False, "table", PARTITIONS, copy=0, target=1, largest=100_000)
+    run = PublishRun(
+        pipeline.name, pipeline.output_topic, "id", False, "table", PARTITIONS, ledger_position=0, target=1, largest=100_000
+    )
 
     def messages():
         yield Message(1, b"a", b"1", [("pair-id", b"x-0-1")])
-        later = Producer(producer_settings(kafka_settings(), transactional_id(leg.group, 0)))
+        later = Producer(producer_settings(kafka_settings(), transactional_id(run.group, 0)))
         later.init_transactions(20)
         for number in range(1_000):
             yield Message(1, b"b", b"2", [("pair-id", f"x-0-{number}".encode())])
 
     with pytest.raises(BrokerProblem, match=r"fenced.*nothing of the open transaction is visible"):
-        publisher.publish_slot(kafka_settings(), leg, 0, messages())
+        publisher.publish_partition(kafka_settings(), run, 0, messages())
     assert consume(broker.bootstrap, pipeline.output_topic) == []

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from include.config.pipeline import BEFORE_PUBLISH, Quality
 from spark_jobs import pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.publisher import SlotReport
+from spark_jobs.kafka.publisher import PartitionReport
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import pair, publish
@@ -123,12 +123,12 @@ def swallow_what_is_rejected(patch):
 def publish_nothing(patch):
     """The publisher says that all was acknowledged."""
 
-    def send(warehouse, settings, leg):
+    def send(warehouse, settings, run):
         rows = table_rows(warehouse, "compound_events")
         mine = {row["batch_id"]: sum(each["batch_id"] == row["batch_id"] for each in rows) for row in rows}
         return [
-            SlotReport(slot, 0, mine, mine, {}, []) if slot == 0 else SlotReport(slot, 0, {}, {}, {}, [])
-            for slot in range(PARTITIONS)
+            PartitionReport(number, 0, mine, mine, {}, []) if number == 0 else PartitionReport(number, 0, {}, {}, {}, [])
+            for number in range(PARTITIONS)
         ]
 
     patch.setattr(publish, "_send", send)

@@ -275,7 +275,7 @@ def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, l
 
 @pytest.mark.long
 def test_a_write_that_is_not_what_was_found_fails(late_partners, replay, monkeypatch):
-    monkeypatch.setattr("spark_jobs.corrections.replay_work.commit", lambda *_: None)
+    monkeypatch.setattr("spark_jobs.corrections.replay_work.commit_frame", lambda *_: None)
     with pytest.raises(BrokenInvariant, match="replay 3 was to write"):
         replay(0, 1000)
 

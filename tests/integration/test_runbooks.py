@@ -36,7 +36,7 @@ from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcil
 from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka import offsets
-from spark_jobs.kafka.offsets import output_topic
+from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.ranges import lost_range
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings

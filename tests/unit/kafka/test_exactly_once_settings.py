@@ -6,7 +6,7 @@ import re
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.exactly_once_settings import check_promise
+from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 
 BROKER = {"bootstrap.servers": "127.0.0.1:1"}
@@ -58,7 +58,7 @@ def test_refused(settings, named, consequence, monkeypatch):
 
 @pytest.mark.parametrize("settings", ALLOWED, ids=str)
 def test_allowed(settings, monkeypatch):
-    check_promise(settings)
+    check_exactly_once(settings)
     monkeypatch.setenv(VARIABLE, json.dumps(BROKER | settings))
     assert kafka_settings() == BROKER | settings
 

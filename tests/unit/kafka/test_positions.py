@@ -3,35 +3,37 @@
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.positions import Leg, Position, next_leg, read_position
+from spark_jobs.kafka.positions import Position, PublishRun, next_run, read_position
 
-NOW = Leg("calls", "out", "topic-b", False, "table", slots=3, copy=4, target=7, largest=1000)
+NOW = PublishRun("calls", "out", "topic-b", False, "table", partitions=3, ledger_position=4, target=7, largest=1000)
 
 
-def at(batch_id, slots=3, topic_id="topic-b", table_id="table"):
-    return Position(batch_id, table_id, slots, topic_id, {})
+def at(batch_id, partitions=3, topic_id="topic-b", table_id="table"):
+    return Position(batch_id, table_id, partitions, topic_id, {})
 
 
 @pytest.mark.parametrize(
-    ("positions", "leg"),
+    ("positions", "run"),
     [
         pytest.param({0: None, 1: None, 2: None}, NOW, id="expired, or never published: all from the ledger's copy"),
         pytest.param({0: at(4), 1: at(4), 2: at(4)}, NOW, id="all finished"),
         pytest.param({0: at(7), 1: at(4), 2: at(6)}, NOW, id="half published to as many partitions"),
         pytest.param({0: at(4, 2), 1: at(4, 2), 2: None}, NOW, id="grown with nothing unfinished: sent with the new number"),
         pytest.param(
-            {0: at(6, 2), 1: at(4, 2), 2: None}, NOW._replace(slots=2, target=6), id="grown in the middle: finished with two"
+            {0: at(6, 2), 1: at(4, 2), 2: None},
+            NOW._replace(partitions=2, target=6),
+            id="grown in the middle: finished with two",
         ),
         pytest.param(
             {0: at(6, 2), 1: at(6, 2), 2: None},
-            NOW._replace(slots=2, target=6),
+            NOW._replace(partitions=2, target=6),
             id="finished with two, not on the ledger yet",
         ),
         pytest.param({0: at(7), 1: at(4, 2), 2: None}, NOW, id="grown, then half published to three"),
     ],
 )
-def test_what_is_sent_next(positions, leg):
-    assert next_leg(NOW, positions) == leg
+def test_what_is_sent_next(positions, run):
+    assert next_run(NOW, positions) == run
 
 
 @pytest.mark.parametrize(
@@ -53,19 +55,19 @@ def test_what_is_sent_next(positions, leg):
 )
 def test_what_is_refused(positions, words):
     with pytest.raises(NeedsOperator, match=words):
-        next_leg(NOW, positions)
+        next_run(NOW, positions)
 
 
 def test_positions_that_were_read_off_the_topic_take_the_place_of_those_that_expired():
-    found = NOW._replace(found=((0, at(6, 2)),))
-    assert next_leg(found, {0: None, 1: None, 2: None}) == found._replace(slots=2, target=6)
+    found = NOW._replace(recovered=((0, at(6, 2)),))
+    assert next_run(found, {0: None, 1: None, 2: None}) == found._replace(partitions=2, target=6)
     # What is committed counts more: it is later.
-    assert next_leg(found, {0: at(7), 1: None, 2: None}) == found
+    assert next_run(found, {0: at(7), 1: None, 2: None}) == found
 
 
 def test_positions_of_a_deleted_topic_count_for_nothing_once_that_is_accepted():
-    accepted = NOW._replace(accepted=True)
-    assert next_leg(accepted, {0: at(6, topic_id="topic-a"), 1: at(1, topic_id="topic-a"), 2: None}) == accepted
+    accepted = NOW._replace(accepts_new_topic=True)
+    assert next_run(accepted, {0: at(6, topic_id="topic-a"), 1: at(1, topic_id="topic-a"), 2: None}) == accepted
 
 
 def test_a_hundred_batches_fit_beside_an_offset():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.kafka.ranges import Landed, landed_beyond, plan_ranges, ranges_given_up, ranges_left
+from spark_jobs.kafka.ranges import LandedSpan, landed_beyond, plan_ranges, ranges_given_up, ranges_left
 from spark_jobs.tables.ledger import OffsetRange
 
 A0, A1, M0 = ("a", 0), ("a", 1), ("m", 0)
@@ -174,7 +174,7 @@ def test_what_is_lost_after_the_plan_is_refused_without_what_was_given_up_before
 
 
 def test_what_was_landed_before_it_was_lost_is_not_lost():
-    landed = {A0: Landed(5, 8), A1: Landed(2, 3)}
+    landed = {A0: LandedSpan(5, 8), A1: LandedSpan(2, 3)}
     left = ranges_left(PLANNED, FORGOTTEN, landed, ["a-1:0-2"])
     assert [(r.from_offset, r.lost) for r in left] == [(5, 2), (2, 2), (3, 0)]
 
@@ -202,10 +202,10 @@ def test_an_end_that_was_cut_behind_the_plan_is_the_next_plans_to_refuse():
 
 def test_what_was_landed_before_the_log_was_cut_is_the_next_plans_to_refuse():
     then = now({A0: 7, M0: 6})
-    assert ranges_left(CUT_PLAN, then, {A0: Landed(5, 7)}, []) == tuple(CUT_PLAN)
+    assert ranges_left(CUT_PLAN, then, {A0: LandedSpan(5, 7)}, []) == tuple(CUT_PLAN)
     # A job that had accepted the loss, landed, and died.
     with pytest.raises(NeedsOperator, match="a-0:7-14"):
-        ranges_left(CUT_PLAN, then, {A0: Landed(5, 6)}, [])
+        ranges_left(CUT_PLAN, then, {A0: LandedSpan(5, 6)}, [])
 
 
 def test_what_is_cut_twice_counts_twice():

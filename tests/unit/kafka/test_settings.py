@@ -3,13 +3,7 @@
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.settings import (
-    VARIABLE,
-    consumer_settings,
-    delivery_patience,
-    kafka_settings,
-    producer_settings,
-)
+from spark_jobs.kafka.settings import VARIABLE, consumer_settings, delivery_timeout_s, kafka_settings, producer_settings
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
@@ -36,7 +30,7 @@ def test_the_promise_cannot_be_set_away():
     ("given", "seconds"), [({}, 20), ({"delivery.timeout.ms": "60000"}, 61), ({"message.timeout.ms": 5000}, 6)]
 )
 def test_delivery_is_waited_for_as_long_as_the_client_tries(given, seconds):
-    assert delivery_patience(given) == seconds
+    assert delivery_timeout_s(given) == seconds
 
 
 def test_other_settings_stay():

@@ -22,7 +22,7 @@ def row(batch_id, step, kind=LIVE, offsets=(), **counts):
 
 def live(batch_id, *offsets, without=(), gaps=0, **changed):
     landed = sum(each.planned for each in offsets) - gaps
-    counts = {LANDED: {"landed": landed, "offset_gaps": gaps}, PAIRED: {"collapsed": 0}, PUBLISHED: {"slots": 2}}
+    counts = {LANDED: {"landed": landed, "offset_gaps": gaps}, PAIRED: {"collapsed": 0}, PUBLISHED: {"partitions": 2}}
     steps = (PLANNED, LANDED, PAIRED, PUBLISHED)
     return [
         row(batch_id, step, LIVE, changed.get(step, offsets), **counts.get(step, {}))

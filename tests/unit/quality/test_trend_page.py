@@ -10,7 +10,7 @@ from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
-from spark_jobs.tables.records import REWIND, CorrectedBatches
+from spark_jobs.tables.records import REWIND
 from tests.helpers.batch_history import history, offenders
 from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS
@@ -59,13 +59,13 @@ def test_details_tell_steps_offsets_and_events():
 def test_details_tell_the_numbers_of_the_plan_and_of_the_output_topic():
     rows = ledger_rows(
         7, (PLANNED, PAIRED, PUBLISHED), REWIND, CALLS, to_batch=3, open_before=1_200, corrected=CorrectedBatches(4, 7), compounds=5, retracted=5,
-        slots=2, ends={1: 30, 0: 2_000}, sent={1: 5}, position=7,
+        partitions=2, ends={1: 30, 0: 2_000}, sent={1: 5}, position=7,
     )  # fmt: skip
     text = pages.batch_details({row.step: row for row in rows}, {}, [])
     assert re.findall(r"<td>(\w+)</td><td>[^<]*</td><td class=\"number\"></td><td>([^<]*)</td>", text) == [
         ("planned", "open before 1,200, corrected from 4, corrected to 7, to batch 3"),
         ("paired", "open before 1,200, compounds 5, retracted 5"),
-        ("published", "compounds 5, position 7, slots 2, end 0 2,000, end 1 30, partition 1 5"),
+        ("published", "compounds 5, position 7, partitions 2, end 0 2,000, end 1 30, partition 1 5"),
     ]
 
 

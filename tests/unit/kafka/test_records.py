@@ -1,4 +1,4 @@
-"""What a broker's answers say of the end of a log. Of a real one: tests/integration/test_log_ends.py."""
+"""Where reading ends: at offsets without a record, at the end of a partition, and at one that comes too early."""
 
 from __future__ import annotations
 
@@ -7,49 +7,14 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import records
-from spark_jobs.kafka.log_ends import _cut_at, _is_answer
 from spark_jobs.kafka.settings import BrokerProblem
-
-# As librdkafka 2.16 says it.
-TRUNCATED = (
-    "Partition log truncation detected at offset 10 (leader epoch 0): broker end offset is 5 (offset leader epoch 0). Reset to INVALID.: "
-    "Local: Partition log truncation detected (broker 1)"
-)
 
 
 def message(offset=0, code=None, text=""):
     """A message, or the event of that error."""
     error = None if code is None else KafkaError(code, text)
     return SimpleNamespace(topic=lambda: "t", partition=lambda: 0, offset=lambda: offset, error=lambda: error)
-
-
-@pytest.mark.parametrize(
-    ("code", "text", "at"),
-    [
-        (KafkaError._AUTO_OFFSET_RESET, TRUNCATED, 5),
-        # Whatever else it says of it: nothing is known to be the same.
-        (KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected, somewhere", 0),
-        (KafkaError._AUTO_OFFSET_RESET, "fetch failed due to requested offset not available on the broker", None),
-        (KafkaError._PARTITION_EOF, "", None),
-        (None, "", None),
-    ],
-)
-def test_where_a_log_was_cut(code, text, at):
-    answer = message(10, code, text)
-    assert _is_answer(answer, {})
-    assert _cut_at(answer.error()) == at
-
-
-def test_what_is_no_answer():
-    settings = {"bootstrap.servers": "b:1"}
-    for code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_LEADER_EPOCH):
-        assert not _is_answer(message(code=code), settings)
-    with pytest.raises(NeedsOperator, match=r"--operation Read --topic t$"):
-        _is_answer(message(code=KafkaError.TOPIC_AUTHORIZATION_FAILED), settings)
-    with pytest.raises(BrokerProblem, match=r"^Kafka at b:1 cannot tell the end of t-0: "):
-        _is_answer(message(code=KafkaError._UNKNOWN_PARTITION), settings)
 
 
 class FakeConsumer:
@@ -92,7 +57,7 @@ def test_an_end_before_what_is_read_is_refused_only_where_all_is_wanted(end):
 
 def test_the_driver_tells_it_in_one_line(monkeypatch):
     monkeypatch.setattr(records, "kafka_settings", dict)
-    monkeypatch.setattr(records, "unreadable", lambda *_: None)
+    monkeypatch.setattr(records, "unreadable_topic", lambda *_: None)
 
     def work():
         raise RuntimeError("Task failed: ValueError: t-0 ended at offset 5 while it was read up to 10\n\tat java")
@@ -100,4 +65,4 @@ def test_the_driver_tells_it_in_one_line(monkeypatch):
     with pytest.raises(
         BrokerProblem, match=r"^t-0 ended at offset 5 while it was read up to 10: the log was cut, or its leader is new"
     ):
-        records.allowed(work, ["t"])
+        records.translate_read_errors(work, ["t"])
