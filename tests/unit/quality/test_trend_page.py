@@ -10,7 +10,7 @@ from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
-from spark_jobs.tables.records import REWIND
+from spark_jobs.tables.records import REWIND, CorrectedBatches
 from tests.helpers.batch_history import history, offenders
 from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING
-from spark_jobs.tables import warehouse as tables
+from spark_jobs.tables import schemas as tables
 from spark_jobs.tables.ledger import (
     _COUNTS,
     _IN_ORDER,
