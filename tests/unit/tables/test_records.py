@@ -63,7 +63,10 @@ PLANS = {
 COUNTS = list(dict.fromkeys((*_COUNTS.values(), StepCounts)))
 OUTPUTS = {
     PUBLISHING: [output_state(partitions=2, ends={0: 5, 1: 0}, positions_kept_minutes=1_440), output_state(ends={0: 5})],
-    PUBLISHED: [output_state(partitions=2, ends={0: 9, 1: 0}, sent={0: 4}, position=3), output_state(partitions=1, position=3)],
+    PUBLISHED: [
+        output_state(partitions=2, ends={0: 9, 1: 0}, sent={0: 4}, position=3),
+        output_state(partitions=1, position=3),
+    ],
 }
 ACCESSORS = {
     "landed": (LANDED,),
