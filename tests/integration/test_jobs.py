@@ -17,7 +17,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.quality.trend import PASSED
+from spark_jobs.quality.numbers import PASSED
 from spark_jobs.quality.trend_files import reported_before
 from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant
