@@ -1,9 +1,9 @@
-"""Maintain: give up rows for their age, put small files together, delete files and log entries that nobody can need any more.
+"""Maintains the tables: removes rows for their age, merges small files, deletes files and log entries that are no longer needed.
 
     maintain_tables --pipeline include/pipelines/calls.yaml [--warehouse URI]
 
-Reads and writes nothing but tables. It may be killed anywhere and run at any time: the next batch finds the same rows, and versions
-of open_events that a retry, the report or a rewind within `maintenance.time_travel` reads stay.
+Reads and writes only tables. It may be killed anywhere and run at any time: the next batch finds the same rows, and the versions of
+open_events that a retry, the report or a rewind within `maintenance.time_travel` reads are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pair: give every event of the batch, and every event still open, exactly one outcome.
+"""Pairs a batch: every event of it, and every event that is still open, gets exactly one outcome.
 
     pair_events --pipeline include/pipelines/calls.yaml [--warehouse URI]
 
@@ -16,7 +16,7 @@ from spark_jobs.tables.warehouse import Warehouse
 
 
 def main(warehouse: Warehouse) -> Counts:
-    """Pairs the last batch if that has not been done; gives its counts."""
+    """Pairs the last batch if that has not been done; returns its counts."""
     ledger = Ledger(warehouse)
     steps = ledger.last_batch()
     if LANDED not in steps or PAIRED in steps:

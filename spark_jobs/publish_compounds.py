@@ -1,4 +1,4 @@
-"""Publish: send the compounds of every paired batch beyond the position to the output topic, exactly once.
+"""Publishes: sends the compounds of every paired batch beyond the position to the output topic, exactly once.
 
     publish_compounds --pipeline include/pipelines/calls.yaml [--warehouse URI] [--accept-recreated-topic TOPIC-ID]
                       [--release-batch BATCH] [--accept-lost-positions]

@@ -1,11 +1,11 @@
-"""Replay: pair an interval of event time again, late events included, and correct what was published otherwise.
+"""Replays an interval: pairs its events again, late ones included, and corrects what was published otherwise.
 
     replay_interval --pipeline include/pipelines/calls.yaml --window-start TIME --window-end TIME [--warehouse URI]
 
 TIME is ISO 8601 (UTC if it names no zone) or epoch ms; the start is inclusive, the end exclusive. A compound belongs to the interval
-of its `ts`; sessions that cross an edge are read whole. Where nothing differs from what was published, nothing is written. Otherwise
-a replay is a batch itself: what changed is published with its next revision, what is no more is retracted. Begins by finishing a
-batch that was planned earlier but not paired; a killed replay is finished by whoever comes next.
+of its `ts`; sessions that cross an edge are read whole. Without a difference to what was published, nothing is written. Otherwise the
+replay is a batch: changed compounds are published with their next revision, others are retracted. The job first finishes a batch that
+was planned earlier but not paired; the next job finishes a killed replay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_jobs.tables.warehouse import Warehouse
 
 
 def main(warehouse: Warehouse, window: Window) -> Counts:
-    """Replays the interval; gives how many of its compounds are new, changed, retracted, unchanged.
+    """Replays the interval; returns how many of its compounds are new, changed, retracted, unchanged.
 
     Raises NeedsOperator if the interval is not closed yet, or its events are gone.
     """

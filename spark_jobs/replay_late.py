@@ -1,9 +1,9 @@
-"""Late: say which replays the late events of live batches ask for, with `late: replay` in the pipeline's file.
+"""Lists the replays that late events of live batches request, with `late: replay` in the pipeline's file.
 
     replay_late --pipeline include/pipelines/calls.yaml [--after-batch N] [--warehouse URI]
 
-Writes nothing. Airflow's task of this name starts what is asked for; the same late events give the same run ids at every call, so
-that nothing is started twice. Not asked for: what a replay in the ledger has covered, and what is not over yet (`waiting`).
+Writes nothing. Airflow's task of this name starts the replays; the same late events have the same run ids at every call, so that none is
+started twice. Intervals that a replay in the ledger has covered are left out, as are those that are not closed yet (`waiting`).
 """
 
 from __future__ import annotations

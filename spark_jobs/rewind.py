@@ -1,10 +1,10 @@
-"""Rewind: put the tables and the position back to what they were after an earlier batch, and go on from there.
+"""Rewinds: puts the tables and the position back to what they were after an earlier batch, from which the next batch continues.
 
     rewind --pipeline include/pipelines/calls.yaml --to-batch N [--yes] [--warehouse URI] [--accept-lost-range RANGES]
 
-Without --yes it only says what it would do. A rewind is a batch itself: it has the next batch_id, is planned in the ledger before
-any work, and a killed one is finished by land_events or by the same command. What the later batches published is not forgotten
-but corrected: compounds are retracted, and come back with a higher revision if the batches after the rewind find them again.
+Without --yes it only prints a preview. A rewind is a batch: it has the next batch_id and is planned in the ledger before any work;
+land_events or the same command finishes a killed one. Compounds that later batches published are corrected: they are retracted, and
+come back with a higher revision if batches after the rewind find them again.
 """
 
 from __future__ import annotations

@@ -151,9 +151,9 @@ def preview_text(preview: Preview) -> str:
     first, last = target.to_batch + 1, target.newest
     void = f"batch {first}" if first == last else f"batches {first} to {last}"
     lines = [f"back to batch {target.to_batch}, {void} given up" + _unpaired(target)]
-    lines += [_line(f"rows of {table} that go", rows) for table, rows in preview.rows.items()]
+    lines += [_line(f"rows of {table} to remove", rows) for table, rows in preview.rows.items()]
     if preview.unsent:
-        lines.append(_line(f"rows of {COMPOUNDS} that go, never sent", preview.unsent))
+        lines.append(_line(f"rows of {COMPOUNDS} to remove, never sent", preview.unsent))
     lines += [
         _line(f"rows of {OPEN}, now", preview.open_now),
         _line(f"rows of {OPEN}, then", target.open_after),

@@ -167,14 +167,14 @@ def test_a_chain_that_began_long_before_is_followed_to_its_begin(warehouse, send
     send("a0:x m3:x a12000:tick m12000:tick")
     run(short)
     assert canonical(short, tmp_path) != told()
-    cut_off, rounds = replayed_events._cut_off, []
+    cut_off, rounds = replayed_events._keys_cut_off, []
 
     def watched(*arguments):
         rounds.append(cut_off(*arguments))
         return rounds[-1]
 
     with monkeypatch.context() as patched:
-        patched.setattr(replayed_events, "_cut_off", watched)
+        patched.setattr(replayed_events, "_keys_cut_off", watched)
         found = counts(replay(6_000, 6_500, short))
     assert found["new"] + found["changed"] > 0 and [len(keys) for keys in rounds] == [1, 1, 1, 0]
     for start in (0, 3_000, 6_500):
@@ -275,7 +275,7 @@ def test_a_rewind_takes_a_replay_back_and_a_replay_follows_a_rewind(warehouse, l
 
 @pytest.mark.long
 def test_a_write_that_is_not_what_was_found_fails(late_partners, replay, monkeypatch):
-    monkeypatch.setattr("spark_jobs.corrections.replay_work.commit_frame", lambda *_: None)
+    monkeypatch.setattr("spark_jobs.corrections.replay.commit_frame", lambda *_: None)
     with pytest.raises(BrokenInvariant, match="replay 3 was to write"):
         replay(0, 1000)
 

@@ -106,9 +106,9 @@ def test_a_rewound_pipeline_ends_where_an_undisturbed_one_does(warehouse, broker
         line.split()
         for line in f"""
             back to batch 2, batches 3 to 5 given up (5 was never paired)
-            rows of raw_analytics that go   9
-            rows of raw_metrics that go     9
-            rows of rejected_events that go 4
+            rows of raw_analytics to remove 9
+            rows of raw_metrics to remove 9
+            rows of rejected_events to remove 4
             rows of open_events, now        2
             rows of open_events, then       3
             compounds to be corrected that are published            6

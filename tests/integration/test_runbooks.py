@@ -691,9 +691,9 @@ def test_store_refused(alarm, mend, warehouse, monkeypatch):
         assert "let 9 of 9 writers create the same object" in alarm(lambda: probe.check_store(place))
     probe.check_store(place)
     mend()
-    assert read_text(place, probe.RESULT) is None
+    assert read_text(place, probe.PROBE_RESULT) is None
     probe.check_store(place)
-    assert "refused" in read_text(place, probe.RESULT)
+    assert "refused" in read_text(place, probe.PROBE_RESULT)
 
 
 def test_topic_missing(alarm, mend, warehouse, pipeline, broker):

@@ -181,7 +181,7 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
 
         return written
 
-    for module in (land, pair_events):
+    for module in (land, pair):
         monkeypatch.setattr(module, "commit", when_full(commit))
 
     def append_when_full(target, planned, ranges, side):
@@ -202,7 +202,7 @@ def test_the_disk_fills_up_before_every_write(disk, warehouse, traffic, told, br
         return decide_batch(*given)
 
     monkeypatch.setattr(pair, "decide_batch", deciding_when_full)
-    for module in (report_quality, ledger):
+    for module in (report, ledger):
         monkeypatch.setattr(module, "commit_rows", when_full(commit_rows))
     for job, writes in WRITES.items():
         if job is LAND:
