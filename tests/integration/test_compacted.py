@@ -169,7 +169,7 @@ def test_what_retention_removed_is_not_judgeable(published, broker, pipeline):
         answer.result(timeout=20)
     assert report_quality.main(published)["batches"] == 1
     assert metrics_of(published, 1)["delivery_not_judged"] == NotJudged.RETENTION
-    assert "not judgeable, because the topic&#x27;s retention has removed a part of them" in page_of(published, "batch-1")
+    assert "not judgeable, because the topic&#39;s retention has removed a part of them" in page_of(published, "batch-1")
 
 
 @pytest.mark.long
