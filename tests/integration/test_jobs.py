@@ -136,7 +136,7 @@ def test_whoever_has_opened_no_table_yet_reads_the_same_and_goes_on(warehouse, p
     assert Ledger(warehouse).last_ids() == dict.fromkeys(ids, 2)
     after = trend(warehouse)
     assert (after["batch"], after["at"][0], after["values"]["left_only"]) == ([1, 2], before["at"][0], [1, 0])
-    assert (metrics["left_only"], state) == (1, PASSED)
+    assert (reported.metrics["left_only"], reported.state) == (1, PASSED)
 
 
 def test_the_other_half_comes_with_the_next_batch(warehouse, pipeline, broker, send, now):
