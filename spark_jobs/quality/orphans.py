@@ -183,7 +183,8 @@ def orphan_breakdowns(batch: Batch, counted: Facts) -> list[Breakdown]:
         for field, _, most in counted.of("user", ids):
             found.append(Breakdown("users", most.number, field=field))
             found.append(Breakdown("top_user", most.top, field=field, value=most.text))
-    return found
+    # Spark returns facts in any order, and a report that is made again writes the same rows.
+    return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0))
 
 
 def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.helpers.stores import table_of
@@ -50,7 +51,11 @@ def _wait_for_markers(bootstrap: str, partitions: list[TopicPartition]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + 1
     # Behind a transaction that is open on purpose nothing can be waited for.
-    while time.monotonic() < deadline and _ends(admin, partitions, COMMITTED) != _ends(admin, partitions, UNCOMMITTED):
+    while time.monotonic() < deadline:
+        # A topic that was just created may not have its leaders yet.
+        with suppress(KafkaException):
+            if _ends(admin, partitions, COMMITTED) == _ends(admin, partitions, UNCOMMITTED):
+                return
         time.sleep(0.02)
 
 

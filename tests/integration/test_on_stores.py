@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from include.config.pipeline_file import load_pipeline
 from include.config.store import pages_store
 from include.local.process import free_port
 from include.local.spark import LocalSpark
@@ -36,10 +37,12 @@ def both(spark, broker, tmp_path, monkeypatch):
 
     def make(store):
         names = [f"{store.name}_{where}" for where in ("stored", "foldered")]
-        (stored, file), (foldered, _) = (timeless(name, f"{store.name}_both", tmp_path / "jobs") for name in names)
+        files = [timeless(name, f"{store.name}_both", tmp_path / "jobs")[1] for name in names]
+        # As the commands read them: the hash of the settings is on every page.
+        stored, foldered = map(load_pipeline, files)
         root, folder = root_on(store, "all_jobs", monkeypatch), str(tmp_path / "warehouse")
         warehouses = [Warehouse(root, stored, spark), Warehouse(folder, foldered, spark)]
-        return Both(*warehouses, Portions(broker, stored, foldered), file, broker.bootstrap)
+        return Both(*warehouses, Portions(broker, stored, foldered), files[0], broker.bootstrap)
 
     return make
 

@@ -122,10 +122,10 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     few_counted = (stages, {at_once: "11"})
     compiled, interpreted = (session, 0), (session, 10**9)
     variants = {
-        "many tasks": run("1", [(partitions, "13")], EVENTS_A_TASK=many_tasks, _MANY_ROWS=interpreted),
+        "many tasks": run("1", [(partitions, "13")], EVENTS_A_TASK=many_tasks, MANY_ROWS=interpreted),
         "few rows at once": run("2", [(partitions, "1"), (at_once, "3")], _ROWS_AT_ONCE=few_rows),
-        "compiled, adaptive": run("3", [(partitions, "7")], _MANY_ROWS=compiled, _COUNTED=few_counted),
-        "another order, compiled": run("4", [(at_once, "11")], shuffled=1, _MANY_ROWS=compiled, EVENTS_A_TASK=many_tasks),
+        "compiled, adaptive": run("3", [(partitions, "7")], MANY_ROWS=compiled, _COUNTED=few_counted),
+        "another order, compiled": run("4", [(at_once, "11")], shuffled=1, MANY_ROWS=compiled, EVENTS_A_TASK=many_tasks),
     }  # fmt: skip
     for name, found in variants.items():
         for part in found:

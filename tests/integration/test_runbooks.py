@@ -719,7 +719,7 @@ def test_topic_recreated(alarm, mend, warehouse, pipeline, broker, project, send
 
 HOLD = """
 import sys, time
-from spark_jobs.tables.writer_lock import writer_lock
+from spark_jobs.tables.one_writer import writer_lock
 with writer_lock(sys.argv[1], "calls", "pair_events", 1):
     print("locked", flush=True)
     time.sleep(600)

@@ -27,7 +27,7 @@ import os, sys, time
 import pyarrow as pa
 from include.config.store import hide_cloud_variables, warehouse_store
 from spark_jobs.maintenance.uploads import unfinished_uploads
-from spark_jobs.tables.store_probe import check_store
+from spark_jobs.tables.one_writer import check_store
 from deltalake import DeltaTable, write_deltalake
 hide_cloud_variables(os.environ)
 store = warehouse_store(sys.argv[1])

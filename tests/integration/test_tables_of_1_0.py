@@ -54,7 +54,7 @@ def test_every_table_is_read_with_its_columns(stored, spark):
 def test_they_are_maintained(stored, spark):
     root, pipeline = stored
     warehouse = Warehouse(root, pipeline, spark)
-    before = sorted(row.values() for row in warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"]))
+    before = sorted(tuple(row.values()) for row in warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"]))
     maintain_tables(warehouse)
-    assert sorted(row.values() for row in warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])) == before
+    assert sorted(tuple(row.values()) for row in warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])) == before
     assert Path(root).is_dir()
