@@ -16,8 +16,7 @@ from deltalake import DeltaTable
 from include.local.machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events
 from spark_jobs.corrections import unfinished
-from spark_jobs.spark import session
-from spark_jobs.spark import workers as stages
+from spark_jobs.spark import session, workers
 from spark_jobs.spark.session import override_settings
 from spark_jobs.stages import land, pair, pairing_input
 from spark_jobs.tables.ledger import PLANNED, Ledger
@@ -119,12 +118,12 @@ def test_the_same_rows_however_it_is_run(planned, spark, monkeypatch, tmp_path):
     ), counts
     partitions, at_once = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
     many_tasks, few_rows = (pairing_input, 60), (pairing_input, 7)
-    few_counted = (stages, {at_once: "11"})
+    few_counted = (workers, {at_once: "11"})
     compiled, interpreted = (session, 0), (session, 10**9)
     variants = {
         "many tasks": run("1", [(partitions, "13")], EVENTS_A_TASK=many_tasks, MANY_ROWS=interpreted),
         "few rows at once": run("2", [(partitions, "1"), (at_once, "3")], _ROWS_AT_ONCE=few_rows),
-        "compiled, adaptive": run("3", [(partitions, "7")], MANY_ROWS=compiled, _COUNTED=few_counted),
+        "compiled, adaptive": run("3", [(partitions, "7")], MANY_ROWS=compiled, _NOT_SIZED=few_counted),
         "another order, compiled": run("4", [(at_once, "11")], shuffled=1, MANY_ROWS=compiled, EVENTS_A_TASK=many_tasks),
     }  # fmt: skip
     for name, found in variants.items():
