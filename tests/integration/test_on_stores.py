@@ -64,8 +64,9 @@ class Both(NamedTuple):
         return differences(self.bootstrap, mine.root, mine.pipeline, theirs.pipeline, theirs.root)
 
 
-def test_a_batch_on_azure_is_as_in_a_folder(azure, both):
-    pair = both(azure)
+@pytest.mark.parametrize("kind", ["azure", "gs"])
+def test_a_batch_on_another_store_is_as_in_a_folder(kind, request, both):
+    pair = both(request.getfixturevalue(kind))
     for _ in range(2):
         pair.portions.send()
         pair.run(run_all)
