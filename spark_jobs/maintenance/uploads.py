@@ -21,7 +21,7 @@ _AT_MOST = 1000
 _WHERE = ("endpoint", "endpoint_url", "virtual_hosted_style_request")
 
 
-class Unfinished(NamedTuple):
+class UnfinishedUploads(NamedTuple):
     """How many uploads are unfinished, and when the oldest of them was begun (UTC). A store counts up to 1,000; then there may be `more`."""
 
     number: int
@@ -33,7 +33,7 @@ class Unfinished(NamedTuple):
         return f"unfinished uploads {number}, oldest {self.oldest:%Y-%m-%d %H:%M:%S}"
 
 
-def unfinished_uploads(store: Store) -> Unfinished | None:
+def unfinished_uploads(store: Store) -> UnfinishedUploads | None:
     """The unfinished uploads below the place; None if there are none, if the store is none of S3, or if it does not say."""
     if not store.uri.startswith("s3://"):
         return None
@@ -51,7 +51,7 @@ def unfinished_uploads(store: Store) -> Unfinished | None:
     except (BaseError, OSError, StoreRefused, ValueError, ElementTree.ParseError):
         # The right to list uploads is one that jobs do not need.
         return None
-    return Unfinished(len(begun), min(begun), page.findtext(f"{_S3}IsTruncated") == "true") if begun else None
+    return UnfinishedUploads(len(begun), min(begun), page.findtext(f"{_S3}IsTruncated") == "true") if begun else None
 
 
 def _signed(bucket: Store, asked: dict[str, str]) -> str:

@@ -134,6 +134,11 @@ def message_mark() -> Column:
     return F.xxhash64("pair_id", F.col("revision").cast("string"))
 
 
+def fingerprint(*columns: str) -> Column:
+    """A number that tells byte strings apart, and an absent one from an empty one."""
+    return F.xxhash64(*(F.hex(column) for column in columns), *(F.col(column).isNull() for column in columns))
+
+
 def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, around: int) -> list[DataFrame]:
     """Raw rows and rejected events of the batches first..last, the compounds from `sent_from` on; all inclusive.
 

@@ -15,10 +15,9 @@ from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.records import Span, Spans, read_records
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.checks import Finding, flagged
-from spark_jobs.quality.facts import facts_of
+from spark_jobs.quality.facts import facts_of, fingerprint
 from spark_jobs.quality.ledger_checks import RawRows
 from spark_jobs.quality.numbers import SIDES
-from spark_jobs.quality.sent_compounds import fingerprint
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse

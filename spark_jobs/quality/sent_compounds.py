@@ -1,8 +1,8 @@
 """Every compound of the published batches is on the output topic exactly once, as it stands in compound_events.
 
 The report counts the messages that were sent since the last report, and looks closer where they are not as many as the compounds; reconcile
-compares all of them. Each `published` row of the ledger has the ends that the output partitions had behind its batches (`end_<n>`), asked of
-the broker when all of them were sent: what lies between two of these was published between.
+compares all of them. Each `published` row of the ledger has the ends that the output partitions had behind its batches (`output.ends`), asked
+of the broker when all of them were sent: what lies between two of these was published between.
 
 Of a compacted topic each partition keeps the last record of a key; all before it may be removed, and a last record without a value, too,
 after a time.
@@ -19,14 +19,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.messages import message_columns, messages_of
+from spark_jobs.kafka.messages import header, message_columns, messages_of
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.open_transactions import check_readable
 from spark_jobs.kafka.output_topic import Cleanup, cleanup_of
 from spark_jobs.kafka.records import Span, Spans, read_records
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, flagged
-from spark_jobs.quality.facts import Facts, facts_of, message_mark
+from spark_jobs.quality.facts import Facts, facts_of, fingerprint, message_mark
 from spark_jobs.quality.numbers import Metrics, NotJudged
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS
@@ -158,17 +158,6 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
     if found["unknowable"] > still_refused:
         return {"delivery_not_judged": NotJudged.TOMBSTONES}
     return {"replaced_on_topic": found["replaced"], "delivery_difference": 0}
-
-
-def header(name: str) -> Column:
-    """The text of a header of a record."""
-    value = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
-    return value.cast("string")
-
-
-def fingerprint(*columns: str) -> Column:
-    """A number that tells byte strings apart, and an absent one from an empty one."""
-    return F.xxhash64(*(F.hex(column) for column in columns), *(F.col(column).isNull() for column in columns))
 
 
 def sent_frame(spark: SparkSession, sent: Iterable[SentBatch], topic_id: str) -> DataFrame:

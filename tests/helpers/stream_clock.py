@@ -64,14 +64,15 @@ def run(warehouse):
 
 @contextmanager
 def killed_at(monkeypatch, point):
-    """Whoever changes a table dies at the point."""
+    """A job that changes a table, or archives its rows, dies at the point."""
 
     def die(name):
         if name == point:
             raise Killed(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr("spark_jobs.tables.commit.fault_point", die)
+        for module in ("spark_jobs.tables.commit", "spark_jobs.maintenance.archive"):
+            patched.setattr(f"{module}.fault_point", die)
         with pytest.raises(Killed):
             yield
 

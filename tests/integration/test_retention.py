@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +42,7 @@ from tests.helpers.all_stages import land, run_all
 from tests.helpers.job_processes import JOBS, Faults, Jobs
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import table_rows
-from tests.helpers.stream_clock import Killed, consumed, run
+from tests.helpers.stream_clock import consumed, killed_at, run
 from tests.helpers.timeless_traffic import Portions, timeless
 from tests.integration.test_storage_faults import SmallDisk
 
@@ -105,19 +104,6 @@ def archived_and_kept(archive, warehouse, table):
         rows = con.sql(f"SELECT * FROM '{files}' UNION ALL BY NAME SELECT * FROM kept").to_arrow_table()
     rows = pa.table(rows).select(kept.schema.names).cast(kept.schema)
     return Counter(map(str, rows.to_pylist()))
-
-
-@contextmanager
-def killed_at(monkeypatch, point):
-    def die(name):
-        if name == point:
-            raise Killed(name)
-
-    with monkeypatch.context() as patched:
-        for module in ("spark_jobs.tables.commit", "spark_jobs.maintenance.archive"):
-            patched.setattr(f"{module}.fault_point", die)
-        with pytest.raises(Killed):
-            yield
 
 
 def test_what_went_is_known_to_laws_reconcile_and_trend(warehouse, send, a_day_after):
