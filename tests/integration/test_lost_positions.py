@@ -36,7 +36,8 @@ def forget(admin, pipeline):
 def committed(admin, pipeline):
     group = f"{pipeline.name}.publisher"
     places = [TopicPartition(pipeline.output_topic, number) for number in range(PARTITIONS)]
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])
+    # Kafka answers a commit before the group's offsets have its marker: stable ones are waited for.
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)], require_stable=True)
     return [place.offset for place in asked[group].result(timeout=20).topic_partitions]
 
 
