@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.kafka.messages import message_columns, messages_of
+from spark_jobs.kafka.messages import read_compounds
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics import measure
@@ -48,8 +48,8 @@ def main(warehouse: Warehouse) -> None:
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
-    messages = messages_of(warehouse.read(COMPOUNDS, message_columns(pipeline), batches=[1]), pipeline, 2)
-    messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("batch_id", "ts", "key", "value").collect()
+    messages = read_compounds(warehouse, {1: 2}, [1])
+    messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("ts", "key", "value").collect()
     batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
     measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0))
     find_offenders(warehouse, 1, 1)

@@ -8,7 +8,7 @@ partition follows from the key as in Kafka's default partitioner, so compounds l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.workers import Stage
+from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.schemas import COMPOUNDS
+from spark_jobs.tables.warehouse import Condition, Warehouse
 
 MESSAGE_COLUMNS = "output_partition INT, batch_id BIGINT, key BINARY, value BINARY, pair_id STRING, revision INT, kind STRING, op STRING, ts BIGINT"
 _HEADERS = ("pair_id", "revision", "kind", "op")
@@ -46,26 +48,32 @@ def message_columns(pipeline: Pipeline) -> list[str]:
     return [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
 
 
-def messages_of(compounds: DataFrame, pipeline: Pipeline, partitions: int) -> DataFrame:
-    """Rows of compound_events (`message_columns` at least) as rows of `MESSAGE_COLUMNS`, for so many output partitions."""
-    # Spark does not see which columns the stage wants, and would hand over all of them.
-    return compounds.select(message_columns(pipeline)).mapInArrow(to_messages(pipeline, partitions), MESSAGE_COLUMNS)
+def read_compounds(
+    warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int] | None = None, where: Condition | None = None
+) -> DataFrame:
+    """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`. `partitions`: see `message_maker`."""
+    pipeline = warehouse.pipeline
+    made = InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
+    return warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches, where=where, made=made)
 
 
-def to_messages(pipeline: Pipeline, partitions: int) -> Stage:
-    """A stage from rows of compound_events to rows of `MESSAGE_COLUMNS`."""
+def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A function from rows of compound_events (`message_columns`) to rows of `MESSAGE_COLUMNS`.
 
-    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            keys = output_keys(pipeline, [batch.column(name) for name in pipeline.key]).cast(pa.binary())
-            columns = {
-                "output_partition": pa.array(partitions_of(_objects(keys), partitions), pa.int32()),
-                "batch_id": batch.column("batch_id"),
-                "key": keys,
-                "value": _values(batch, pipeline).cast(pa.binary()),
-                **{name: batch.column(name) for name in (*_HEADERS, "ts")},
-            }
-            yield pa.RecordBatch.from_pydict(columns)
+    `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null).
+    """
+
+    def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
+        keys = output_keys(pipeline, [rows.column(name) for name in pipeline.key]).cast(pa.binary())
+        counts = [partitions.get(batch_id) for batch_id in _objects(rows.column("batch_id"))]
+        columns = {
+            "output_partition": pa.array(map(output_partition, _objects(keys), counts), pa.int32()),
+            "batch_id": rows.column("batch_id"),
+            "key": keys,
+            "value": _values(rows, pipeline).cast(pa.binary()),
+            **{name: rows.column(name) for name in (*_HEADERS, "ts")},
+        }
+        return pa.RecordBatch.from_pydict(columns)
 
     return convert
 
@@ -139,13 +147,13 @@ def header(name: str) -> Column:
     return value.cast("string")
 
 
-def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
-    """The output partition of each key: (murmur2 & 0x7fffffff) % partitions, as in Kafka's default partitioner.
+def output_partition(key: bytes, partitions: int | None) -> int | None:
+    """The key's partition among so many: (murmur2 & 0x7fffffff) % partitions, as in Kafka's default partitioner. None of None.
 
-    >>> partitions_of([b"a-b", b"x-y", b"21"], 4), partitions_of([], 4)
-    ([1, 1, 0], [])
+    >>> [output_partition(key, 4) for key in (b"a-b", b"x-y", b"21")]
+    [1, 1, 0]
     """
-    return [murmur2(key, partitions) for key in keys]
+    return None if partitions is None else int(murmur2(key, partitions))
 
 
 def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:

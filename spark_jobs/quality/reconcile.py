@@ -205,7 +205,7 @@ def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFram
         place: Span(first, scope.topics.end[place]) for place, first in scope.topics.earliest.items() if place[0] == topic
     }
     frame = sent_frame(warehouse.spark, sent, scope.output.topic_id)
-    compared = by_compound(warehouse, sent, frame, spans, after=scope.removed.compounds).persist(StorageLevel.DISK_ONLY)
+    compared = by_compound(warehouse, sent, spans, after=scope.removed.compounds).persist(StorageLevel.DISK_ONLY)
     seen = compared.where((F.col("compounds") > 0) & (F.col("messages") > 0)).groupBy("partition")
     first = {row["partition"]: row["first"] for row in seen.agg(F.min("batch_id").alias("first")).collect()}
     # Asked for once more: what retention removed while the topic was read is not lost either.

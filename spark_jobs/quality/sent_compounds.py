@@ -10,16 +10,15 @@ after a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.messages import header, message_columns, messages_of
+from spark_jobs.kafka.messages import header, read_compounds
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.open_transactions import check_readable
 from spark_jobs.kafka.output_topic import Cleanup, cleanup_of
@@ -29,7 +28,6 @@ from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import Facts, facts_of, fingerprint, message_mark
 from spark_jobs.quality.numbers import Metrics, NotJudged
 from spark_jobs.tables.ledger import LedgerRow
-from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
 _ID = ("pair_id", "revision")
@@ -137,7 +135,7 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
     # What came later may have replaced what was published then.
     spans = {place: Span(span.first, topics.end[place]) for place, span in scope.spans.items()}
     frame = sent_frame(warehouse.spark, scope.sent, topics.ids[topic])
-    compounds = by_compound(warehouse, scope.sent, frame, spans, batches=scope.batch_ids)
+    compounds = by_compound(warehouse, scope.sent, spans, batches=scope.batch_ids)
     rows = with_compaction(with_absence(compounds, frame, scope.until, {}), cleanup)
     cases = compound_cases(warehouse.pipeline, {})
     ends = {number: span.until for (_, number), span in scope.spans.items()}
@@ -167,25 +165,16 @@ def sent_frame(spark: SparkSession, sent: Iterable[SentBatch], topic_id: str) ->
 
 
 def _expected_messages(
-    warehouse: Warehouse, sent: Sequence[SentBatch], frame: DataFrame, batches: Iterable[int] | None, after: int
+    warehouse: Warehouse, sent: Iterable[SentBatch], batches: Iterable[int] | None, after: int
 ) -> DataFrame:
     """What compound_events say must be on the topic: batch_id, pair_id, revision, output_partition (null: not published yet), ts, retracts, key, bytes."""
-    columns = message_columns(warehouse.pipeline)
-    compounds = warehouse.read(COMPOUNDS, columns, batches=batches, where=lambda column: column("batch_id") > after)
-    compounds = compounds.join(frame.select("batch_id", "partitions"), "batch_id", "left")
-    # As many ways of routing as the topic has had sizes.
-    sizes = [*sorted({batch.partitions for batch in sent}), None]
-    return reduce(DataFrame.unionAll, (_messages(compounds, warehouse.pipeline, size) for size in sizes))
-
-
-def _messages(compounds: DataFrame, pipeline: Pipeline, partitions: int | None) -> DataFrame:
-    rows = compounds.where(F.col("partitions").eqNullSafe(F.lit(partitions).cast("bigint")))
-    messages = messages_of(rows, pipeline, partitions or 1)
+    partitions = {batch.batch_id: batch.partitions for batch in sent}
+    messages = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after)
     return messages.select(
         "batch_id",
         "pair_id",
         F.col("revision").cast("string").alias("revision"),
-        (F.col("output_partition") if partitions else F.lit(None).cast("int")).alias("output_partition"),
+        "output_partition",
         "ts",
         (F.col("op") == "retract").alias("retracts"),
         fingerprint("key").alias("key"),
@@ -195,8 +184,7 @@ def _messages(compounds: DataFrame, pipeline: Pipeline, partitions: int | None) 
 
 def by_compound(
     warehouse: Warehouse,
-    sent: Sequence[SentBatch],
-    frame: DataFrame,
+    sent: Iterable[SentBatch],
     spans: Spans,
     *,
     batches: Iterable[int] | None = None,
@@ -204,10 +192,10 @@ def by_compound(
 ) -> DataFrame:
     """One row for each pair_id and revision that is anywhere: compounds in the table, messages in the spans, and what they say.
 
-    `frame`: `sent_frame` of the batches in `sent`. Compounds of these `batches` (None: all), and only of batches after `after`.
+    Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    expected = _expected_messages(warehouse, sent, frame, batches, after)
+    expected = _expected_messages(warehouse, sent, batches, after)
     messages = read_records(warehouse.spark, spans, False, _MESSAGE).select(
         *(header(name).alias(column) for name, column in (("pair-id", "pair_id"), ("revision", "revision"))),
         *("partition", "offset"),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
@@ -70,7 +71,16 @@ def end_session(spark: SparkSession) -> None:
 
 def _start(job: str, pipeline: str) -> SparkSession:
     hide_cloud_variables(os.environ)
-    return _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+    spark = _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+    # The first query loads classes and starts Python for a second, while the job still asks the tables and the broker.
+    threading.Thread(target=_first_query, args=(spark,), daemon=True).start()
+    return spark
+
+
+def _first_query(spark: SparkSession) -> None:
+    # The job may end the session meanwhile; its own queries report real problems.
+    with suppress(Exception):
+        spark.range(1, numPartitions=1).mapInArrow(iter, "id BIGINT").toArrow()
 
 
 def _attach(server: str, pipeline: str) -> SparkSession:

@@ -153,9 +153,8 @@ def _remaining_ranges(
     if any(has_lost(known, now) for known in planned.offsets):
         # A job that died may have landed the records before they were lost.
         for row in landed_counts(warehouse, planned):
-            place = (row["topic"], row["partition"])
-            known = landed.get(place, LandedSpan(row["first"], row["last"]))
-            landed[place] = LandedSpan(min(row["first"], known.first), max(row["last"], known.last))
+            known = landed.get((row.topic, row.partition), LandedSpan(row.first, row.last))
+            landed[row.topic, row.partition] = LandedSpan(min(row.first, known.first), max(row.last, known.last))
     return ranges_left(planned.offsets, now, landed, accepted_losses)
 
 

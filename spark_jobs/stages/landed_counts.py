@@ -5,112 +5,134 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import reduce
-from typing import Any
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
-from spark_jobs.tables.read_files import Summary
+from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LandedCounts
 from spark_jobs.tables.schemas import raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
-_PLACE = ("topic", "partition", "problem")
-_NUMBERS = ("block", "records", "bits", "first", "last", "max_ts")
-_BLOCKS = "topic STRING, partition INT, problem STRING, " + ", ".join(f"{name} BIGINT" for name in _NUMBERS)
-_NO_TS = np.iinfo(np.int64).min
+_PLACE = ["topic", "partition", "problem"]
+# A row with `records` counts rows of one place. One without is a run: rows of one partition with rising offsets.
+_COUNTED = "topic STRING, partition INT, problem STRING, records BIGINT, first BIGINT, last BIGINT, max_ts BIGINT"
 
 
-def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[Row]:
-    """The batch's rows in the raw tables by partition and problem: number of `records` and of different `offsets`, `first` and `last` offset
-    (both inclusive), and `max_ts` (epoch ms, null if no row has one).
-    """
-    columns, mine = [*_PLACE, "offset", "ts"], [planned.batch_id]
-    summary = Summary(in_blocks, _BLOCKS)
-    sides = (warehouse.read(raw_table(side), columns, batches=mine, summary=summary) for side in planned.pipeline.sides)
-    blocks = (
-        reduce(DataFrame.unionAll, sides)
-        .groupBy(*_PLACE, "block")
-        .agg(
-            F.sum("records").alias("records"),
-            F.bit_or("bits").alias("bits"),
-            F.min("first").alias("first"),
-            F.max("last").alias("last"),
-            F.max("max_ts").alias("max_ts"),
-        )
+class LandedRows(NamedTuple):
+    """The rows of a batch that have one topic, partition and problem."""
+
+    topic: str
+    partition: int
+    problem: str | None
+    records: int
+    # Both inclusive.
+    first: int
+    last: int
+    # Epoch ms; None if no row has one.
+    max_ts: int | None
+    # How many different ones.
+    offsets: int
+
+
+def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
+    """Reads back what the raw tables have of the batch."""
+    made = InWorker(count_and_runs, _COUNTED, is_summary=True)
+    counted = _of_batch(warehouse, planned, [*_PLACE, "offset", "ts"], made).toArrow()
+    is_run = pc.is_null(counted["records"])
+    aggregates = [("records", "sum"), ("first", "min"), ("last", "max"), ("max_ts", "max")]
+    rows = (
+        counted.filter(pc.invert(is_run))
+        .group_by(_PLACE)
+        .aggregate(aggregates)
+        .rename_columns(counted.schema.names)
+        .to_pylist()
     )
-    return list(
-        blocks.groupBy(*_PLACE)
-        .agg(
-            F.sum("records").alias("records"),
-            F.sum(F.bit_count("bits")).alias("offsets"),
-            F.min("first").alias("first"),
-            F.max("last").alias("last"),
-            F.max("max_ts").alias("max_ts"),
-        )
-        .collect()
+    exact: dict[tuple[str, int, str | None], int] = {}
+    if _overlap(counted.filter(is_run)):
+        # Records landed twice, or another program has ordered the rows anew.
+        offsets = _of_batch(warehouse, planned, [*_PLACE, "offset"]).groupBy(*_PLACE).agg(F.countDistinct("offset"))
+        exact = {(topic, partition, problem): count for topic, partition, problem, count in offsets.collect()}
+    return [
+        LandedRows(**row, offsets=exact.get((row["topic"], row["partition"], row["problem"]), row["records"]))
+        for row in rows
+    ]
+
+
+def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:
+    tables = map(raw_table, planned.pipeline.sides)
+    return reduce(
+        DataFrame.unionAll, (warehouse.read(table, columns, batches=[planned.batch_id], made=made) for table in tables)
     )
 
 
-def in_blocks(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """One row (`_BLOCKS`) for each run of rows (`topic, partition, problem, offset, ts`) in the same block of 64 offsets.
+def count_and_runs(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a raw table (`topic, partition, problem, offset, ts`) as rows of `_COUNTED`: as few as there are places, and runs.
 
-    `bits`: which of the 64 exist, so that different offsets can be counted with a 64th of the rows. A block may have several runs.
+    Where the runs of a partition do not overlap, all its offsets are different.
 
-    >>> columns = [["t"] * 4, [0] * 4, [None] * 4, [62, 63, 64, 64], [5, None, 7, 6]]
+    >>> columns = [["t"] * 4, [0] * 4, [None, None, "late", None], [62, 63, 64, 64], [5, None, 7, 6]]
     >>> types = [pa.string(), pa.int32(), pa.string(), pa.int64(), pa.int64()]
     >>> rows = [pa.array(values, kind) for values, kind in zip(columns, types)]
-    >>> made = in_blocks(pa.record_batch(rows, ["topic", "partition", "problem", "offset", "ts"])).to_pydict()
-    >>> made["block"], made["records"], made["bits"], made["first"], made["last"], made["max_ts"]
-    ([0, 1], [2, 2], [-4611686018427387904, 1], [62, 64], [63, 64], [5, 7])
+    >>> made = count_and_runs(pa.record_batch(rows, ["topic", "partition", "problem", "offset", "ts"]))
+    >>> for row in made.to_pylist(): print(list(row.values()))
+    ['t', 0, None, 3, 62, 64, 6]
+    ['t', 0, 'late', 1, 64, 64, 7]
+    ['t', 0, None, None, 62, 64, None]
+    ['t', 0, None, None, 64, 64, None]
     """
+    aggregates = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("ts", "max")]
+    counted = pa.Table.from_batches([rows]).group_by(_PLACE, use_threads=False).aggregate(aggregates)
     offset = rows["offset"].to_numpy()
-    block = offset >> 6
-    starts = np.flatnonzero(reduce(np.logical_or, map(_changes, (block, *(_codes(rows[name]) for name in _PLACE)))))
-    ts = pc.fill_null(rows["ts"], int(_NO_TS)).to_numpy()
-    max_ts = np.maximum.reduceat(ts, starts)
-    records = np.diff(np.append(starts, rows.num_rows))
-    bits = np.bitwise_or.reduceat(np.int64(1) << (offset & 63), starts)
-    first, last = np.minimum.reduceat(offset, starts), np.maximum.reduceat(offset, starts)
-    place = rows.select(list(_PLACE)).take(pa.array(starts)).columns
-    numbers = [*map(pa.array, (block[starts], records, bits, first, last)), pa.array(max_ts, mask=max_ts == _NO_TS)]
-    return pa.record_batch([*place, *numbers], [*_PLACE, *_NUMBERS])
+    falls = np.append(True, offset[1:] <= offset[:-1])
+    starts = np.flatnonzero(falls | _changes(rows["topic"].dictionary_encode().indices) | _changes(rows["partition"]))
+    none = pa.nulls(len(starts), pa.int64())
+    place = rows.select(_PLACE[:2]).take(pa.array(starts)).columns
+    ends = np.append(starts[1:], rows.num_rows) - 1
+    runs = [*place, pa.nulls(len(starts), pa.string()), none, pa.array(offset[starts]), pa.array(offset[ends]), none]
+    columns = [pa.concat_arrays([*whole.chunks, run]) for whole, run in zip(counted.columns, runs, strict=True)]
+    return pa.record_batch(columns, [name.split()[0] for name in _COUNTED.split(", ")])
 
 
-def _codes(column: pa.Array) -> npt.NDArray[Any]:
-    """Numbers that are equal where the values are equal, and -1 for null."""
-    if pa.types.is_integer(column.type):
-        return column.to_numpy()
-    return column.dictionary_encode().indices.fill_null(-1).to_numpy()
-
-
-def _changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _changes(values: pa.Array) -> npt.NDArray[np.bool_]:
     """Whether each value differs from the one before it; true for the first."""
-    return np.append(True, values[1:] != values[:-1])
+    numbers = values.to_numpy()
+    return np.append(True, numbers[1:] != numbers[:-1])
 
 
-def is_of(row: Row, known: OffsetRange) -> bool:
+def _overlap(runs: pa.Table) -> bool:
+    """Whether two runs of a partition have offsets in common."""
+    ordered = runs.sort_by([("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]).to_pylist()
+    return any(
+        (one["topic"], one["partition"]) == (other["topic"], other["partition"]) and other["first"] <= one["last"]
+        for one, other in pairwise(ordered)
+    )
+
+
+def is_of(row: LandedRows, known: OffsetRange) -> bool:
     """Whether a row of `landed_counts` is of this range's partition."""
-    return row["topic"] == known.topic and row["partition"] == known.partition
+    return row.topic == known.topic and row.partition == known.partition
 
 
-def advance(known: OffsetRange, rows: list[Row]) -> OffsetRange:
+def advance(known: OffsetRange, rows: list[LandedRows]) -> OffsetRange:
     """The landed range with its largest accepted timestamp; raises BrokenInvariant if other offsets are landed."""
     for row in rows:
-        outside = row["first"] < known.from_offset or row["last"] >= known.until_offset
-        if outside or row["records"] != row["offsets"]:
+        outside = row.first < known.from_offset or row.last >= known.until_offset
+        if outside or row.records != row.offsets:
             raise BrokenInvariant(
                 f"{known.topic}-{known.partition}: planned offsets {known.from_offset} to {known.until_offset} (exclusive), landed "
-                f"{row['records']} records with {row['offsets']} different offsets from {row['first']} to {row['last']}"
+                f"{row.records} records with {row.offsets} different offsets from {row.first} to {row.last}"
             )
-    landed = [row["max_ts"] for row in rows if row["problem"] is None]
+    landed = [row.max_ts for row in rows if row.problem is None]
     times = [ts for ts in (*landed, known.max_ts) if ts is not None]
     return known._replace(max_ts=max(times, default=None))
 
@@ -119,25 +141,23 @@ def count(
     pipeline: Pipeline,
     batch_id: int,
     ranges: Sequence[OffsetRange],
-    rows: list[Row],
+    rows: list[LandedRows],
     held: tuple[int, int | None],
     gone_at_start: int,
 ) -> LandedCounts:
     """The counts of the landed rows (`landed_counts`); `held`: see `total_held`. Raises BrokenInvariant if more are landed than planned."""
     offsets_planned = sum(known.planned for known in ranges)
-    landed = sum(row["records"] for row in rows)
+    landed = sum(row.records for row in rows)
     if landed > offsets_planned:
         raise BrokenInvariant(f"batch {batch_id}: {offsets_planned} offsets planned, but {landed} records landed")
 
     def records(topics: Collection[str], only_accepted: bool = False) -> int:
-        return sum(
-            row["records"] for row in rows if row["topic"] in topics and not (only_accepted and row["problem"] is not None)
-        )
+        return sum(row.records for row in rows if row.topic in topics and not (only_accepted and row.problem is not None))
 
     problems = Counter[str]()
     for row in rows:
-        if row["problem"] is not None:
-            problems[row["problem"]] += row["records"]
+        if row.problem is not None:
+            problems[row.problem] += row.records
     left, right = ((side.topic,) for side in pipeline.sides)
     return LandedCounts(
         planned=offsets_planned,

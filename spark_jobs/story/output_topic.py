@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition, murmur2
 
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import missing_right, on_topic
-from spark_jobs.kafka.messages import output_key, partitions_of
+from spark_jobs.kafka.messages import output_key
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.records import decoded_headers, read_messages
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, kafka_settings
@@ -83,7 +83,7 @@ class _Search:
 
     def _partition(self, published: LedgerRow | None) -> int:
         partitions = published.output_state.partitions if published else len(self.now.end) if self.now else 1
-        return int(partitions_of([self.key], partitions)[0])
+        return int(murmur2(self.key, partitions))
 
     def _is_elsewhere(self, published: LedgerRow) -> bool:
         """Whether it was sent to a topic that has been deleted since."""

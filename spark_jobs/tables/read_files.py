@@ -88,12 +88,14 @@ def _fit(files: Sequence[DataFile]) -> bool:
     return sum(file.rows for file in files) <= _ROWS_A_TASK and sum(file.size for file in files) <= _BYTES_A_TASK
 
 
-class Summary(NamedTuple):
-    """A function that a worker applies to each piece of rows before Spark gets it."""
+class InWorker(NamedTuple):
+    """A function that a worker applies to each piece of rows that it has read. Spark gets only its results."""
 
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
     # The columns that it returns, in SQL.
     columns: str
+    # Whether it returns far fewer rows than it gets.
+    is_summary: bool = False
 
 
 def frame_of_files(
@@ -102,11 +104,11 @@ def frame_of_files(
     files: Iterable[DataFile],
     columns: StructType,
     where: ds.Expression | None,
-    summary: Summary | None = None,
+    made: InWorker | None = None,
 ) -> DataFrame:
-    """The columns of the rows that fit, or their summaries, as a DataFrame with one task a share."""
+    """The columns of the rows that fit, or what is `made` of them, as a DataFrame with one task a share."""
     parts = shares(files)
-    returned = summary.columns if summary else columns
+    returned = made.columns if made else columns
     if not parts:
         return spark.createDataFrame([], returned)
     schema = to_arrow_schema(columns, timezone="UTC")
@@ -115,7 +117,7 @@ def frame_of_files(
         for batch in batches:
             for number in batch["id"].to_pylist():
                 pieces = read_share(store, parts[number], schema, where)
-                yield from map(summary.make, pieces) if summary else pieces
+                yield from map(made.make, pieces) if made else pieces
 
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, returned)
 

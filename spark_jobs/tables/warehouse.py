@@ -32,7 +32,7 @@ from spark_jobs.tables.delta_log import (
 )
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, Share, Summary, frame_of_files, read_share, read_small_files
+from spark_jobs.tables.read_files import DataFile, InWorker, Share, frame_of_files, read_share, read_small_files
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
 # Makes a condition out of a function that returns a column for its name.
@@ -178,9 +178,9 @@ class Warehouse(Tables):
         batches: Iterable[int] | None = None,
         where: Condition | None = None,
         version: int | None = None,
-        summary: Summary | None = None,
+        made: InWorker | None = None,
     ) -> DataFrame:
-        """The table's rows at a Delta version (None: the newest), or the `summary` that workers make of them.
+        """The table's rows at a Delta version (None: the newest), or what workers have `made` of them.
 
         Spark cannot see into the reading and gets exactly what the arguments name: `columns` (None: all), rows of `batches` (None: of
         all) for which `where` holds.
@@ -193,9 +193,9 @@ class Warehouse(Tables):
         condition = reduce(lambda one, other: one & other, conditions) if conditions else None
         names = declared.names if columns is None else columns
         # Of a summary the JVM gets few rows.
-        tune_for_row_count(self.spark, 0 if summary else sum(file.rows for file in files))
+        tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
         wanted_columns = StructType([declared[name] for name in names])
-        return frame_of_files(self.spark, self.store(table), files, wanted_columns, condition, summary)
+        return frame_of_files(self.spark, self.store(table), files, wanted_columns, condition, made)
 
 
 def _among(batches: Sequence[int]) -> ds.Expression:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.kafka.messages import output_keys, partitions_of
+from spark_jobs.kafka.messages import output_keys, output_partition
 from spark_jobs.rules.parsing import BodyFields, message_parser
 from spark_jobs.rules.parsing_in_bulk import parse_columns
 from tests.benches.measuring import ROUNDS
@@ -75,7 +75,8 @@ def _as_keys(pipeline: Pipeline, piece: str) -> Work:
 
         def run() -> list[bytes]:
             keys: list[bytes] = output_keys(pipeline, fields).cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
-            partitions_of(keys, 12)
+            for key in keys:
+                output_partition(key, 12)
             return keys
 
         # Of the key as it is written: in JSON a NUL is six signs.

@@ -275,8 +275,8 @@ def test_offsets_are_counted_exactly_wherever_they_lie(spark, pipeline, tmp_path
     given = spark.createDataFrame(rows, "topic STRING, partition INT, offset BIGINT, batch_id BIGINT")
     append_frame(warehouse, raw_table(side), given)
     planned = SimpleNamespace(pipeline=pipeline, batch_id=1)
-    found = {row["partition"]: row for row in landed_counts(warehouse, planned)}
-    counted = {number: [row[name] for name in ("records", "offsets", "first", "last")] for number, row in found.items()}
+    found = {row.partition: row for row in landed_counts(warehouse, planned)}
+    counted = {number: [row.records, row.offsets, row.first, row.last] for number, row in found.items()}
     assert counted == {n: [len(all_), len(set(all_)), min(all_), max(all_)] for n, all_ in places.items()}
 
 

@@ -17,7 +17,7 @@ from spark_jobs import publish_compounds
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import fencing, publisher
 from spark_jobs.kafka.fencing import transactional_id
-from spark_jobs.kafka.messages import Message, messages_for, messages_of, size, to_messages
+from spark_jobs.kafka.messages import Message, message_maker, messages_for, read_compounds, size
 from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
@@ -92,8 +92,8 @@ def plan(warehouse, accepted=None):
 def publish_only(warehouse, *partitions, run=None, accepted=None):
     """What a publisher has done that died when only these partitions had their share."""
     run = run or plan(warehouse, accepted)
-    rows = warehouse.read("compound_events").where(f"batch_id > {run.ledger_position} and batch_id <= {run.target}")
-    table = messages_of(rows.orderBy("batch_id"), warehouse.pipeline, run.partitions).toArrow()
+    batches = range(run.ledger_position + 1, run.target + 1)
+    table = read_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches).orderBy("batch_id").toArrow()
     for partition in partitions:
         mine = [
             batch.filter([number == partition for number in batch.column("output_partition").to_pylist()])
@@ -274,7 +274,7 @@ def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
     (row, *_) = table_rows(warehouse, "compound_events")
     columns = to_arrow_schema(declared_schema(pipeline, COMPOUNDS))
     one = pa.RecordBatch.from_pylist([{**row, "analytics": '""', "user1": "u7", "ts": 7}], columns)
-    (message,) = messages_for(0, to_messages(pipeline, 1)([one]))
+    (message,) = messages_for(0, [message_maker(pipeline, {row["batch_id"]: 1})(one)])
     free = 5000 - size(message)
     free -= len(f"{2 * CALLS}") - len(f"{CALLS}")
     paired({7: free, 8: free + 1, 9: 100_000})

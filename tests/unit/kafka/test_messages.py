@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from include.config.pipeline import AS_JSON, ESCAPED
 from include.local.machine import java
 from include.sample import truth as sample_truth
-from spark_jobs.kafka.messages import messages_for, output_key, output_keys, partitions_of, to_messages
+from spark_jobs.kafka.messages import message_maker, messages_for, output_key, output_keys, output_partition
 from spark_jobs.rules.conservation import BrokenInvariant
 from tests.helpers.timeline import CALLS, ROOT
 from tests.unit.test_doc_examples import code_blocks
@@ -46,14 +46,13 @@ JAVA = {
 
 
 def rows(users, partitions):
-    return list(
-        to_messages(CALLS, partitions)([pa.RecordBatch.from_pylist([{**ROW, "user1": user} for user in users], SCHEMA)])
-    )
+    make = message_maker(CALLS, {ROW["batch_id"]: partitions})
+    return make(pa.RecordBatch.from_pylist([{**ROW, "user1": user} for user in users], SCHEMA))
 
 
 def messages(given):
-    (batch,) = to_messages(CALLS, 1)([pa.RecordBatch.from_pylist(given, SCHEMA)])
-    return list(messages_for(0, [batch]))
+    make = message_maker(CALLS, dict.fromkeys((row["batch_id"] for row in given), 1))
+    return list(messages_for(0, [make(pa.RecordBatch.from_pylist(given, SCHEMA))]))
 
 
 def test_a_message_is_key_value_and_headers():
@@ -85,12 +84,15 @@ def spelled_out(user1, user2):
 
 
 def test_rows_without_a_batch_are_not_messages():
-    assert [message.batch_id for message in messages([ROW, ROW | {"batch_id": None}, ROW | {"batch_id": 4}])] == [3, 4]
+    made = rows(["a", "b"], 1)
+    place = made.schema.get_field_index("batch_id")
+    empty = made.set_column(place, "batch_id", pa.array([None, 4], pa.int64()))
+    assert [message.batch_id for message in messages_for(0, [empty])] == [4]
 
 
 def test_every_message_goes_to_the_partition_of_its_key():
     users = [f"u{number}" for number in range(50)]
-    (batch,) = rows(users, 3)
+    batch = rows(users, 3)
     partitions = batch.column("output_partition").to_pylist()
     assert set(partitions) == {0, 1, 2}
     by_partition = [
@@ -101,7 +103,7 @@ def test_every_message_goes_to_the_partition_of_its_key():
 
 
 def test_a_message_for_another_partition_is_refused():
-    (batch,) = rows([f"u{number}" for number in range(50)], 3)
+    batch = rows([f"u{number}" for number in range(50)], 3)
     with pytest.raises(BrokenInvariant, match=r"a message for partition . came to the sender of 0"):
         list(messages_for(0, [batch]))
 
@@ -194,7 +196,9 @@ public class Keys {{
 
 def test_a_key_goes_where_java_sends_it():
     for partitions in (1, 7, 12, 2**31 - 1):
-        assert partitions_of(JAVA, partitions) == [(value & 0x7FFFFFFF) % partitions for value in JAVA.values()]
+        assert [output_partition(key, partitions) for key in JAVA] == [
+            (value & 0x7FFFFFFF) % partitions for value in JAVA.values()
+        ]
 
 
 def by_the_book(key):
@@ -212,5 +216,5 @@ def by_the_book(key):
 
 def test_a_key_of_any_length():
     keys = [bytes(place * 7 % 251 for place in range(length)) for length in (0, 1, 2, 3, 4, 7, 8, 10_001, 100_002)]
-    assert partitions_of(keys, 1_000) == [(by_the_book(key) & 0x7FFFFFFF) % 1_000 for key in keys]
+    assert [output_partition(key, 1_000) for key in keys] == [(by_the_book(key) & 0x7FFFFFFF) % 1_000 for key in keys]
     assert [by_the_book(key) for key in JAVA] == [value & 0xFFFFFFFF for value in JAVA.values()]
