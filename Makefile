@@ -9,7 +9,8 @@ SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
 STORE_PORT ?= 9100
 STORE ?=
-export KAFKA_PORT SPARK_PORT AIRFLOW_PORT STORE_PORT STORE
+SPARK ?=
+export KAFKA_PORT SPARK_PORT AIRFLOW_PORT STORE_PORT STORE SPARK
 # Start-up of the project's programs is slow without the bytecode they leave for the next time.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -25,7 +25,8 @@ from include.local import store as local_store
 from include.local.airflow import LocalAirflow
 from include.local.airflow_client import AirflowClient, AirflowError
 from include.local.broker import LocalBroker, create_topics
-from include.local.machine import ROOT, SetupError, demo_folder, say
+from include.local.cluster import DEFAULT_PORT, LocalCluster
+from include.local.machine import ROOT, SetupError, demo_folder, is_on_cluster, say
 from include.local.process import LocalServer, port_setting
 from include.local.spark import LocalSpark
 from include.local.store import LocalStore
@@ -51,7 +52,9 @@ def demo() -> None:
     """The whole demo; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
     pipeline = load_pipeline(PIPELINE)
     broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
-    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT))
+    cluster = start_cluster()
+    master = cluster.master if cluster else local_spark.LOCAL_MASTER
+    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT), master)
     store = start_store()
     airflow = LocalAirflow(
         local_airflow.FOLDER,
@@ -77,6 +80,15 @@ def demo() -> None:
     finally:
         client.pause(pipeline.name, False)
     summarise(verdict, airflow, pipeline)
+
+
+def start_cluster() -> LocalCluster | None:
+    """Starts the Spark cluster that SPARK asks for; None if Spark works in this machine's processes."""
+    if not is_on_cluster():
+        return None
+    cluster = LocalCluster(demo_folder("cluster"), port("CLUSTER_PORT", DEFAULT_PORT))
+    say(f"the Spark cluster {'is up' if cluster.start() else 'was up'} {cluster.where()}")
+    return cluster
 
 
 def start_store() -> LocalStore | None:

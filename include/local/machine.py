@@ -22,8 +22,12 @@ SPARK_CONF = LOCAL / "spark-conf"
 FOREIGN = re.compile(
     r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SPARK_REMOTE"
 )
-# The stores of the demo's warehouse: a folder, or a server of one of these kinds. Each has its own broker, Airflow and truth.
+# The stores of the demo's warehouse: a folder, or a server of one of these kinds.
 STORES = ("", "s3", "azure")
+# A folder for each demo: one for each store, and one for the cluster, whose executors share no disk, so its tables are on S3. Each has its own
+# broker, Airflow and truth.
+CLUSTER = "cluster"
+DEMOS = (*STORES, CLUSTER)
 
 STARTED = time.monotonic()
 
@@ -35,6 +39,10 @@ class SetupError(Exception):
 def demo_store() -> str:
     """The one of STORES that the variable STORE names; raises SetupError for another name."""
     kind = os.environ.get("STORE", "")
+    if is_on_cluster():
+        if kind not in ("", "s3"):
+            raise SetupError(f"SPARK={CLUSTER} has its tables on S3: leave STORE={kind} out")
+        return "s3"
     if kind not in STORES:
         raise SetupError(
             f"STORE={kind} is not known: leave it out for a folder, or use one of {', '.join(filter(None, STORES))}"
@@ -42,9 +50,17 @@ def demo_store() -> str:
     return kind
 
 
+def is_on_cluster() -> bool:
+    """Whether the variable SPARK asks for a cluster; raises SetupError if it asks for something else."""
+    kind = os.environ.get("SPARK", "")
+    if kind not in ("", CLUSTER):
+        raise SetupError(f"SPARK={kind} is not known: leave it out for a Spark on this machine, or use {CLUSTER}")
+    return kind == CLUSTER
+
+
 def demo_folder(name: str) -> Path:
-    """The folder of a server of the demo, or of its truth, apart for each store."""
-    return LOCAL / demo_store() / name
+    """The folder of a server of the demo, or of its truth, apart for each of DEMOS."""
+    return LOCAL / (CLUSTER if is_on_cluster() else demo_store()) / name
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from include.config.project import REMOTE_VARIABLE
 from include.config.store import hide_cloud_variables
@@ -25,17 +26,22 @@ from include.local.process import (
 
 FOLDER = demo_folder("spark-server")
 DEFAULT_PORT = 15002
+LOCAL_MASTER = "local[2]"
 SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # The jobs of a pipeline share a session, and a session that the server has closed can never be used again.
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
-_CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
+_CODE, _PORT, _MASTER = "PAIRING_CODE", "PAIRING_SPARK_PORT", "PAIRING_SPARK_MASTER"
 
 
 class LocalSpark(LocalServer):
-    """A Spark Connect server with local[2], its log in `folder`, listening on 127.0.0.1:`port`."""
+    """A Spark Connect server, its log in `folder`, listening on 127.0.0.1:`port`; its executors are on `master`."""
+
+    def __init__(self, folder: Path, port: int, master: str = LOCAL_MASTER) -> None:
+        super().__init__(folder, port)
+        self.master = master
 
     @property
     def url(self) -> str:
@@ -68,13 +74,16 @@ class LocalSpark(LocalServer):
         options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
         command = [
             str(VENV / "bin" / "spark-submit"),
-            "--master=local[2]",
+            f"--master={self.master}",
             *options,
             f"--conf=spark.connect.grpc.binding.port={self.port}",
             "--class=org.apache.spark.sql.connect.service.SparkConnectServer",
             "spark-internal",
         ]
         environment = project_environment()
+        if not self.master.startswith("local"):
+            # Each worker's own, found on its PATH.
+            environment["PYSPARK_PYTHON"] = "python3"
         hide_cloud_variables(environment)
         start_program(self.folder, "server", command, environment | identity)
         self._wait_until_it_listens()
@@ -92,7 +101,7 @@ class LocalSpark(LocalServer):
         code = hashlib.sha256()
         for path in sorted([*(ROOT / "spark_jobs").rglob("*.py"), *(ROOT / "include" / "config").rglob("*.py")]):
             code.update(path.read_bytes())
-        return {_CODE: code.hexdigest(), _PORT: str(self.port)}
+        return {_CODE: code.hexdigest(), _PORT: str(self.port), _MASTER: self.master}
 
     def _runs_with(self, variables: dict[str, str]) -> bool:
         process = running_program(self.folder, "server")

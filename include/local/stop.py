@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from include.local.machine import LOCAL, STORES
+from include.local.machine import DEMOS, LOCAL
 from include.local.process import stop_programs
 
 # Each one needs those behind it.
-_SERVERS = {"airflow": "Airflow", "spark-server": "Spark", "broker": "the broker", "store": "the store"}
+_SERVERS = {
+    "airflow": "Airflow",
+    "spark-server": "Spark",
+    "cluster": "the Spark cluster",
+    "broker": "the broker",
+    "store": "the store",
+}
 
 
 def main() -> int:
     """The command; returns its exit status, always 0."""
-    for kind in STORES:
+    for kind in DEMOS:
         for folder, name in _SERVERS.items():
             place = LOCAL / kind / folder
             if place.is_dir():

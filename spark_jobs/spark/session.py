@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from include.config.project import REMOTE_VARIABLE
 from include.config.store import hide_cloud_variables
 from spark_jobs.faults.problems import JobProblem
+from spark_jobs.spark.shipping import SHIPPED, ship_code
 
 _DEFAULT_PORT = 15002
 
@@ -67,6 +68,7 @@ def end_session(spark: SparkSession) -> None:
         spark.client.close()
     else:
         spark.stop()
+    SHIPPED.close()
 
 
 def _start(job: str, pipeline: str) -> SparkSession:
@@ -118,6 +120,7 @@ def _prepared(spark: SparkSession) -> SparkSession:
     # Limits pieces of large rows; a piece on its way to Python takes several times its size, outside the heap.
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BYTES_TO_PYTHON))
     _configure(spark, _INTERPRETED)
+    ship_code(spark)
     return spark
 
 

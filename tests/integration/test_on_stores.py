@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
 
-from include.config.pipeline_file import load_pipeline
 from include.config.store import pages_store
 from include.local.process import free_port
 from include.local.spark import LocalSpark
@@ -16,13 +11,13 @@ from spark_jobs import maintain_tables, publish_compounds, replay_interval, repo
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED
-from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.all_stages import run_all
-from tests.helpers.comparing import differences, rows
+from tests.helpers.comparing import rows
 from tests.helpers.job_processes import JOBS, Jobs
 from tests.helpers.reading import table_rows
-from tests.helpers.stores import root_on, texts_in
-from tests.helpers.timeless_traffic import MINUTE, START, Portions, timeless
+from tests.helpers.stores import texts_in
+from tests.helpers.timeless_traffic import MINUTE, START
+from tests.helpers.two_warehouses import both_on
 
 pytestmark = pytest.mark.integration
 
@@ -32,36 +27,7 @@ LATE = Window(START - 3 * 60 * MINUTE, START - 60 * MINUTE)
 
 @pytest.fixture
 def both(spark, broker, tmp_path, monkeypatch):
-    """both(store): a warehouse on the store and one in a folder, of pipelines that read the same topics, which get portions by `send`."""
-    monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
-
-    def make(store):
-        names = [f"{store.name}_{where}" for where in ("stored", "foldered")]
-        files = [timeless(name, f"{store.name}_both", tmp_path / "jobs")[1] for name in names]
-        # As the commands read them: the hash of the settings is on every page.
-        stored, foldered = map(load_pipeline, files)
-        root, folder = root_on(store, "all_jobs", monkeypatch), str(tmp_path / "warehouse")
-        warehouses = [Warehouse(root, stored, spark), Warehouse(folder, foldered, spark)]
-        return Both(*warehouses, Portions(broker, stored, foldered), files[0], broker.bootstrap)
-
-    return make
-
-
-class Both(NamedTuple):
-    stored: Warehouse
-    foldered: Warehouse
-    portions: Portions
-    file: Path
-    bootstrap: str
-
-    def run(self, *work):
-        for warehouse in (self.stored, self.foldered):
-            for each in work:
-                each(warehouse)
-
-    def differences(self):
-        mine, theirs = self.stored, self.foldered
-        return differences(self.bootstrap, mine.root, mine.pipeline, theirs.pipeline, theirs.root)
+    return lambda store: both_on(store, store.name, spark, broker, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["azure", "gs"])
