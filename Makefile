@@ -19,7 +19,7 @@ VENV_PYTHON := .venv/bin/python
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind
+demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind; SPARK=cluster: on a Spark cluster, tables on S3
 	@$(VENV_PYTHON) -m include.local.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings

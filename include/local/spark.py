@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
-_CODE, _PORT, _MASTER = "PAIRING_CODE", "PAIRING_SPARK_PORT", "PAIRING_SPARK_MASTER"
+_CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
 
 
 class LocalSpark(LocalServer):
@@ -97,11 +97,11 @@ class LocalSpark(LocalServer):
             subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
 
     def _identity(self) -> dict[str, str]:
-        """Variables of the server's environment that show with which code it runs, and on which port."""
-        code = hashlib.sha256()
+        """Variables of the server's environment that show with which code it runs, with which executors, and on which port."""
+        code = hashlib.sha256(self.master.encode())
         for path in sorted([*(ROOT / "spark_jobs").rglob("*.py"), *(ROOT / "include" / "config").rglob("*.py")]):
             code.update(path.read_bytes())
-        return {_CODE: code.hexdigest(), _PORT: str(self.port), _MASTER: self.master}
+        return {_CODE: code.hexdigest(), _PORT: str(self.port)}
 
     def _runs_with(self, variables: dict[str, str]) -> bool:
         process = running_program(self.folder, "server")
