@@ -71,6 +71,12 @@ def flagged(rows: DataFrame, what: Column, cases: Mapping[Finding, Column]) -> D
     return rows.select(F.explode(F.filter(named, lambda name: name.isNotNull())).alias("finding"), what.alias("what"))
 
 
+def count_where(rows: DataFrame, conditions: Mapping[str, Column]) -> dict[str, int]:
+    """Name -> of how many rows the condition holds, in one Spark job."""
+    (found,) = rows.agg(*(F.count(F.when(each, True)) for each in conditions.values())).collect()
+    return dict(zip(conditions, found, strict=True))
+
+
 def offenders_of(offences: Iterable[Offence], tables: Sequence[DataFrame]) -> list[Offenders]:
     """Counts the offenders of every finding and fetches the first of each, in one Spark job. `tables`: as `flagged` returns them; a finding is
     either in these or among `offences`.

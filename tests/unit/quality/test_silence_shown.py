@@ -18,7 +18,7 @@ from spark_jobs.quality import openmetrics, pages, suite
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.batch import Batch as StoredBatch
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.report_input import rewind_targets
+from spark_jobs.quality.metrics import rewind_targets
 from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
@@ -43,7 +43,8 @@ def test_the_page_begins_with_the_sentence(tmp_path):
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
-    page = Path(pages.write_pages(pages_in(tmp_path), row, OLD | SILENT, verdict)).read_text()
+    batch = StoredBatch(7, 0, {PAIRED: row}, OLD | SILENT, verdict=verdict)
+    page = Path(pages.write_pages(pages_in(tmp_path), batch, "")).read_text()
     sentence = html.escape(SAID["silent_left"])
     assert sentence.startswith("&lt;img") and page.count(sentence) == 2, "above, and with its check"
     assert page.index(f'<p class="notice warning">{sentence}.</p>') < page.index("<h2>Checks</h2>")
