@@ -119,7 +119,7 @@ def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
 def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
     """The numbers of one side as if nothing was collapsed."""
     ids, pipeline = batch.counted_ids, batch.planned.pipeline
-    topic = pipeline.left.topic if name == "left" else pipeline.right.topic
+    topic = pipeline.topics[SIDES.index(name)]
     # Compounds of a rewind or replay are corrections, no outcomes of events.
     decided = ids if batch.is_live else ()
     raw, rejected, out, waiting = (f"{what}_{name}" for what in ("raw", "rejected", "out", "open"))

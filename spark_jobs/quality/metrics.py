@@ -101,7 +101,7 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
         metrics = _counts(batch, facts) | side_laws(batch, facts, batch.batch_id in gaps) | continuity(batch, previous)
         metrics |= {"published_through": given.published} | _publishing(batch, metrics, quality.gate)
         metrics |= totals(metrics, before, batch.batch_id)
-        metrics |= silence_metrics(batch.steps, facts, metrics, before, quality)
+        metrics |= silence_metrics(batch, facts, metrics, before, quality)
         if batch.is_live:
             window = history[-quality.history_batches :]
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)

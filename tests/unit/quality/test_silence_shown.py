@@ -95,12 +95,12 @@ class _Rows(SimpleNamespace):
 
 
 def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
-    rows = {row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)}
-    carried = silence_metrics(rows, Facts({}), {}, SILENT, QUALITY)
+    replay = StoredBatch.of({row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)})
+    carried = silence_metrics(replay, Facts({}), {}, SILENT, QUALITY)
     assert [state_of(carried, side) for side in ("left", "right")] == [state_of(SILENT, side) for side in ("left", "right")]
     assert notices(CALLS, carried) == []
     assert [check for check in suite.checks(QUALITY, carried) if "silent" in check.metric] == []
-    assert silence_metrics(rows, Facts({}), {}, SILENT, Quality(silence_ms=None)) == {}
+    assert silence_metrics(replay, Facts({}), {}, SILENT, Quality(silence_ms=None)) == {}
 
 
 def test_a_rewind_beyond_the_history_still_knows_its_target():
