@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
-from typing import Protocol
 
 from include.config.pipeline import Quality
 from include.config.project import ROOT
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.suite import Check, Judged, Verdict, judge, warm_up
 
-
-class Judge(Protocol):
-    """Judges as `suite.judge` does."""
-
-    def __call__(self, metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None, /) -> Verdict: ...
+# Judges as `suite.judge` does.
+Judge = Callable[[Metrics, Quality, Mapping[str, str]], Verdict]
 
 
 def judge_beside() -> AbstractContextManager[Judge]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup
@@ -15,7 +15,6 @@ from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_
 from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
 from spark_jobs.quality.rendering import render
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MISSES = ("miss_left", "miss_right")
 _HOURS_SHOWN = 48
 _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this weekday and hour"}
@@ -161,7 +160,7 @@ def _bars(x: str, labels: list[str], left: Sequence[float], right: Sequence[floa
 
 
 def _hour(at: int) -> str:
-    return "far from now" if at == ELSEWHERE else f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d %H:%M}"
+    return "far from now" if at == ELSEWHERE else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 def duration(ms: float) -> str:

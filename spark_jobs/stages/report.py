@@ -76,7 +76,7 @@ def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judg
     batches = stored_batches(warehouse, first, last) if first else []
     _send_news(warehouse, batches)
     quality = warehouse.pipeline.quality
-    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality)) for batch in batches if batch.state == FAILED])
+    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED])
 
 
 def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> list[Batch]:
