@@ -61,7 +61,6 @@ class Facts:
         return [fact for fact in found if not labels or fact[0] in labels]
 
     def number(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
-        """How many there are."""
         return sum(counted.number for _, _, counted in self.of(what, batch_ids, *labels))
 
     def mark(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import sqrt
 from statistics import median
-from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_BATCHES
 from spark_jobs.quality.batch import Batch
@@ -16,23 +15,18 @@ _MAD_TO_SIGMA = 1.4826
 ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR = 0, 1, 2
 
 
-class Comparable(NamedTuple):
-    """The batches to compare with. `by`: what they have in common with this one."""
-
-    batches: Sequence[Batch]
-    by: int
-
-
-def comparable(at: int, before: Sequence[Batch]) -> Comparable:
-    """The live batches with compounds of the same weekday and hour (UTC) as `at` (epoch ms); if these are too few, of the same hour; else all."""
+def comparable(at: int, before: Sequence[Batch]) -> tuple[Sequence[Batch], int]:
+    """The live batches with compounds of the same weekday and hour (UTC) as `at` (epoch ms); if these are too few, of the same hour; else all.
+    With what they have in common.
+    """
     live = [past for past in before if past.is_live and past.metrics.get("compounds", 0.0) > 0]
     hour = [past for past in live if _moment(past.at).hour == _moment(at).hour]
     weekday = [past for past in hour if _moment(past.at).weekday() == _moment(at).weekday()]
     for found, by in ((weekday, SAME_WEEKDAY_AND_HOUR), (hour, SAME_HOUR)):
         # The last hour or two are of this weekday and hour, too: they alone would say nothing about weekdays.
         if len({_moment(past.at).date() for past in found}) > 1 and len(found) >= FEWEST_BATCHES:
-            return Comparable(found, by)
-    return Comparable(live, ANY)
+            return found, by
+    return live, ANY
 
 
 def _moment(at: int) -> datetime:

@@ -62,7 +62,6 @@ def _verdict(answer: list[object]) -> Verdict:
 
 
 def main() -> None:
-    """Judges every line of standard input."""
     # Output of libraries must not come between the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     # Neither Spark nor a database is needed for one row, and the parts that use them are a fifth of the import.

@@ -130,7 +130,6 @@ class LedgerSummary:
     offences: list[Offence] = field(default_factory=list)
 
     def add(self, rows: Sequence[LedgerRow]) -> None:
-        """Adds all rows of a batch."""
         steps, batch_id = {row.step: row for row in rows}, rows[0].batch_id
         void = self.is_void(batch_id)
         self.corrections += [batch_id] if any(row.kind != LIVE for row in rows) else []
@@ -157,7 +156,6 @@ class LedgerSummary:
 
     @property
     def ranges(self) -> Iterator[OffsetRange]:
-        """What was planned, batch by batch."""
         return (at for batch in self.batches.values() for at in batch.ranges)
 
     def began(self) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
-
-from pyspark.sql import DataFrame
 
 from include.config.pipeline import AFTER_PUBLISH
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
@@ -89,9 +87,7 @@ def _ask(
 def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     """The batches of the report with their metrics. The same Spark jobs for all of them."""
     batches, gaps, quality = given.batches, with_gaps(given.batches, given.topics), warehouse.pipeline.quality
-    scope = orphan_scope(batches, given.earlier)
-    orphans = orphan_facts(warehouse, scope) if scope else []
-    facts = count_facts(list(_tables(warehouse, given)), orphans, list(_topics(warehouse, gaps, given)))
+    facts = _facts(warehouse, given, gaps)
     history, previous = list(given.history), next(iter(reversed(given.earlier)), None)
     published = [batch for batch in batches if batch.batch_id <= given.published]
     # The messages since the last report are judged with one batch, the newest that is published.
@@ -115,19 +111,16 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     return found
 
 
-def _tables(warehouse: Warehouse, given: ReportInput) -> Iterator[DataFrame]:
-    batches, delivery = given.batches, given.delivery
+def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
+    batches, delivery = given.batches, given.delivery if isinstance(given.delivery, DeliveryScope) else None
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
-    sent_from = min(first, delivery.batch_ids[0]) if isinstance(delivery, DeliveryScope) else first
-    yield from table_facts(warehouse, first, last, sent_from, batches[-1].at)
-    yield from open_facts(warehouse, [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)])
-
-
-def _topics(warehouse: Warehouse, gaps: Ranges, given: ReportInput) -> Iterator[DataFrame]:
-    if gaps:
-        yield record_facts(warehouse, gaps)
-    if isinstance(given.delivery, DeliveryScope):
-        yield message_facts(warehouse, given.delivery)
+    sent_from = min(first, delivery.batch_ids[0]) if delivery else first
+    versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
+    tables = [*table_facts(warehouse, first, last, sent_from, batches[-1].at), *open_facts(warehouse, versions)]
+    scope = orphan_scope(batches, given.earlier)
+    topics = [record_facts(warehouse, gaps)] if gaps else []
+    topics += [message_facts(warehouse, delivery)] if delivery else []
+    return count_facts(tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 
 def _metrics_before(batch: Batch, previous: Batch | None, history: Sequence[Batch]) -> Metrics:
@@ -178,13 +171,13 @@ def _publishing(batch: Batch, metrics: Metrics, gate: str) -> Metrics:
 
 def _against(metrics: Metrics, batch: Batch, facts: Facts, history: Sequence[Batch]) -> Metrics:
     """The orphan ratio and the sides' clocks against those of the comparable batches before."""
-    others = comparable(batch.at, history)
-    found: Metrics = {"comparable_batches": len(others.batches), "comparable_by": others.by}
-    ratios = [past.metrics["orphan_ratio"] for past in others.batches]
+    others, by = comparable(batch.at, history)
+    found: Metrics = {"comparable_batches": len(others), "comparable_by": by}
+    ratios = [past.metrics["orphan_ratio"] for past in others]
     found |= ratio_against(metrics["orphan_ratio"], metrics["compounds"], ratios)
     if skew := facts.of("skew", (batch.batch_id,)):
         apart = skew[0][2]
         found |= {"skew_q1": apart.low, "skew_median": apart.middle, "skew_q3": apart.high}
-        medians = [past.metrics["skew_median"] for past in others.batches if "skew_median" in past.metrics]
+        medians = [past.metrics["skew_median"] for past in others if "skew_median" in past.metrics]
         found |= drift_against(apart.middle, medians)
     return found

@@ -30,7 +30,6 @@ class Offender(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where the record is on its topic."""
         return f"{self.topic}-{self.partition}-{self.offset}"
 
 

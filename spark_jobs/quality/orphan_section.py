@@ -12,7 +12,7 @@ from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
-from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
+from spark_jobs.quality.orphans import BOUNDS_MS, histogram
 from spark_jobs.quality.rendering import render
 
 _MISSES = ("miss_left", "miss_right")
@@ -74,19 +74,15 @@ def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind:
     partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
         most = max(partitions, key=lambda row: row.number)
-        yield (
-            f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of partition {most.bucket}, one of {len(partitions)} "
-            "that have any."
-        )
+        of = f"partition {most.bucket}, one of {len(partitions)} that have any"
+        yield f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of {of}."
 
 
 def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
     most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
     others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
-    name = f"{most.field}={most.value}"
-    return (
-        f"{most.number:,} of the {orphans:,.0f} are of {name}, one of {others:,} values of {most.field} that have orphans."
-    )
+    whose = f"{most.field}={most.value}, one of {others:,} values of {most.field} that have orphans"
+    return f"{most.number:,} of the {orphans:,.0f} are of {whose}."
 
 
 def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
@@ -120,7 +116,7 @@ def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown])
 def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
     """How far away the closest unpaired event of the other side is: for the template, None without orphans."""
     left, right = (histogram(breakdowns, family) for family in _MISSES)
-    rest = [unbounded(breakdowns, family) for family in _MISSES]
+    rest = [sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None) for family in _MISSES]
     orphans = sum(left.values()) + sum(right.values()) + sum(rest)
     if not orphans:
         return None

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -171,10 +171,9 @@ def orphan_breakdowns(batch: Batch, counted: Facts) -> list[Breakdown]:
         partitions = [Breakdown(f"partition_{kind}", each.number, n) for _, n, each in counted.of(f"out_{side}", ids, kind)]
         found += sorted(partitions, key=lambda row: (-row.number, row.bucket))[:_PARTITIONS]
     found += [Breakdown("grace_needed", each.number, at) for _, at, each in counted.of("grace", ids)]
-    if counted.number("hour", ids, *ORPHANS):
-        for field, _, most in counted.of("user", ids):
-            found.append(Breakdown("users", most.number, field=field))
-            found.append(Breakdown("top_user", most.top, field=field, value=most.text))
+    for field, _, most in counted.of("user", ids) if counted.number("hour", ids, *ORPHANS) else ():
+        found.append(Breakdown("users", most.number, field=field))
+        found.append(Breakdown("top_user", most.top, field=field, value=most.text))
     # Spark returns facts in any order, and a report that is made again writes the same rows.
     return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0))
 
@@ -191,8 +190,3 @@ def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]
         if row.family in families and row.bucket in numbers:
             numbers[row.bucket] += row.number
     return numbers
-
-
-def unbounded(breakdowns: Iterable[Breakdown], family: str) -> int:
-    """How many of a family lie beyond the last bound, or have none."""
-    return sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None)

@@ -45,10 +45,8 @@ Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
 _BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
 _COLLAPSED = "collapsed"
-_REMOVED, _REMOVED_SEEN = (
-    "records removed from the raw tables for their age",
-    "… that have an outcome or are on the input topics",
-)
+_REMOVED = "records removed from the raw tables for their age"
+_REMOVED_SEEN = "… that have an outcome or are on the input topics"
 # Of the batches whose outcomes are gone, those that later batches had still to decide.
 _WAITED, _WAITED_SEEN = "events that waited when outcomes before went for their age", "… that have an outcome"
 _UNKNOWABLE = "… not on it, and not judgeable"
@@ -257,19 +255,17 @@ def report_text(name: str, topic: str, answer: Answer) -> str:
     for found in answer.offenders:
         lines += ["", f"{found.number:,} {found.finding}:", *(f"    {what}" for what in found.first)]
         lines += [f"    … and {found.number - SHOWN:,} more"] if found.number > SHOWN else []
-    if answer.unchecked:
-        lines += ["", f"{name}: {answer.unchecked}."]
+    said = [answer.unchecked] if answer.unchecked else []
     if not answer.horizon:
-        lines += ["", f"{name}: nothing is published yet, so there is nothing to compare."]
+        said.append("nothing is published yet, so there is nothing to compare")
     elif answer.unknowable:
-        lines += ["", f"{name}: {answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}."]
+        said.append(f"{answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}")
     elif not answer.offenders:
-        lines += [
-            "",
-            f"{name}: all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and "
-            f"all {answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once.",
-        ]
-    return "\n".join(lines)
+        said.append(
+            f"all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and all "
+            f"{answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once"
+        )
+    return "\n".join([*lines, *(f"\n{name}: {sentence}." for sentence in said)])
 
 
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:

@@ -57,7 +57,6 @@ class DeliveryScope(NamedTuple):
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    """By its `published` row."""
     output, refused = published.output_state, published.published.refused
     return SentBatch(published.batch_id, output.partitions, published.finished_at, output.topic_id, refused)
 

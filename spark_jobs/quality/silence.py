@@ -71,7 +71,6 @@ class Notice(NamedTuple):
 
 
 def state_of(metrics: Metrics, side: str) -> SideState:
-    """The state of a side that a batch's metrics carry."""
     names = {name: metrics.get(f"{_FAMILY}:{name}_{side}") for name in SideState._fields}
     return SideState(**{name: value for name, value in names.items() if value is not None})
 

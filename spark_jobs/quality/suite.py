@@ -46,7 +46,6 @@ class Verdict(NamedTuple):
 
     @property
     def failed(self) -> list[Judged]:
-        """The critical checks that did not pass."""
         return [judged for judged in self.checks if not judged.passed and judged.check.severity == CRITICAL]
 
     @property

@@ -98,7 +98,6 @@ class Trend:
         return {name: column[-1] for name, column in sorted(self.values.items()) if column and column[-1] is not None}
 
     def text(self) -> str:
-        """What the file holds."""
         head = {
             "format": _FORMAT,
             "pipeline": self.pipeline,
