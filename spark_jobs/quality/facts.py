@@ -6,9 +6,10 @@ A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
@@ -48,12 +49,12 @@ class FactCount(NamedTuple):
 
 
 class Facts:
-    """The answer of the jobs: (what, batch_id, label, bucket) -> FactCount."""
+    """The answer of the jobs, whose rows are those of `_count`."""
 
-    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], FactCount]) -> None:
+    def __init__(self, rows: Iterable[Row]) -> None:
         self._of: dict[tuple[str, int], list[tuple[str, int | None, FactCount]]] = {}
-        for (what, batch_id, label, bucket), found in counted.items():
-            self._of.setdefault((what, batch_id), []).append((label, bucket, found))
+        for row in rows:
+            self._of.setdefault((row["what"], row["batch_id"]), []).append((row["label"], row["bucket"], _counted(row)))
 
     def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, FactCount]]:
         """(label, bucket, FactCount) of the batches; without labels, of all labels."""
@@ -93,8 +94,7 @@ def count_facts(*groups: Sequence[DataFrame]) -> Facts:
     Facts of the same `what` are of the same group.
     """
     with ThreadPoolExecutor(max_workers=len(groups)) as beside:
-        rows = [row for found in beside.map(_count, filter(None, groups)) for row in found]
-    return Facts({(row["what"], row["batch_id"], row["label"], row["bucket"]): _counted(row) for row in rows})
+        return Facts(chain.from_iterable(beside.map(_count, filter(None, groups))))
 
 
 def _count(tables: Sequence[DataFrame]) -> list[Row]:

@@ -1,19 +1,26 @@
 """The checks of a batch, judged by Great Expectations on the one row of its metrics.
 
-Great Expectations is imported when a batch is judged, not before: that takes seconds, see `judging`. An expectation that raises counts as
-critical and failed.
+An expectation that raises counts as critical and failed. The import of Great Expectations takes four seconds of a core, which a thread of the
+job would have to share. So a process of its own starts with the job and imports while Spark counts. The job sends metrics, thresholds and
+sentences, a line of JSON for each batch, and receives the verdict; the process ends when the job does.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
+from include.config.project import ROOT
 from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, Metrics, NotJudged, of_sides
 
 # The last says that something could not be judged: neither good nor bad.
@@ -54,6 +61,8 @@ class Verdict(NamedTuple):
         return FAILED if self.failed else PASSED if all(judged.passed for judged in self.checks) else WARNED
 
 
+# Judges as `judge` does.
+Judge = Callable[[Metrics, Quality, Mapping[str, str]], Verdict]
 _LAWS = {
     "landing_difference_{side}": "every record that the broker has of the planned offsets is a raw row ({side})",
     "pairing_difference_{side}": "every event is in a compound, open, collapsed or rejected ({side})",
@@ -159,3 +168,58 @@ def _page(result: Any) -> str:
     renderer = importlib.import_module("great_expectations.render.renderer").ValidationResultsPageRenderer()
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
     return str(view.render(renderer.render(result)))
+
+
+def judge_beside() -> AbstractContextManager[Judge]:
+    """A judge like `judge` for as long as the block runs: in a process of its own, unless Great Expectations is imported already."""
+    return nullcontext(judge) if "great_expectations" in sys.modules else judge_elsewhere()
+
+
+@contextmanager
+def judge_elsewhere() -> Iterator[Judge]:
+    """The same, always in a process of its own. The judge raises RuntimeError if that process has died."""
+    command = [sys.executable, "-m", "spark_jobs.quality.suite"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+
+        def judge_there(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:
+            try:
+                requests.write(json.dumps([metrics, asdict(thresholds), dict(said or {})]) + "\n")
+                requests.flush()
+                answer = answers.readline()
+            except BrokenPipeError:
+                answer = ""
+            if not answer:
+                raise RuntimeError(f"Great Expectations ended with status {process.wait()}; what it said stands above")
+            return _verdict(json.loads(answer))
+
+        try:
+            yield judge_there
+        finally:
+            process.kill()
+            # An error about unread input must not replace the one that the block raised.
+            with suppress(BrokenPipeError):
+                requests.close()
+
+
+def _verdict(answer: list[object]) -> Verdict:
+    checks, page = answer
+    judged = [Judged(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
+    return Verdict(judged, str(page))
+
+
+def main() -> None:
+    # Output of libraries must not come between the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    # Neither Spark nor a database is needed for one row, and the parts that use them are a fifth of the import.
+    for name in ("pyspark", "sqlalchemy"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    warm_up()
+    for line in sys.stdin:
+        metrics, thresholds, said = json.loads(line)
+        print(json.dumps(judge(metrics, Quality(**thresholds), said)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

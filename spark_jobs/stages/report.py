@@ -15,13 +15,12 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
-from spark_jobs.quality.judging import Judge
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import batch_details, prune_pages, write_index, write_pages, write_unjudged
 from spark_jobs.quality.silence import checked_sentences, notices
-from spark_jobs.quality.suite import INFO, Verdict, judge
+from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import translate_file_errors
