@@ -96,10 +96,7 @@ def offenders_of(offences: Iterable[Offence], tables: Sequence[DataFrame]) -> li
 
 
 def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
-    """`…_left` and `…_right` of every law and of its parts, and their sums.
-
-    `looked_up`: the records of the batch's ranges were counted on the topics (facts `record_left` and `record_right`).
-    """
+    """`…_left` and `…_right` of every law and of its parts, and their sums. `looked_up`: its records were counted on the topics (`record_facts`)."""
     sides = [_side(batch, facts, name, looked_up) for name in SIDES]
     all_collapsed = batch.pairing.collapsed
     # What is missing is collapsed, as far as the batch collapsed so many.

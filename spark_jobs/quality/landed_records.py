@@ -111,9 +111,7 @@ def _not_of(batches: Sequence[int]) -> Condition | None:
 
 
 def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, until: int) -> DataFrame:
-    """One row for each record that is anywhere: in the raw rows of the batches after..until (exclusive, inclusive), in the spans of the topics,
-    in `claims` (`outcomes`); and what they say.
-    """
+    """A row for each record that is in raw rows of the batches after..until (exclusive, inclusive), in the spans of topics, or in `claims` (`outcomes`)."""
     raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
     records = read_records(warehouse.spark, spans, False, [*PLACE, "key", "value"])
     text = fingerprint("key", "value").alias("bytes")

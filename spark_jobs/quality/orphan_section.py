@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -120,19 +121,15 @@ def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, An
     orphans = sum(left.values()) + sum(right.values()) + sum(rest)
     if not orphans:
         return None
-    so_far, shares = 0.0, []
-    rows: list[_Row] = []
-    for at in BOUNDS_MS:
-        so_far += left[at] + right[at]
-        shares.append(round(so_far / orphans, 4))
-        if left[at] or right[at]:
-            rows.append((f"up to {duration(at)}", [left[at], right[at], so_far]))
-    labels = [duration(at) for at in BOUNDS_MS]
+    so_far = list(accumulate(left[at] + right[at] for at in BOUNDS_MS))
+    shares, labels = [round(number / orphans, 4) for number in so_far], [duration(at) for at in BOUNDS_MS]
+    numbers = zip(labels, left.values(), right.values(), so_far, strict=True)
+    rows: list[_Row] = [(f"up to {label}", [*found]) for label, *found in numbers if found[0] or found[1]]
     mark = max((index for index, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
     tolerance = duration(pipeline.tolerance_ms)
     return {
         "title": f"Share of the orphans with an unpaired event of the other side within T; T is {tolerance} now",
-        "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if so_far else None,
+        "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if rows else None,
         "curve": {"x": "Within", "labels": labels, "series": [("share", shares)], "line": True, "mark": mark},
         "rows": [*rows, ("further, or nobody", [*rest, orphans])],
     }

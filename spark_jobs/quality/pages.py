@@ -39,9 +39,7 @@ _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
 def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
-    """Writes `batch-<id>.html`, which ends with the `details`, its Great Expectations page and its script for the trend page. Returns
-    where the first is. The batch is judged.
-    """
+    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is."""
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
     said, title = notices(pipeline, batch.metrics), f"{pipeline.name}: batch {batch.batch_id}"
@@ -63,9 +61,7 @@ def write_index(pages: Store, batch_id: int) -> None:
 
 
 def prune_pages(pages: Store, keep: int) -> None:
-    """Deletes the files of all batches but the newest `keep` by batch_id, however old these are, and the notes of runs that are not newer
-    than the newest deleted file.
-    """
+    """Deletes the files of all batches but the newest `keep` by batch_id, and the notes of runs that are not newer than the newest deleted file."""
     files = obstore.list(pages.client).collect()
     batches = [int(found[1]) for file in files if (found := _PAGE.fullmatch(file["path"]))]
     oldest = max(batches, default=0) - keep + 1
@@ -84,9 +80,7 @@ def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception)
 
 
 def expectations_page(page: str, batch: str, back: str, said: Sequence[Notice] = ()) -> str:
-    """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices above, without scripts and
-    without what it would load from other sites.
-    """
+    """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices, without scripts and what is elsewhere."""
     head, _, body = page.partition("</head>")
     parts = {name: Markup(_AWAY.sub(r"\1", _AROUND.sub("", part))) for name, part in (("head", head), ("body", body))}
     return render("expectations.html", batch=batch, back=back, notices=said, **parts)
@@ -117,8 +111,7 @@ def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details:
     return render(
         "batch.html",
         title=_title(row),
-        batch_id=row.batch_id,
-        settings=row.config_hash,
+        row=row,
         state=state,
         style=style,
         notices=said,
@@ -163,8 +156,6 @@ def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, int]]
 def _group(label: str, events: list[Offender], metrics: Metrics) -> tuple[str, str, list[Offender], str]:
     sentence = Reason(label).sentence if label in {*Reason} else "the other side never came"
     total = metrics.get(f"rejected_{label}", metrics.get(label, 0))
-    more = ""
-    if len(events) > SHOWN:
-        # Corrections are not counted by kind.
-        more = f"And {total - SHOWN:,.0f} more." if total > SHOWN else "And more."
-    return label, sentence, events[:SHOWN], more
+    # Corrections are not counted by kind.
+    more = f"And {total - SHOWN:,.0f} more." if total > SHOWN else "And more."
+    return label, sentence, events[:SHOWN], more if len(events) > SHOWN else ""

@@ -53,9 +53,7 @@ _UNKNOWABLE = "… not on it, and not judgeable"
 
 
 class Answer(NamedTuple):
-    """What was compared, as (what, how many), and the offenders. `unknowable`: why something cannot be judged; empty if all can.
-    `unchecked`: what cannot be compared any more, in a sentence; empty if all can.
-    """
+    """What was compared, and the offenders. `unknowable`: why something cannot be judged; `unchecked`: what cannot be compared any more; or empty."""
 
     horizon: int
     counts: Counts

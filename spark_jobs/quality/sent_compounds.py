@@ -145,12 +145,7 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
 
 
 def by_compound(
-    warehouse: Warehouse,
-    sent: Iterable[SentBatch],
-    spans: Spans,
-    *,
-    batches: Iterable[int] | None = None,
-    after: int = 0,
+    warehouse: Warehouse, sent: Iterable[SentBatch], spans: Spans, *, batches: Iterable[int] | None = None, after: int = 0
 ) -> DataFrame:
     """One row for each pair_id and revision that is anywhere: compounds in the table, messages in the spans, and what they say.
 
@@ -260,8 +255,8 @@ def is_ours(pipeline: Pipeline) -> Column:
 
 
 def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding, Column]:
-    """What can be wrong with a row of `with_compaction`. `ends`: as `RemovedRows.ends`. Messages that retention or compaction removed, and
-    those of other producers, are not wrong.
+    """What can be wrong with a row of `with_compaction`; what retention or compaction removed is not, nor are messages of other producers. `ends`:
+    as `RemovedRows.ends`.
     """
     in_table, on_topic = F.col("compounds") > 0, F.col("messages") > 0
     return {

@@ -129,13 +129,9 @@ def _landed(batch: Batch, counted: Facts, name: str) -> Landed:
     ids, topic = (batch.batch_id,), batch.paired.pipeline.topics[SIDES.index(name)]
     accepted = [found for _, _, found in counted.of(f"raw_{name}", ids, "accepted")]
     number = sum(found.number for found in accepted)
-    return Landed(
-        accepted=number,
-        refused=counted.number(f"raw_{name}", ids) - number,
-        first=min((found.first for found in accepted), default=0),
-        last=max((found.last for found in accepted), default=0),
-        drained=all(at.until_offset == at.end_offset for at in batch.landed.offsets if at.topic == topic),
-    )
+    first, last = min((found.first for found in accepted), default=0), max((found.last for found in accepted), default=0)
+    drained = all(at.until_offset == at.end_offset for at in batch.landed.offsets if at.topic == topic)
+    return Landed(number, counted.number(f"raw_{name}", ids) - number, first, last, drained)
 
 
 def next_states(
@@ -228,11 +224,13 @@ def _silent_notices(pipeline: Pipeline, metrics: Metrics, states: Sequence[SideS
         (topic, other), last = _topics(pipeline, here), state.last_record
         refused = f", all {state.refused:,.0f} records that came were refused" if state.refused else ""
         since = f"{state.orphans:,.0f} {ORPHANS[1 - here]} since{refused}; {other} goes on, up to {_at(states[1 - here].last_record)}"
-        begin = f"been silent since {_at(last)}"
+        notice = Notice(f"{topic} has been silent since {_at(last)}: {since}", WARNING, (f"silent_{side}",))
         if last is None:
-            begin = f"not had one accepted record, while {other} sends since {_at(state.quiet_from)}"
-        is_news = bool(_change(metrics, "silent", "began", side))
-        yield Notice(f"{topic} has {begin}: {since}", WARNING, (f"silent_{side}",), is_news)
+            begin = _at(state.quiet_from)
+            notice = Notice(
+                f"{topic} has not had one accepted record, while {other} sends since {begin}: {since}", *notice[1:]
+            )
+        yield notice._replace(is_news=bool(_change(metrics, "silent", "began", side)))
 
 
 def _unpaired_notices(pipeline: Pipeline, metrics: Metrics, states: Sequence[SideState]) -> Iterator[Notice]:

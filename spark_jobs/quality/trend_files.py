@@ -53,9 +53,8 @@ def write_trend(
     """
     trend = Trend.load(pages, pipeline)
     if trend is None:
-        trend = Trend(pipeline)
+        trend = Trend(pipeline, removed=removed())
         trend.add(history())
-        trend.removed = removed()
     trend.add(batches)
     write_text(pages, FILE, trend.text())
     write_text(pages, METRICS_FILE, exposition(trend))
