@@ -95,7 +95,11 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     for batch in batches:
         before = _metrics_before(batch, previous, history)
         metrics = _counts(batch, facts) | side_laws(batch, facts, batch.batch_id in gaps) | continuity(batch, previous)
-        metrics |= {"published_through": given.published} | _publishing(batch, metrics, quality.gate)
+        metrics["published_through"] = given.published
+        # Judged before it may be published, a batch has no acknowledged records yet.
+        if quality.gate == AFTER_PUBLISH:
+            acknowledged = batch.steps[PUBLISHED].published.compounds if PUBLISHED in batch.steps else 0
+            metrics["publishing_difference"] = metrics["compounds"] - acknowledged
         metrics |= totals(metrics, before, batch.batch_id)
         metrics |= silence_metrics(batch, facts, metrics, before, quality)
         if batch.is_live:
@@ -159,14 +163,6 @@ def _counts(batch: Batch, facts: Facts) -> Metrics:
         "orphan_ratio": sum(kinds[kind] for kind in ORPHANS) / compounds if live and compounds else 0.0,
         **{f"healed_{side}": facts.number("compound", ids, correction) for side, correction in healed.items()},
     }
-
-
-def _publishing(batch: Batch, metrics: Metrics, gate: str) -> Metrics:
-    """Compounds less acknowledged records; empty where a batch is judged before it may be published."""
-    if gate != AFTER_PUBLISH:
-        return {}
-    published = batch.steps[PUBLISHED].published.compounds if PUBLISHED in batch.steps else 0
-    return {"publishing_difference": metrics["compounds"] - published}
 
 
 def _against(metrics: Metrics, batch: Batch, facts: Facts, history: Sequence[Batch]) -> Metrics:

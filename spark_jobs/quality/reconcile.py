@@ -97,7 +97,7 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
     wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
+    topics = ask_broker(settings, pipeline.topics)
     _check_readable(ledger, horizon, pipeline.output_topic, topics)
     steps = {row.step: row for row in ledger.rows(last, last)}
     check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
