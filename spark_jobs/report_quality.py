@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from spark_jobs.quality.judging import judge_beside
+from spark_jobs.quality.suite import judge, judge_beside
 
 _at_the_end = ExitStack()
 # What is imported below takes seconds, and so does what this process imports: side by side.
 _judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main__" else None
 
 from spark_jobs.job.run import job_parser, run_job
-from spark_jobs.quality.suite import judge
 from spark_jobs.stages.report import report_batches as main
 
 if __name__ == "__main__":

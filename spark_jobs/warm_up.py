@@ -17,9 +17,8 @@ from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.messages import read_compounds
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.batch import Batch
-from spark_jobs.quality.metrics import measure
+from spark_jobs.quality.metrics import ReportInput, measure
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.report_input import ReportInput
 from spark_jobs.spark.session import end_session, spark_session
 from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch

@@ -37,7 +37,6 @@ class Batch:
 
     @property
     def planned(self) -> LedgerRow:
-        """Its plan."""
         return self.steps[PLANNED]
 
     @property
@@ -47,7 +46,6 @@ class Batch:
 
     @property
     def paired(self) -> LedgerRow:
-        """Its `paired` row."""
         return self.steps[PAIRED]
 
     @property
@@ -72,7 +70,6 @@ class Batch:
 
     @property
     def pairing(self) -> PairedCounts:
-        """The counts of its pairing."""
         return self.paired.paired
 
 

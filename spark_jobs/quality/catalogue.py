@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_jobs.quality.numbers import SIDES
+from spark_jobs.quality.numbers import of_sides
 from spark_jobs.rules.reasons import Reason
 
 SECONDS, RATIO, NONE = "seconds", "ratio", ""
@@ -92,18 +92,12 @@ _MILLISECONDS = {
     "wall_time": "Wall time of the batch since 1970",
 }
 MEANINGS = {
-    name.format(side=side): Meaning(sentence.format(side=side), unit, scale)
+    name: Meaning(sentence, unit, scale)
     for sentences, unit, scale in (
         (_COUNTS, NONE, 1.0),
         (_RATIOS, RATIO, 1.0),
         (_SECONDS, SECONDS, 1.0),
         (_MILLISECONDS, SECONDS, 0.001),
     )
-    for name, sentence in sentences.items()
-    for side in SIDES
+    for name, sentence in of_sides(sentences).items()
 }
-
-
-def meaning(name: str) -> Meaning:
-    """The meaning of a metric; of one that is not in the catalogue its name, as a count."""
-    return MEANINGS.get(name, Meaning(name.replace("_", " ").capitalize()))

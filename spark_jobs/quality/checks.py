@@ -71,6 +71,12 @@ def flagged(rows: DataFrame, what: Column, cases: Mapping[Finding, Column]) -> D
     return rows.select(F.explode(F.filter(named, lambda name: name.isNotNull())).alias("finding"), what.alias("what"))
 
 
+def count_where(rows: DataFrame, conditions: Mapping[str, Column]) -> dict[str, int]:
+    """Name -> of how many rows the condition holds, in one Spark job."""
+    (found,) = rows.agg(*(F.count(F.when(each, True)) for each in conditions.values())).collect()
+    return dict(zip(conditions, found, strict=True))
+
+
 def offenders_of(offences: Iterable[Offence], tables: Sequence[DataFrame]) -> list[Offenders]:
     """Counts the offenders of every finding and fetches the first of each, in one Spark job. `tables`: as `flagged` returns them; a finding is
     either in these or among `offences`.
@@ -90,10 +96,7 @@ def offenders_of(offences: Iterable[Offence], tables: Sequence[DataFrame]) -> li
 
 
 def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
-    """`…_left` and `…_right` of every law and of its parts, and their sums.
-
-    `looked_up`: the records of the batch's ranges were counted on the topics (facts `record_left` and `record_right`).
-    """
+    """`…_left` and `…_right` of every law and of its parts, and their sums. `looked_up`: its records were counted on the topics (`record_facts`)."""
     sides = [_side(batch, facts, name, looked_up) for name in SIDES]
     all_collapsed = batch.pairing.collapsed
     # What is missing is collapsed, as far as the batch collapsed so many.
@@ -113,7 +116,7 @@ def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
 def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
     """The numbers of one side as if nothing was collapsed."""
     ids, pipeline = batch.counted_ids, batch.planned.pipeline
-    topic = pipeline.left.topic if name == "left" else pipeline.right.topic
+    topic = pipeline.topics[SIDES.index(name)]
     # Compounds of a rewind or replay are corrections, no outcomes of events.
     decided = ids if batch.is_live else ()
     raw, rejected, out, waiting = (f"{what}_{name}" for what in ("raw", "rejected", "out", "open"))

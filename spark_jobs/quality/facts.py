@@ -6,9 +6,10 @@ A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
@@ -19,10 +20,11 @@ from spark_jobs.quality.numbers import SIDES
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
-# Name -> type where it is not a string.
-_FACT = {"what": "string", "batch_id": "bigint", "label": "string", "bucket": "bigint", "value": "bigint", "text": "string"}
-_FACT |= {"mark": "bigint", "at": "bigint"}
-HOUR_MS = MS_PER_UNIT["h"]
+_TYPES = dict.fromkeys(("what", "label", "text"), "string") | dict.fromkeys(
+    ("batch_id", "bucket", "value", "mark", "at"), "bigint"
+)
+_OF_EACH = ("bucket", "value", "mark")
+_HOUR_MS = MS_PER_UNIT["h"]
 # Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
 ELSEWHERE = -1
@@ -35,24 +37,24 @@ _OF_COMPOUNDS = (
 class FactCount(NamedTuple):
     """Equal facts. `low`, `middle`, `high`: quartiles of their values; `top`: the largest, with its text. `first`, `last`: their times."""
 
-    number: int = 0
-    mark: int = 0
-    low: int = 0
-    middle: int = 0
-    high: int = 0
-    top: int = 0
-    text: str = ""
-    first: int = 0
-    last: int = 0
+    number: int
+    mark: int
+    low: int
+    middle: int
+    high: int
+    top: int
+    text: str
+    first: int
+    last: int
 
 
 class Facts:
-    """The answer of the jobs: (what, batch_id, label, bucket) -> FactCount."""
+    """The answer of the jobs, whose rows are those of `_count`."""
 
-    def __init__(self, counted: Mapping[tuple[str, int, str, int | None], FactCount]) -> None:
+    def __init__(self, rows: Iterable[Row]) -> None:
         self._of: dict[tuple[str, int], list[tuple[str, int | None, FactCount]]] = {}
-        for (what, batch_id, label, bucket), found in counted.items():
-            self._of.setdefault((what, batch_id), []).append((label, bucket, found))
+        for row in rows:
+            self._of.setdefault((row["what"], row["batch_id"]), []).append((row["label"], row["bucket"], _counted(row)))
 
     def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, FactCount]]:
         """(label, bucket, FactCount) of the batches; without labels, of all labels."""
@@ -60,7 +62,6 @@ class Facts:
         return [fact for fact in found if not labels or fact[0] in labels]
 
     def number(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
-        """How many there are."""
         return sum(counted.number for _, _, counted in self.of(what, batch_ids, *labels))
 
     def mark(self, what: str, batch_ids: Iterable[int], *labels: str) -> int:
@@ -71,19 +72,12 @@ class Facts:
 def facts_of(rows: DataFrame, what: Column, label: Column, **others: Column) -> DataFrame:
     """One fact a row; `others`: batch_id (else the row's own), bucket, value, text, mark, at."""
     given = {"what": what, "label": label, "batch_id": F.col("batch_id"), **others}
-    return rows.select(*(given.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in _FACT.items()))
+    return rows.select(*(given.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in _TYPES.items()))
 
 
-def fact(
-    what: Column | str,
-    label: Column,
-    bucket: Column | None = None,
-    value: Column | None = None,
-    mark: Column | None = None,
-) -> Column:
-    """One of several facts of a row, for `facts_of_each`."""
-    numbers = {"bucket": bucket, "value": value, "mark": mark}
-    fields = [(F.lit(None) if column is None else column).cast("bigint").alias(name) for name, column in numbers.items()]
+def fact(what: Column | str, label: Column, **numbers: Column) -> Column:
+    """One of several facts of a row, for `facts_of_each`; `numbers`: bucket, value, mark."""
+    fields = [numbers.get(name, F.lit(None)).cast("bigint").alias(name) for name in _OF_EACH]
     return F.struct(F.lit(what).alias("what"), label.alias("label"), *fields)
 
 
@@ -91,7 +85,7 @@ def facts_of_each(rows: DataFrame, found: Sequence[Column]) -> DataFrame:
     """Several facts a row, those of `found` that are not null. A union would plan and compute the rows once for each of them."""
     there = F.filter(F.array(*found), lambda each: each.isNotNull())
     each = rows.select("batch_id", F.explode(there).alias("fact")).select("batch_id", "fact.*")
-    return facts_of(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in ("bucket", "value", "mark")})
+    return facts_of(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in _OF_EACH})
 
 
 def count_facts(*groups: Sequence[DataFrame]) -> Facts:
@@ -100,8 +94,7 @@ def count_facts(*groups: Sequence[DataFrame]) -> Facts:
     Facts of the same `what` are of the same group.
     """
     with ThreadPoolExecutor(max_workers=len(groups)) as beside:
-        rows = [row for found in beside.map(_count, filter(None, groups)) for row in found]
-    return Facts({(row["what"], row["batch_id"], row["label"], row["bucket"]): _counted(row) for row in rows})
+        return Facts(chain.from_iterable(beside.map(_count, filter(None, groups))))
 
 
 def _count(tables: Sequence[DataFrame]) -> list[Row]:
@@ -118,8 +111,7 @@ def _count(tables: Sequence[DataFrame]) -> list[Row]:
 
 
 def _counted(row: Row) -> FactCount:
-    low, middle, high = row["quartiles"] or (0, 0, 0)
-    top, text = row["top"] or (0, "")
+    (low, middle, high), (top, text) = row["quartiles"] or (0, 0, 0), row["top"] or (0, "")
     numbers = (row["number"], row["mark"] or 0, low, middle, high, top)
     return FactCount(*numbers, text or "", row["first"] or 0, row["last"] or 0)
 
@@ -149,9 +141,8 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
     tables = []
     for name, side in zip(SIDES, pipeline.sides, strict=True):
         raw = warehouse.read(raw_table(side), columns, batches=mine)
-        problem, partition = F.coalesce("problem", F.lit("accepted")), F.col("partition").cast("bigint")
-        others = {"bucket": partition, "mark": record_mark(), "at": F.col("record_timestamp")}
-        tables.append(facts_of(raw, F.lit(f"raw_{name}"), problem, **others))
+        others = {"bucket": F.col("partition").cast("bigint"), "mark": record_mark(), "at": F.col("record_timestamp")}
+        tables.append(facts_of(raw, F.lit(f"raw_{name}"), F.coalesce("problem", F.lit("accepted")), **others))
     rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=mine)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
     tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark()))
@@ -162,24 +153,23 @@ def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, aro
 def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
-    found = [fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark())]
-    near = F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS)
-    found.append(fact("hour", kind, bucket=F.when(near, F.col("ts") - F.col("ts") % HOUR_MS).otherwise(ELSEWHERE)))
+    hour = F.when(F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS), F.col("ts") - F.col("ts") % _HOUR_MS)
+    found = [
+        fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark()),
+        fact("hour", kind, bucket=hour.otherwise(ELSEWHERE)),
+        F.when(kind == "pair", fact("skew", kind, value=F.col("right_ts") - F.col("left_ts"))),
+    ]
     for side in SIDES:
-        there, alone = F.col(f"{side}_offset").isNotNull(), F.col("kind") == f"{side}_only"
         came_from = fact(f"out_{side}", kind, bucket=F.col(f"{side}_partition"), mark=record_mark(f"{side}_"))
-        found.append(F.when(there, came_from))
-        found.append(F.when(alone, fact(f"alone_{side}", kind, value=-F.col("ts"))))
-    apart = F.col("right_ts") - F.col("left_ts")
-    found.append(F.when(F.col("kind") == "pair", fact("skew", kind, value=apart)))
+        found.append(F.when(F.col(f"{side}_offset").isNotNull(), came_from))
+        found.append(F.when(kind == f"{side}_only", fact(f"alone_{side}", kind, value=-F.col("ts"))))
     return facts_of_each(rows, found)
 
 
 def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]:
     """The open events at these versions of the table, which take the place of the batch_id."""
-    tables = []
+    tables, whose = [], F.concat(F.lit("open_"), "side")
     for version in sorted(set(versions)):
         rows, at = warehouse.read(OPEN, ["side", "partition", "offset"], version=version), F.lit(version).cast("bigint")
-        whose = F.concat(F.lit("open_"), "side")
         tables.append(facts_of(rows, whose, F.lit("open"), batch_id=at, mark=record_mark()))
     return tables

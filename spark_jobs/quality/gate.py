@@ -17,16 +17,8 @@ def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: 
     """
     rewinds = find_rewinds(rows)
     passed = {row.batch_id for row in rows if row.step == REPORTED and not row.reported.failed_checks}
-    return next(
-        (
-            row
-            for row in paired
-            if row.batch_id > released
-            and row.batch_id not in passed
-            and not any(rewind.voids(row.batch_id) for rewind in rewinds)
-        ),
-        None,
-    )
+    waiting = (row for row in paired if row.batch_id > released and row.batch_id not in passed)
+    return next((row for row in waiting if not any(rewind.voids(row.batch_id) for rewind in rewinds)), None)
 
 
 def refuse_held(pipeline: str, held: LedgerRow, rows: Sequence[LedgerRow]) -> None:

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from math import sqrt
 from statistics import median
-from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_BATCHES
 from spark_jobs.quality.batch import Batch
 
 # Makes the median absolute deviation of normal values their standard deviation.
 _MAD_TO_SIGMA = 1.4826
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR = 0, 1, 2
 
 
-class Comparable(NamedTuple):
-    """The batches to compare with. `by`: what they have in common with this one."""
-
-    batches: Sequence[Batch]
-    by: int
-
-
-def comparable(at: int, before: Sequence[Batch]) -> Comparable:
-    """The live batches with compounds of the same weekday and hour (UTC) as `at` (epoch ms); if these are too few, of the same hour; else all."""
+def comparable(at: int, before: Sequence[Batch]) -> tuple[Sequence[Batch], int]:
+    """The live batches with compounds of the same weekday and hour (UTC) as `at` (epoch ms); if these are too few, of the same hour; else all.
+    With what they have in common.
+    """
     live = [past for past in before if past.is_live and past.metrics.get("compounds", 0.0) > 0]
     hour = [past for past in live if _moment(past.at).hour == _moment(at).hour]
     weekday = [past for past in hour if _moment(past.at).weekday() == _moment(at).weekday()]
-    # The last hour or two are of this weekday and hour, too: they alone would say nothing about weekdays.
-    if _days(weekday) > 1 and len(weekday) >= FEWEST_BATCHES:
-        return Comparable(weekday, SAME_WEEKDAY_AND_HOUR)
-    return Comparable(hour, SAME_HOUR) if _days(hour) > 1 and len(hour) >= FEWEST_BATCHES else Comparable(live, ANY)
+    for found, by in ((weekday, SAME_WEEKDAY_AND_HOUR), (hour, SAME_HOUR)):
+        # The last hour or two are of this weekday and hour, too: they alone would say nothing about weekdays.
+        if len({_moment(past.at).date() for past in found}) > 1 and len(found) >= FEWEST_BATCHES:
+            return found, by
+    return live, ANY
 
 
 def _moment(at: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=at)
-
-
-def _days(batches: Sequence[Batch]) -> int:
-    return len({_moment(past.at).date() for past in batches})
+    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 def ratio_against(ratio: float, compounds: float, before: Sequence[float]) -> dict[str, float]:
@@ -58,11 +48,8 @@ def ratio_against(ratio: float, compounds: float, before: Sequence[float]) -> di
     # With one orphan more and one pair more, so that there is chance where the median is 0 or 1, too.
     likely = (middle * compounds + 1) / (compounds + 2)
     spread = max(_MAD_TO_SIGMA * mad, sqrt(likely * (1 - likely) / compounds))
-    return {
-        "orphan_ratio_median": middle,
-        "orphan_ratio_spread": spread,
-        "orphan_ratio_deviation": (ratio - middle) / spread,
-    }
+    deviation = (ratio - middle) / spread
+    return {"orphan_ratio_median": middle, "orphan_ratio_spread": spread, "orphan_ratio_deviation": deviation}
 
 
 def drift_against(skew: float, before: Sequence[float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -30,19 +31,15 @@ Ranges = dict[int, tuple[OffsetRange, ...]]
 
 def with_gaps(batches: Iterable[Batch], topics: TopicsNow) -> Ranges:
     """The ranges of the batches with offset gaps of which the broker still has everything: whether a gap is one is then asked of the topics."""
-    found = {}
-    for batch in batches:
-        if batch.landing.offset_gaps:
-            ranges = tuple(at for at in batch.landed.offsets if at.planned)
-            if all(_is_there(at, topics) for at in ranges):
-                found[batch.batch_id] = ranges
-    return found
 
+    def is_there(at: OffsetRange) -> bool:
+        # At its end, too: a log may have been cut since.
+        place = (at.topic, at.partition)
+        return topics.earliest.get(place, at.until_offset) <= at.from_offset and at.until_offset <= topics.end.get(place, 0)
 
-def _is_there(at: OffsetRange, topics: TopicsNow) -> bool:
-    """At its end, too: a log may have been cut since."""
-    place = (at.topic, at.partition)
-    return topics.earliest.get(place, at.until_offset) <= at.from_offset and at.until_offset <= topics.end.get(place, 0)
+    gaps = ((batch.batch_id, batch.landed.offsets) for batch in batches if batch.landing.offset_gaps)
+    found = {batch_id: tuple(at for at in offsets if at.planned) for batch_id, offsets in gaps}
+    return {batch_id: ranges for batch_id, ranges in found.items() if all(map(is_there, ranges))}
 
 
 def joined_spans(ranges: Iterable[OffsetRange]) -> dict[Partition, Span]:
@@ -56,20 +53,22 @@ def joined_spans(ranges: Iterable[OffsetRange]) -> dict[Partition, Span]:
 
 def record_facts(warehouse: Warehouse, batches: Ranges) -> DataFrame:
     """Facts `record_left` and `record_right`: the records that the broker has in the ranges."""
-    whose = F.lit(None).cast("bigint")
-    for batch_id, ranges in batches.items():
-        within = reduce(lambda one, other: one | other, map(_lies_in, ranges))
-        whose = F.when(within, F.lit(batch_id).cast("bigint")).otherwise(whose)
+    whose = [F.when(_lie_in(ranges), F.lit(batch_id).cast("bigint")) for batch_id, ranges in batches.items()]
     spans = joined_spans(at for ranges in batches.values() for at in ranges)
     found = read_records(warehouse.spark, spans, False, PLACE)
-    records = found.withColumn("batch_id", whose).where(F.col("batch_id").isNotNull())
+    records = found.withColumn("batch_id", F.coalesce(*whose)).where(F.col("batch_id").isNotNull())
     side = F.when(F.col("topic") == warehouse.pipeline.left.topic, "record_left").otherwise("record_right")
     return facts_of(records, side, F.lit(""))
 
 
-def _lies_in(at: OffsetRange) -> Column:
-    of_partition = (F.col("topic") == at.topic) & (F.col("partition") == at.partition)
-    return of_partition & (F.col("offset") >= at.from_offset) & (F.col("offset") < at.until_offset)
+def _lie_in(ranges: Iterable[OffsetRange]) -> Column:
+    """Whether the record of a place lies in one of them; false of none."""
+    topic, partition, offset = map(F.col, PLACE)
+    found = [
+        (topic == at.topic) & (partition == at.partition) & offset.between(at.from_offset, at.until_offset - 1)
+        for at in ranges
+    ]
+    return reduce(or_, found, F.lit(False))
 
 
 def _raw(warehouse: Warehouse, columns: Sequence[str], after: int, until: int) -> DataFrame:
@@ -100,14 +99,11 @@ def outcomes(
     names = ["batch_id", *(f"{side}_{name}" for side in SIDES for name in PLACE)]
     compounds = warehouse.read(COMPOUNDS, names, batches=batches, where=_not_of([*corrections, *void]))
     rejected = warehouse.read(REJECTED, ["batch_id", *PLACE], batches=batches, where=_not_of(corrections))
-    sides = [
-        compounds.where(F.col(f"{side}_offset").isNotNull()).select(
-            *(F.col(f"{side}_{name}").alias(name) for name in PLACE), F.lit(COMPOUNDS).alias("source")
-        )
-        for side in SIDES
-    ]
-    waiting = warehouse.read(OPEN, PLACE, version=open_version).select(*PLACE, F.lit(OPEN).alias("source"))
-    return reduce(DataFrame.unionAll, [*sides, rejected.select(*PLACE, F.lit(REJECTED).alias("source")), waiting])
+    claims = [(REJECTED, rejected.select(*PLACE)), (OPEN, warehouse.read(OPEN, PLACE, version=open_version))]
+    for side in SIDES:
+        places = [F.col(f"{side}_{name}").alias(name) for name in PLACE]
+        claims.append((COMPOUNDS, compounds.where(F.col(f"{side}_offset").isNotNull()).select(*places)))
+    return reduce(DataFrame.unionAll, [rows.withColumn("source", F.lit(table)) for table, rows in claims])
 
 
 def _not_of(batches: Sequence[int]) -> Condition | None:
@@ -115,17 +111,12 @@ def _not_of(batches: Sequence[int]) -> Condition | None:
 
 
 def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, until: int) -> DataFrame:
-    """One row for each record that is anywhere: in the raw rows of the batches after..until (exclusive, inclusive), in the spans of the topics,
-    in `claims` (`outcomes`); and what they say.
-    """
+    """A row for each record that is in raw rows of the batches after..until (exclusive, inclusive), in the spans of topics, or in `claims` (`outcomes`)."""
     raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
     records = read_records(warehouse.spark, spans, False, [*PLACE, "key", "value"])
     text = fingerprint("key", "value").alias("bytes")
-    rows = [
-        raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem"),
-        records.select(*PLACE, F.lit("record").alias("source"), text),
-        claims,
-    ]
+    landed = raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem")
+    there = records.select(*PLACE, F.lit("record").alias("source"), text)
 
     def count(*sources: str) -> Column:
         return F.count(F.when(F.col("source").isin(*sources), True))
@@ -134,7 +125,8 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
         return F.max(F.when(F.col("source") == source, F.col("bytes")))
 
     return (
-        reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+        landed.unionByName(there, allowMissingColumns=True)
+        .unionByName(claims, allowMissingColumns=True)
         .groupBy(*PLACE)
         .agg(
             count("raw").alias("raw"),
@@ -149,10 +141,7 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
 
 def was_removed(removal: LedgerRow | None) -> Column:
     """Whether the record of a place was landed by a batch whose rows were removed for their age. `removal`: the row that says up to where."""
-    found = F.lit(False)
-    for at in removal.offsets if removal else ():
-        found = found | _lies_in(at._replace(from_offset=0))
-    return found
+    return _lie_in(at._replace(from_offset=0) for at in (removal.offsets if removal else ()))
 
 
 def check_places(places: DataFrame) -> DataFrame:

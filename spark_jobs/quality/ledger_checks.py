@@ -130,10 +130,9 @@ class LedgerSummary:
     offences: list[Offence] = field(default_factory=list)
 
     def add(self, rows: Sequence[LedgerRow]) -> None:
-        """Adds all rows of a batch."""
         steps, batch_id = {row.step: row for row in rows}, rows[0].batch_id
-        void = self.is_void(batch_id)
-        self.corrections += [batch_id] if any(row.kind != LIVE for row in rows) else []
+        void, is_live = self.is_void(batch_id), all(row.kind == LIVE for row in rows)
+        self.corrections += [] if is_live else [batch_id]
         self.sent += [sent_batch(steps[PUBLISHED])] if PUBLISHED in steps else []
         # A batch that was given up may have ended anywhere before it was paired.
         if not void or PAIRED in steps:
@@ -141,15 +140,10 @@ class LedgerSummary:
         if void or batch_id > self.last:
             return
         landed, paired = steps.get(LANDED), steps.get(PAIRED)
-        is_live = all(row.kind == LIVE for row in rows)
-        self.batches[batch_id] = LedgerBatch(
-            is_live=is_live,
-            is_paired=paired is not None,
-            ranges=planned_ranges(steps[PLANNED], landed) if is_live and PLANNED in steps else (),
-            landed=landed.landed.landed if landed else 0,
-            gaps=landed.landed.offset_gaps if landed else 0,
-            collapsed=paired.paired.collapsed if paired else 0,
-        )
+        ranges = planned_ranges(steps[PLANNED], landed) if is_live and PLANNED in steps else ()
+        counts = (landed.landed.landed, landed.landed.offset_gaps) if landed else (0, 0)
+        collapsed = paired.paired.collapsed if paired else 0
+        self.batches[batch_id] = LedgerBatch(is_live, paired is not None, ranges, *counts, collapsed)
 
     def is_void(self, batch_id: int) -> bool:
         """Whether a rewind gave the batch up: later batches read its records again, and answer for them."""
@@ -157,7 +151,6 @@ class LedgerSummary:
 
     @property
     def ranges(self) -> Iterator[OffsetRange]:
-        """What was planned, batch by batch."""
         return (at for batch in self.batches.values() for at in batch.ranges)
 
     def began(self) -> int:
@@ -194,11 +187,10 @@ class LedgerSummary:
         for batch_id in sorted({*by_batch, *(number for number in self.batches if number > after)}):
             batch, landed = self.batches.get(batch_id, nothing), by_batch.get(batch_id, [])
             ranges = {(at.topic, at.partition): at for at in batch.ranges}
-            for found in landed:
-                at = ranges.get((found.topic, found.partition))
-                if at is None or found.first < at.from_offset or found.last >= at.until_offset:
-                    what = f"batch {batch_id} {found.topic}-{found.partition}:{found.first}-{found.last + 1}"
-                    yield Finding.ROWS_NOT_PLANNED, what
+            for _, topic, partition, _, first, last in landed:
+                at = ranges.get((topic, partition))
+                if at is None or first < at.from_offset or last >= at.until_offset:
+                    yield Finding.ROWS_NOT_PLANNED, f"batch {batch_id} {topic}-{partition}:{first}-{last + 1}"
             planned, rows = sum(at.planned for at in batch.ranges), sum(found.rows for found in landed)
             if planned - batch.gaps != rows:
                 what = f"batch {batch_id}: {planned} offsets planned, {batch.gaps} of them gaps, {rows} raw rows"
@@ -217,14 +209,15 @@ def read_ledger(ledger: Ledger, first: int, horizon: int, last: int, rewinds: Se
 
 def planned_ranges(planned: LedgerRow, landed: LedgerRow | None) -> tuple[OffsetRange, ...]:
     """The ranges as planned, less what the broker lost before it was landed: the `landed` row says so, and adds it to `lost` and `cut`."""
-    by_then = ({(at.topic, at.partition): at for at in landed.offsets}) if landed else {}
-    found = []
-    for at in planned.offsets:
+    by_then = {(at.topic, at.partition): at for at in landed.offsets} if landed else {}
+
+    def left_of(at: OffsetRange) -> OffsetRange:
         then = by_then.get((at.topic, at.partition), at)
         until = then.until_offset if then.cut > at.cut else at.until_offset
         first = at.from_offset + then.lost - at.lost
-        found.append(at._replace(from_offset=first, until_offset=until, lost=then.lost, cut=then.cut))
-    return tuple(found)
+        return at._replace(from_offset=first, until_offset=until, lost=then.lost, cut=then.cut)
+
+    return tuple(map(left_of, planned.offsets))
 
 
 def _wrong_steps(batch_id: int, rows: Sequence[LedgerRow]) -> Iterator[Offence]:

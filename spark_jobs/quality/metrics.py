@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-
-from pyspark.sql import DataFrame
+from typing import NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH
-from spark_jobs.quality.batch import Batch
+from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
+from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
 from spark_jobs.quality.facts import Facts, count_facts, open_facts, table_facts
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.quality.orphans import orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
-from spark_jobs.quality.report_input import ReportInput
-from spark_jobs.quality.sent_compounds import DeliveryScope, delivery_metrics, message_facts
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
+from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
+from spark_jobs.quality.sent_compounds import DeliveryScope, delivery_metrics, delivery_scope, message_facts
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, Reason
-from spark_jobs.tables.ledger import PUBLISHED
-from spark_jobs.tables.records import REPLAY
+from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger, LedgerRow, paired_batches
+from spark_jobs.tables.records import REPLAY, REWIND
 from spark_jobs.tables.schemas import OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -28,12 +30,64 @@ from spark_jobs.tables.warehouse import Warehouse
 _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 
 
+class ReportInput(NamedTuple):
+    """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
+    what the broker holds; `delivery`: what to read back from the output topic, or why that is not possible; `published`: the last published batch.
+    """
+
+    batches: Sequence[Batch]
+    earlier: Sequence[Batch]
+    history: Sequence[Batch]
+    topics: TopicsNow
+    delivery: DeliveryScope | NotJudged | None
+    published: int
+
+
+def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, int]) -> ReportInput | None:
+    """None if no batch is to be reported. `last`: the ledger's `last_ids`. Raises JobProblem if the broker cannot be asked."""
+    done, published = last[REPORTED], last[PUBLISHED]
+    history = stored_batches(warehouse, done + 1 - warehouse.pipeline.quality.history_batches, done)
+    # What was published up to the last report was read back by it.
+    sent = min(int(history[-1].metrics.get("published_through", done)) if history else 0, published)
+    rows = ledger.rows(max(min(done + 1 - LOOK_BACK, sent), 1))
+    known = [Batch.of(steps) for steps in paired_batches(rows)]
+    batches = [batch for batch in known if batch.batch_id > done]
+    if not batches:
+        return None
+    by_id = {row.batch_id: row for row in rows if row.step == PUBLISHED}
+    topics, delivery = _ask(warehouse, by_id, sent, published)
+    earlier = [batch for batch in known if batch.batch_id <= done]
+    history = [*rewind_targets(warehouse, batches, history), *history]
+    return ReportInput(batches, earlier, history, topics, delivery, published)
+
+
+def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequence[Batch]) -> list[Batch]:
+    """The batches that the rewinds among `batches` go on from, where these are older than the history."""
+    oldest = history[0].batch_id if history else 1
+    wanted = {batch.goes_on_from(0) for batch in batches if batch.paired.kind == REWIND}
+    return [past for number in sorted(wanted) if 0 < number < oldest for past in stored_batches(warehouse, number, number)]
+
+
+def _ask(
+    warehouse: Warehouse, published: Mapping[int, LedgerRow], after: int, until: int
+) -> tuple[TopicsNow, DeliveryScope | NotJudged | None]:
+    settings, pipeline = kafka_settings(), warehouse.pipeline
+    topics = ask_broker(settings, pipeline.topics)
+    with suppress(Unreadable):
+        return topics, delivery_scope(pipeline, published, after, until, topics)
+    # What was committed a moment ago can be read a moment later.
+    wait_for_markers(settings, pipeline.output_topic)
+    topics = ask_broker(settings, pipeline.topics)
+    try:
+        return topics, delivery_scope(pipeline, published, after, until, topics)
+    except Unreadable as problem:
+        raise unreadable_problem(settings, problem) from None
+
+
 def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     """The batches of the report with their metrics. The same Spark jobs for all of them."""
     batches, gaps, quality = given.batches, with_gaps(given.batches, given.topics), warehouse.pipeline.quality
-    scope = orphan_scope(batches, given.earlier)
-    orphans = orphan_facts(warehouse, scope) if scope else []
-    facts = count_facts(list(_tables(warehouse, given)), orphans, list(_topics(warehouse, gaps, given)))
+    facts = _facts(warehouse, given, gaps)
     history, previous = list(given.history), next(iter(reversed(given.earlier)), None)
     published = [batch for batch in batches if batch.batch_id <= given.published]
     # The messages since the last report are judged with one batch, the newest that is published.
@@ -41,9 +95,13 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     for batch in batches:
         before = _metrics_before(batch, previous, history)
         metrics = _counts(batch, facts) | side_laws(batch, facts, batch.batch_id in gaps) | continuity(batch, previous)
-        metrics |= {"published_through": given.published} | _publishing(batch, metrics, quality.gate)
+        metrics["published_through"] = given.published
+        # Judged before it may be published, a batch has no acknowledged records yet.
+        if quality.gate == AFTER_PUBLISH:
+            acknowledged = batch.steps[PUBLISHED].published.compounds if PUBLISHED in batch.steps else 0
+            metrics["publishing_difference"] = metrics["compounds"] - acknowledged
         metrics |= totals(metrics, before, batch.batch_id)
-        metrics |= silence_metrics(batch.steps, facts, metrics, before, quality)
+        metrics |= silence_metrics(batch, facts, metrics, before, quality)
         if batch.is_live:
             window = history[-quality.history_batches :]
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)
@@ -57,19 +115,16 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     return found
 
 
-def _tables(warehouse: Warehouse, given: ReportInput) -> Iterator[DataFrame]:
-    batches, delivery = given.batches, given.delivery
+def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
+    batches, delivery = given.batches, given.delivery if isinstance(given.delivery, DeliveryScope) else None
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
-    sent_from = min(first, delivery.after + 1) if isinstance(delivery, DeliveryScope) else first
-    yield from table_facts(warehouse, first, last, sent_from, batches[-1].at)
-    yield from open_facts(warehouse, [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)])
-
-
-def _topics(warehouse: Warehouse, gaps: Ranges, given: ReportInput) -> Iterator[DataFrame]:
-    if gaps:
-        yield record_facts(warehouse, gaps)
-    if isinstance(given.delivery, DeliveryScope):
-        yield message_facts(warehouse, given.delivery)
+    sent_from = min(first, delivery.batch_ids[0]) if delivery else first
+    versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
+    tables = [*table_facts(warehouse, first, last, sent_from, batches[-1].at), *open_facts(warehouse, versions)]
+    scope = orphan_scope(batches, given.earlier)
+    topics = [record_facts(warehouse, gaps)] if gaps else []
+    topics += [message_facts(warehouse, delivery)] if delivery else []
+    return count_facts(tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 
 def _metrics_before(batch: Batch, previous: Batch | None, history: Sequence[Batch]) -> Metrics:
@@ -110,23 +165,15 @@ def _counts(batch: Batch, facts: Facts) -> Metrics:
     }
 
 
-def _publishing(batch: Batch, metrics: Metrics, gate: str) -> Metrics:
-    """Compounds less acknowledged records; empty where a batch is judged before it may be published."""
-    if gate != AFTER_PUBLISH:
-        return {}
-    published = batch.steps[PUBLISHED].published.compounds if PUBLISHED in batch.steps else 0
-    return {"publishing_difference": metrics["compounds"] - published}
-
-
 def _against(metrics: Metrics, batch: Batch, facts: Facts, history: Sequence[Batch]) -> Metrics:
     """The orphan ratio and the sides' clocks against those of the comparable batches before."""
-    others = comparable(batch.at, history)
-    found: Metrics = {"comparable_batches": len(others.batches), "comparable_by": others.by}
-    ratios = [past.metrics["orphan_ratio"] for past in others.batches]
+    others, by = comparable(batch.at, history)
+    found: Metrics = {"comparable_batches": len(others), "comparable_by": by}
+    ratios = [past.metrics["orphan_ratio"] for past in others]
     found |= ratio_against(metrics["orphan_ratio"], metrics["compounds"], ratios)
     if skew := facts.of("skew", (batch.batch_id,)):
         apart = skew[0][2]
         found |= {"skew_q1": apart.low, "skew_median": apart.middle, "skew_q3": apart.high}
-        medians = [past.metrics["skew_median"] for past in others.batches if "skew_median" in past.metrics]
+        medians = [past.metrics["skew_median"] for past in others if "skew_median" in past.metrics]
         found |= drift_against(apart.middle, medians)
     return found

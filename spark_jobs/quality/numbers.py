@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -11,6 +11,11 @@ SIDES = ("left", "right")
 ORPHANS = ("left_only", "right_only")
 # How a batch was judged. A warning or a check that could not be judged is WARNED.
 PASSED, WARNED, FAILED = range(3)
+
+
+def of_sides(sentences: Mapping[str, str]) -> dict[str, str]:
+    """Name -> sentence, each that has a {side} once for every side."""
+    return {name.format(side=side): text.format(side=side) for name, text in sentences.items() for side in SIDES}
 
 
 class Breakdown(NamedTuple):

@@ -17,9 +17,7 @@ _SOURCE = ("topic", "partition", "offset")
 
 
 class Offender(NamedTuple):
-    """An event in the batch: `label` is the reason of its rejection, or the kind of its compound; `ts` epoch ms: its own, of a
-    rejected one the record's.
-    """
+    """An event: `label` is the reason of its rejection, or the kind of its compound; `ts` (epoch ms) its own, of a rejected one the record's."""
 
     batch_id: int
     label: str
@@ -30,22 +28,17 @@ class Offender(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where the record is on its topic."""
         return f"{self.topic}-{self.partition}-{self.offset}"
 
 
 def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender]:
-    """Those of the batches first..last, both inclusive: the first SHOWN + 1 of each batch and label, by source coordinates, so that the
-    reader sees whether there are more than SHOWN. One Spark job.
-    """
+    """Those of the batches first..last, both inclusive, in one Spark job: of each batch and label one more than SHOWN, so that this is seen."""
     mine = range(first, last + 1)
     refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
     rejected = refused.select("batch_id", F.col("reason").alias("label"), *_SOURCE, F.col("record_timestamp").alias("ts"))
+    columns = ["batch_id", "kind", "ts", *(f"{side}_{name}" for side in SIDES for name in _SOURCE)]
     compounds = warehouse.read(
-        COMPOUNDS,
-        ["batch_id", "kind", "ts", *(f"{side}_{name}" for side in SIDES for name in _SOURCE)],
-        batches=mine,
-        where=lambda column: (column("kind") != "pair") & (column("op") == "upsert"),
+        COMPOUNDS, columns, batches=mine, where=lambda column: (column("kind") != "pair") & (column("op") == "upsert")
     )
     sources = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in _SOURCE]
     alone = compounds.select("batch_id", F.col("kind").alias("label"), *sources, "ts")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -12,10 +13,9 @@ from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
-from spark_jobs.quality.orphans import BOUNDS_MS, histogram, unbounded
+from spark_jobs.quality.orphans import BOUNDS_MS, histogram
 from spark_jobs.quality.rendering import render
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MISSES = ("miss_left", "miss_right")
 _HOURS_SHOWN = 48
 _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this weekday and hour"}
@@ -75,19 +75,15 @@ def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind:
     partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
         most = max(partitions, key=lambda row: row.number)
-        yield (
-            f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of partition {most.bucket}, one of {len(partitions)} "
-            "that have any."
-        )
+        of = f"partition {most.bucket}, one of {len(partitions)} that have any"
+        yield f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of {of}."
 
 
 def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
     most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
     others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
-    name = f"{most.field}={most.value}"
-    return (
-        f"{most.number:,} of the {orphans:,.0f} are of {name}, one of {others:,} values of {most.field} that have orphans."
-    )
+    whose = f"{most.field}={most.value}, one of {others:,} values of {most.field} that have orphans"
+    return f"{most.number:,} of the {orphans:,.0f} are of {whose}."
 
 
 def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
@@ -121,23 +117,19 @@ def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown])
 def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
     """How far away the closest unpaired event of the other side is: for the template, None without orphans."""
     left, right = (histogram(breakdowns, family) for family in _MISSES)
-    rest = [unbounded(breakdowns, family) for family in _MISSES]
+    rest = [sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None) for family in _MISSES]
     orphans = sum(left.values()) + sum(right.values()) + sum(rest)
     if not orphans:
         return None
-    so_far, shares = 0.0, []
-    rows: list[_Row] = []
-    for at in BOUNDS_MS:
-        so_far += left[at] + right[at]
-        shares.append(round(so_far / orphans, 4))
-        if left[at] or right[at]:
-            rows.append((f"up to {duration(at)}", [left[at], right[at], so_far]))
-    labels = [duration(at) for at in BOUNDS_MS]
+    so_far = list(accumulate(left[at] + right[at] for at in BOUNDS_MS))
+    shares, labels = [round(number / orphans, 4) for number in so_far], [duration(at) for at in BOUNDS_MS]
+    numbers = zip(labels, left.values(), right.values(), so_far, strict=True)
+    rows: list[_Row] = [(f"up to {label}", [*found]) for label, *found in numbers if found[0] or found[1]]
     mark = max((index for index, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
     tolerance = duration(pipeline.tolerance_ms)
     return {
         "title": f"Share of the orphans with an unpaired event of the other side within T; T is {tolerance} now",
-        "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if so_far else None,
+        "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if rows else None,
         "curve": {"x": "Within", "labels": labels, "series": [("share", shares)], "line": True, "mark": mark},
         "rows": [*rows, ("further, or nobody", [*rest, orphans])],
     }
@@ -161,7 +153,7 @@ def _bars(x: str, labels: list[str], left: Sequence[float], right: Sequence[floa
 
 
 def _hour(at: int) -> str:
-    return "far from now" if at == ELSEWHERE else f"{_EPOCH + timedelta(milliseconds=at):%Y-%m-%d %H:%M}"
+    return "far from now" if at == ELSEWHERE else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 def duration(ms: float) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -80,27 +80,25 @@ def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
 
 def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     pipeline, ids = scope.pipeline, scope.batch_ids
-    orphans = _orphans(warehouse, [*ids, *scope.before]).select(
-        *pipeline.key,
-        (F.col("kind") == "left_only").alias(_IS_LEFT),
-        F.col("ts").alias(_AT),
-        F.lit(False).alias(_LATE),
-        F.col("batch_id").isin(ids).alias(_MINE),
-        "batch_id",
-    )
-    alone = [orphans, *_late(warehouse, scope)]
+    orphans, is_mine = _orphans(warehouse, [*ids, *scope.before]), F.col("batch_id").isin(ids)
+    alone = [_candidates(orphans, scope, F.col("kind") == "left_only", F.lit(False), is_mine), *_late(warehouse, scope)]
     near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
     which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
-    found = [F.when(~late, fact(which, F.lit(""), bound(away)))]
+    found = [F.when(~late, fact(which, F.lit(""), bucket=bound(away)))]
     if len(alone) > 1:
         before = {batch.batch_id: batch.planned.clock or 0 for batch in scope.batches}
         clock = F.create_map(*(F.lit(each).cast("bigint") for pair in before.items() for each in pair))
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
-        found.append(F.when(late, fact("grace", F.lit(""), bound(needed))))
+        found.append(F.when(late, fact("grace", F.lit(""), bucket=bound(needed))))
         found.append(F.when(late & (away <= pipeline.tolerance_ms), fact("healable", F.lit(""))))
     return facts_of_each(near, found)
+
+
+def _candidates(rows: DataFrame, scope: OrphanScope, is_left: Column, is_late: Column, is_mine: Column) -> DataFrame:
+    columns = {_IS_LEFT: is_left, _AT: F.col("ts"), _LATE: is_late, _MINE: is_mine}
+    return rows.select(*scope.pipeline.key, *(value.alias(name) for name, value in columns.items()), "batch_id")
 
 
 def _late(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
@@ -109,15 +107,12 @@ def _late(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
     if not ids:
         return []
     pipeline, place = scope.pipeline, ["topic", "partition", "offset"]
-    late = F.broadcast(
-        warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
-    )
+    late = warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
     found = []
-    for number, side in enumerate(pipeline.sides):
+    for side in pipeline.sides:
         rows = warehouse.read(raw_table(side), [*place, *pipeline.key, "ts", "batch_id"], batches=ids)
-        raw = rows.join(late, place, "left_semi")
-        columns = {_IS_LEFT: F.lit(number == 0), _AT: F.col("ts"), _LATE: F.lit(True), _MINE: F.lit(True)}
-        found.append(raw.select(*pipeline.key, *(value.alias(name) for name, value in columns.items()), "batch_id"))
+        rows = rows.join(F.broadcast(late), place, "left_semi")
+        found.append(_candidates(rows, scope, F.lit(side == pipeline.left), F.lit(True), F.lit(True)))
     return found
 
 
@@ -137,10 +132,7 @@ def _distance(pipeline: Pipeline) -> Column:
 
 def bound(value: Column) -> Column:
     """The bucket of a duration, by its upper end (inclusive); null beyond the last one, or of null."""
-    found = F.when(value <= BOUNDS_MS[0], BOUNDS_MS[0])
-    for each in BOUNDS_MS[1:]:
-        found = found.when(value <= each, each)
-    return found
+    return F.coalesce(*(F.when(value <= each, each) for each in BOUNDS_MS))
 
 
 def _users(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
@@ -179,10 +171,9 @@ def orphan_breakdowns(batch: Batch, counted: Facts) -> list[Breakdown]:
         partitions = [Breakdown(f"partition_{kind}", each.number, n) for _, n, each in counted.of(f"out_{side}", ids, kind)]
         found += sorted(partitions, key=lambda row: (-row.number, row.bucket))[:_PARTITIONS]
     found += [Breakdown("grace_needed", each.number, at) for _, at, each in counted.of("grace", ids)]
-    if counted.number("hour", ids, *ORPHANS):
-        for field, _, most in counted.of("user", ids):
-            found.append(Breakdown("users", most.number, field=field))
-            found.append(Breakdown("top_user", most.top, field=field, value=most.text))
+    for field, _, most in counted.of("user", ids) if counted.number("hour", ids, *ORPHANS) else ():
+        found.append(Breakdown("users", most.number, field=field))
+        found.append(Breakdown("top_user", most.top, field=field, value=most.text))
     # Spark returns facts in any order, and a report that is made again writes the same rows.
     return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0))
 
@@ -199,8 +190,3 @@ def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]
         if row.family in families and row.bucket in numbers:
             numbers[row.bucket] += row.number
     return numbers
-
-
-def unbounded(breakdowns: Iterable[Breakdown], family: str) -> int:
-    """How many of a family lie beyond the last bound, or have none."""
-    return sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None)

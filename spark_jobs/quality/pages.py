@@ -13,7 +13,8 @@ from markupsafe import Markup
 from include.config.secret_values import without_secrets
 from include.config.store import Store, exists, read_text, write_text
 from spark_jobs.kafka.ranges import ranges_given_up
-from spark_jobs.quality.numbers import Breakdown, Metrics
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
@@ -21,10 +22,9 @@ from spark_jobs.quality.silence import Notice, notices
 from spark_jobs.quality.suite import INFO, Verdict
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, STEPS, LedgerRow
+from spark_jobs.tables.ledger import PLANNED, STEPS, LedgerRow
 from spark_jobs.tables.records import REPLAY, REWIND, plan_struct
 
-NO_DETAILS = Markup("")
 _PAGE = re.compile(r"batch-(\d+)\.html")
 # Names the batch whose page is the index. A list of all pages would take a request for every thousand.
 _NEWEST = "newest.txt"
@@ -38,24 +38,16 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(
-    pages: Store,
-    row: LedgerRow,
-    metrics: Metrics,
-    verdict: Verdict,
-    details: Markup = NO_DETAILS,
-    breakdowns: Sequence[Breakdown] = (),
-) -> str:
-    """Writes `batch-<id>.html`, which ends with the `details`, its Great Expectations page and its script for the trend page. Returns
-    where the first is.
-    """
-    name, said = f"batch-{row.batch_id}", notices(row.pipeline, metrics)
-    batch = f"{row.pipeline.name}: batch {row.batch_id}"
-    write_text(pages, f"{name}-expectations.html", expectations_page(verdict.page, batch, f"{name}.html", said))
-    write_text(pages, f"{name}.js", details_script(row.batch_id, details))
+def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
+    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is."""
+    assert batch.verdict is not None
+    name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
+    said, title = notices(pipeline, batch.metrics), f"{pipeline.name}: batch {batch.batch_id}"
+    write_text(pages, f"{name}-expectations.html", expectations_page(batch.verdict.page, title, f"{name}.html", said))
+    write_text(pages, f"{name}.js", details_script(batch.batch_id, details))
     # A batch that was given up may have no page.
-    older = exists(pages, f"batch-{row.batch_id - 1}.html")
-    write_text(pages, f"{name}.html", _batch_page(row, metrics, verdict, said, details, older, breakdowns))
+    older = exists(pages, f"batch-{batch.batch_id - 1}.html")
+    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, details, older))
     return pages.at(f"{name}.html").uri
 
 
@@ -69,9 +61,7 @@ def write_index(pages: Store, batch_id: int) -> None:
 
 
 def prune_pages(pages: Store, keep: int) -> None:
-    """Deletes the files of all batches but the newest `keep` by batch_id, however old these are, and the notes of runs that are not newer
-    than the newest deleted file.
-    """
+    """Deletes the files of all batches but the newest `keep` by batch_id, and the notes of runs that are not newer than the newest deleted file."""
     files = obstore.list(pages.client).collect()
     batches = [int(found[1]) for file in files if (found := _PAGE.fullmatch(file["path"]))]
     oldest = max(batches, default=0) - keep + 1
@@ -90,26 +80,23 @@ def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception)
 
 
 def expectations_page(page: str, batch: str, back: str, said: Sequence[Notice] = ()) -> str:
-    """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices above, without scripts and
-    without what it would load from other sites.
-    """
+    """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices, without scripts and what is elsewhere."""
     head, _, body = page.partition("</head>")
     parts = {name: Markup(_AWAY.sub(r"\1", _AROUND.sub("", part))) for name, part in (("head", head), ("body", body))}
     return render("expectations.html", batch=batch, back=back, notices=said, **parts)
 
 
-def batch_details(steps: dict[str, LedgerRow], metrics: Metrics, offenders: Iterable[Offender]) -> Markup:
+def batch_details(batch: Batch, offenders: Iterable[Offender]) -> Markup:
     """A batch's ledger rows and its events to look up: headings from h2 on."""
-    landed = steps.get(LANDED, steps[PAIRED])
-    of_batch = [each for each in offenders if each.batch_id == landed.batch_id]
+    of_batch = [each for each in offenders if each.batch_id == batch.batch_id]
     labels = sorted({each.label for each in of_batch})
     return render(
         "details.html",
-        steps=[_step(steps[step]) for step in STEPS if step in steps],
-        landed=landed,
+        steps=[_step(batch.steps[step]) for step in STEPS if step in batch.steps],
+        landed=batch.landed,
         given_up=ranges_given_up,
-        began=[f"{at.topic}-{at.partition} began at {at.began:,}" for at in landed.offsets if at.began],
-        groups=[_group(label, [each for each in of_batch if each.label == label], metrics) for label in labels],
+        began=[f"{at.topic}-{at.partition} began at {at.began:,}" for at in batch.landed.offsets if at.began],
+        groups=[_group(label, [each for each in of_batch if each.label == label], batch.metrics) for label in labels],
     )
 
 
@@ -118,28 +105,20 @@ def details_script(batch_id: int, details: str) -> str:
     return f"batchDetails({batch_id},{json.dumps(details)});\n"
 
 
-def _batch_page(
-    row: LedgerRow,
-    metrics: Metrics,
-    verdict: Verdict,
-    said: Sequence[Notice],
-    details: Markup,
-    older: bool,
-    breakdowns: Sequence[Breakdown],
-) -> str:
+def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool) -> str:
+    row, metrics = batch.paired, batch.metrics
     style, state = _state(verdict)
     return render(
         "batch.html",
         title=_title(row),
-        batch_id=row.batch_id,
-        settings=row.config_hash,
+        row=row,
         state=state,
         style=style,
         notices=said,
         older=older,
         checks=verdict.checks,
         metrics=metrics,
-        orphans=orphan_section(row.pipeline, metrics, breakdowns),
+        orphans=orphan_section(row.pipeline, metrics, batch.breakdowns),
         healed=metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0),
         reasons=[*Reason],
         details=details,
@@ -161,28 +140,22 @@ def _state(verdict: Verdict) -> tuple[str, str]:
 
 
 def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, int]]]:
-    counts = [(name.replace("_", " "), number) for name, number in _numbers(row).items() if number]
-    # Spark returns times in the zone of the process.
-    return row.step, f"{row.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", took(row), counts
-
-
-def _numbers(row: LedgerRow) -> dict[str, int]:
-    """The numbers in the row: its counts, those of the plan in a `planned` row, and those of the output topic."""
-    found = dict(row.counts.flat())
+    """Name, begin, duration and numbers: the counts of the row, those of the plan in a `planned` row, and those of the output topic."""
+    found = row.counts.flat()
     if row.step == PLANNED:
         found |= {name: number for name, number in plan_struct(row.plan).items() if isinstance(number, int)}
     if row.output is not None:
         found |= {"position": row.output.position or 0, "partitions": row.output.partitions}
         found |= {f"end_{number}": end for number, end in sorted(row.output.ends.items())}
         found |= {f"partition_{number}": sent for number, sent in sorted(row.output.sent.items())}
-    return found
+    counts = [(name.replace("_", " "), number) for name, number in found.items() if number]
+    # Spark returns times in the zone of the process.
+    return row.step, f"{row.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", took(row), counts
 
 
 def _group(label: str, events: list[Offender], metrics: Metrics) -> tuple[str, str, list[Offender], str]:
     sentence = Reason(label).sentence if label in {*Reason} else "the other side never came"
     total = metrics.get(f"rejected_{label}", metrics.get(label, 0))
-    more = ""
-    if len(events) > SHOWN:
-        # Corrections are not counted by kind.
-        more = f"And {total - SHOWN:,.0f} more." if total > SHOWN else "And more."
-    return label, sentence, events[:SHOWN], more
+    # Corrections are not counted by kind.
+    more = f"And {total - SHOWN:,.0f} more." if total > SHOWN else "And more."
+    return label, sentence, events[:SHOWN], more if len(events) > SHOWN else ""

@@ -14,10 +14,10 @@ from spark_jobs.kafka.acls import grant_command, on_topic
 from spark_jobs.kafka.input_topics import check_ids
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
-from spark_jobs.kafka.output_topic import Cleanup, OutputTopic, cleanup_of, output_topic
+from spark_jobs.kafka.output_topic import Cleanup, cleanup_of, output_topic
 from spark_jobs.kafka.records import Span, translate_read_errors
-from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.quality.checks import SHOWN, Finding, Offenders, offenders_of
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
 from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import (
@@ -25,7 +25,6 @@ from spark_jobs.quality.sent_compounds import (
     check_compounds,
     is_ours,
     of_removed_compounds,
-    sent_frame,
     with_absence,
     with_compaction,
 )
@@ -46,19 +45,15 @@ Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
 _BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
 _COLLAPSED = "collapsed"
-_REMOVED, _REMOVED_SEEN = (
-    "records removed from the raw tables for their age",
-    "… that have an outcome or are on the input topics",
-)
+_REMOVED = "records removed from the raw tables for their age"
+_REMOVED_SEEN = "… that have an outcome or are on the input topics"
 # Of the batches whose outcomes are gone, those that later batches had still to decide.
 _WAITED, _WAITED_SEEN = "events that waited when outcomes before went for their age", "… that have an outcome"
 _UNKNOWABLE = "… not on it, and not judgeable"
 
 
 class Answer(NamedTuple):
-    """What was compared, as (what, how many), and the offenders. `unknowable`: why something cannot be judged; empty if all can.
-    `unchecked`: what cannot be compared any more, in a sentence; empty if all can.
-    """
+    """What was compared, and the offenders. `unknowable`: why something cannot be judged; `unchecked`: what cannot be compared any more; or empty."""
 
     horizon: int
     counts: Counts
@@ -68,17 +63,14 @@ class Answer(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Everything that is fixed at the start. `horizon`: the last published batch; `last`: the last one up to it that no rewind gave up;
-    `open_version`: of open_events, as that batch left it.
-    """
+    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it."""
 
     horizon: int
-    last: int
     open_version: int
     ledger: LedgerSummary
     removed: RemovedRows
     topics: TopicsNow
-    output: OutputTopic
+    output_id: str
     cleanup: Cleanup
 
 
@@ -101,52 +93,45 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
         # Nothing is published, or all of it was given up, and the rewind is about to be published.
         return None
     settings, pipeline = kafka_settings(), warehouse.pipeline
-    output = output_topic(settings, pipeline.output_topic, operation="Read")
+    output_id = output_topic(settings, pipeline.output_topic, operation="Read").topic_id
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
     wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_broker(settings, [*(side.topic for side in pipeline.sides), pipeline.output_topic])
-    _check_readable(ledger, horizon, settings, pipeline.output_topic, topics)
+    topics = ask_broker(settings, pipeline.topics)
+    _check_readable(ledger, horizon, pipeline.output_topic, topics)
     steps = {row.step: row for row in ledger.rows(last, last)}
     check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
     # After the ledger was read: rows that are about to be removed may still be there.
-    removed = find_removed(ledger, output.topic_id)
+    removed = find_removed(ledger, output_id)
     cleanup = cleanup_of(settings, pipeline.output_topic)
-    return _Scope(horizon, last, steps[PAIRED].versions[OPEN], summary, removed, topics, output, cleanup)
+    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, output_id, cleanup)
 
 
-def _check_readable(ledger: Ledger, horizon: int, settings: Settings, name: str, topics: TopicsNow) -> None:
+def _check_readable(ledger: Ledger, horizon: int, name: str, topics: TopicsNow) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
-    published = next(row for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
-    output = published.output_state
-    if output.topic_id != topics.ids[name]:
-        return
+    output = next(row.output_state for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
+    ends = output.ends if output.topic_id == topics.ids[name] else {}
     try:
-        check_readable(topics, {(name, number): end for number, end in output.ends.items()})
+        check_readable(topics, {(name, number): end for number, end in ends.items()})
     except Unreadable as problem:
-        raise unreadable_problem(settings, problem) from None
+        raise unreadable_problem(kafka_settings(), problem) from None
 
 
 def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     ledger, removed = scope.ledger, scope.removed
-    planned = sum(at.planned for at in ledger.ranges)
     # While a rewind is not published, the tables are behind the horizon already.
-    wrong = list(ledger.checked(raw_rows(warehouse, removed.raw, scope.last), removed))
+    wrong = list(ledger.checked(raw_rows(warehouse, removed.raw, ledger.last), removed))
     void = [batch_id for batch_id in range(removed.first_in_ledger, scope.horizon + 1) if ledger.is_void(batch_id)]
-    claims = outcomes(warehouse, ledger.corrections, void, removed.unchecked, scope.last, scope.open_version)
-    places = by_place(warehouse, _input_spans(scope), claims, removed.raw, scope.last).withColumns(
-        {
-            "removed": was_removed(removed.removals.get(REMOVED_RAW)),
-            "unchecked": was_removed(removed.last_outcomes),
-        }
-    )
+    claims = outcomes(warehouse, ledger.corrections, void, removed.unchecked, ledger.last, scope.open_version)
+    gone = {"removed": was_removed(removed.removals.get(REMOVED_RAW)), "unchecked": was_removed(removed.last_outcomes)}
+    places = by_place(warehouse, _input_spans(scope), claims, removed.raw, ledger.last).withColumns(gone)
     places = places.persist(StorageLevel.DISK_ONLY)
     compared, compounds = _compounds(warehouse, scope)
     try:
         tables = [check_places(places), check_compounds(compounds, warehouse.pipeline, removed.ends)]
         offenders = offenders_of(wrong, tables)
         counts = _batches(scope, len(void)) | {
-            "offsets planned": planned,
+            "offsets planned": sum(at.planned for at in ledger.ranges),
             "records given up (lost ranges)": sum(at.lost + at.cut for at in ledger.ranges) + removed.from_ledger("lost"),
             "records that were gone when the pipeline began": ledger.began(),
         }
@@ -204,22 +189,20 @@ def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFram
     spans = {
         place: Span(first, scope.topics.end[place]) for place, first in scope.topics.earliest.items() if place[0] == topic
     }
-    frame = sent_frame(warehouse.spark, sent, scope.output.topic_id)
     compared = by_compound(warehouse, sent, spans, after=scope.removed.compounds).persist(StorageLevel.DISK_ONLY)
     seen = compared.where((F.col("compounds") > 0) & (F.col("messages") > 0)).groupBy("partition")
     first = {row["partition"]: row["first"] for row in seen.agg(F.min("batch_id").alias("first")).collect()}
     # Asked for once more: what retention removed while the topic was read is not lost either.
     earliest = ask_broker(kafka_settings(), [topic]).earliest
     truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
-    return compared, with_compaction(with_absence(compared, frame, scope.horizon, truncated), scope.cleanup)
+    absent = with_absence(compared, sent, scope.output_id, scope.horizon, truncated)
+    return compared, with_compaction(absent, scope.cleanup)
 
 
 def _how_many(rows: DataFrame, counts: Mapping[str, Column | int]) -> Counts:
     """The rows of which each condition holds, in one Spark job; numbers stay as they are."""
-    conditions = {name: each for name, each in counts.items() if isinstance(each, Column)}
-    (found,) = rows.agg(*(F.count(F.when(each, True)) for each in conditions.values())).collect()
-    known = {name: each for name, each in counts.items() if isinstance(each, int)}
-    return dict.fromkeys(counts, 0) | known | dict(zip(conditions, found, strict=True))
+    found = count_where(rows, {name: each for name, each in counts.items() if isinstance(each, Column)})
+    return {name: each if isinstance(each, int) else found[name] for name, each in counts.items()}
 
 
 def _records(scope: _Scope, places: DataFrame) -> Counts:
@@ -270,19 +253,17 @@ def report_text(name: str, topic: str, answer: Answer) -> str:
     for found in answer.offenders:
         lines += ["", f"{found.number:,} {found.finding}:", *(f"    {what}" for what in found.first)]
         lines += [f"    … and {found.number - SHOWN:,} more"] if found.number > SHOWN else []
-    if answer.unchecked:
-        lines += ["", f"{name}: {answer.unchecked}."]
+    said = [answer.unchecked] if answer.unchecked else []
     if not answer.horizon:
-        lines += ["", f"{name}: nothing is published yet, so there is nothing to compare."]
+        said.append("nothing is published yet, so there is nothing to compare")
     elif answer.unknowable:
-        lines += ["", f"{name}: {answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}."]
+        said.append(f"{answer.counts[_UNKNOWABLE]:,} compounds are not judgeable, because {answer.unknowable}")
     elif not answer.offenders:
-        lines += [
-            "",
-            f"{name}: all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and "
-            f"all {answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once.",
-        ]
-    return "\n".join(lines)
+        said.append(
+            f"all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and all "
+            f"{answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once"
+        )
+    return "\n".join([*lines, *(f"\n{name}: {sentence}." for sentence in said)])
 
 
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
@@ -24,14 +26,11 @@ from spark_jobs.kafka.open_transactions import check_readable
 from spark_jobs.kafka.output_topic import Cleanup, cleanup_of
 from spark_jobs.kafka.records import Span, Spans, read_records
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.quality.checks import Finding, flagged
+from spark_jobs.quality.checks import Finding, count_where, flagged
 from spark_jobs.quality.facts import Facts, facts_of, fingerprint, message_mark
 from spark_jobs.quality.numbers import Metrics, NotJudged
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import Warehouse
-
-_ID = ("pair_id", "revision")
-_MESSAGE = ("partition", "offset", "key", "value", "headers")
 
 
 class SentBatch(NamedTuple):
@@ -45,19 +44,11 @@ class SentBatch(NamedTuple):
 
 
 class DeliveryScope(NamedTuple):
-    """What the report reads back: the batches after..until (exclusive, inclusive), void ones, too, if they were published, and where their
-    messages are.
-    """
+    """What the report reads back: successive batches, void ones, too, if they were published, and where their messages are."""
 
-    after: int
-    until: int
+    batch_ids: range
     spans: Spans
     sent: list[SentBatch]
-
-    @property
-    def batch_ids(self) -> range:
-        """The batches whose compounds must be there."""
-        return range(self.after + 1, self.until + 1)
 
     @property
     def refused(self) -> int:
@@ -66,17 +57,14 @@ class DeliveryScope(NamedTuple):
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    """By its `published` row."""
-    output = published.output_state
-    return SentBatch(
-        published.batch_id, output.partitions, published.finished_at, output.topic_id, published.published.refused
-    )
+    output, refused = published.output_state, published.published.refused
+    return SentBatch(published.batch_id, output.partitions, published.finished_at, output.topic_id, refused)
 
 
 def delivery_scope(
     pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow
 ) -> DeliveryScope | NotJudged | None:
-    """What to read back, or why it cannot be read any more; None if nothing was published.
+    """The batches after..until (exclusive, inclusive), or why they cannot be read back any more; None if nothing was published.
 
     `published`: the ledger's rows by batch_id. Raises Unreadable if the topic cannot be read that far yet.
     """
@@ -90,7 +78,8 @@ def delivery_scope(
     if _is_cut(spans, topics):
         return NotJudged.RETENTION
     check_readable(topics, {place: span.until for place, span in spans.items()})
-    return DeliveryScope(after, until, spans, [sent_batch(row) for n, row in published.items() if after < n <= until])
+    batch_ids = range(after + 1, until + 1)
+    return DeliveryScope(batch_ids, spans, [sent_batch(row) for number, row in published.items() if number in batch_ids])
 
 
 def _is_cut(spans: Spans, topics: TopicsNow) -> bool:
@@ -102,10 +91,8 @@ def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:
     """Facts `message`, of batch 0: this pipeline's messages in the spans, marked as their compounds are."""
     records = read_records(warehouse.spark, scope.spans, False, ["headers"])
     mine = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
-    nothing = F.lit(0).cast("bigint")
-    return facts_of(
-        mine.where(is_ours(warehouse.pipeline)), F.lit("message"), F.lit(""), batch_id=nothing, mark=message_mark()
-    )
+    mine, none = mine.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
+    return facts_of(mine, F.lit("message"), F.lit(""), batch_id=none, mark=message_mark())
 
 
 def delivery_metrics(warehouse: Warehouse, scope: DeliveryScope | NotJudged | None, counted: Facts) -> Metrics:
@@ -134,9 +121,8 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
         return {"delivery_difference": difference}
     # What came later may have replaced what was published then.
     spans = {place: Span(span.first, topics.end[place]) for place, span in scope.spans.items()}
-    frame = sent_frame(warehouse.spark, scope.sent, topics.ids[topic])
     compounds = by_compound(warehouse, scope.sent, spans, batches=scope.batch_ids)
-    rows = with_compaction(with_absence(compounds, frame, scope.until, {}), cleanup)
+    rows = with_compaction(with_absence(compounds, scope.sent, topics.ids[topic], scope.batch_ids[-1], {}), cleanup)
     cases = compound_cases(warehouse.pipeline, {})
     ends = {number: span.until for (_, number), span in scope.spans.items()}
     conditions = {
@@ -146,7 +132,7 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
         "replaced": F.col("replaced"),
         "unknowable": F.col("unknowable"),
     }
-    (found,) = rows.agg(*(F.count(F.when(each, True)).alias(name) for name, each in conditions.items())).collect()
+    found = count_where(rows, conditions)
     missing, still_refused = max(found["missing"] - scope.refused, 0), max(scope.refused - found["missing"], 0)
     if difference := missing + found["twice"] + found["unknown"]:
         # Without the right to see the policy, what not even compaction may remove is a loss all the same.
@@ -158,53 +144,36 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
     return {"replaced_on_topic": found["replaced"], "delivery_difference": 0}
 
 
-def sent_frame(spark: SparkSession, sent: Iterable[SentBatch], topic_id: str) -> DataFrame:
-    """One row a published batch: batch_id, partitions, sent_at, other_topic (sent to one that has been replaced). `topic_id`: that of the topic now."""
-    rows = [(batch.batch_id, batch.partitions, batch.sent_at, batch.topic_id != topic_id) for batch in sent]
-    return spark.createDataFrame(rows, "batch_id BIGINT, partitions BIGINT, sent_at TIMESTAMP, other_topic BOOLEAN")
-
-
-def _expected_messages(
-    warehouse: Warehouse, sent: Iterable[SentBatch], batches: Iterable[int] | None, after: int
-) -> DataFrame:
-    """What compound_events say must be on the topic: batch_id, pair_id, revision, output_partition (null: not published yet), ts, retracts, key, bytes."""
-    partitions = {batch.batch_id: batch.partitions for batch in sent}
-    messages = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after)
-    return messages.select(
-        "batch_id",
-        "pair_id",
-        F.col("revision").cast("string").alias("revision"),
-        "output_partition",
-        "ts",
-        (F.col("op") == "retract").alias("retracts"),
-        fingerprint("key").alias("key"),
-        fingerprint("key", "value").alias("bytes"),
-    )
-
-
 def by_compound(
-    warehouse: Warehouse,
-    sent: Iterable[SentBatch],
-    spans: Spans,
-    *,
-    batches: Iterable[int] | None = None,
-    after: int = 0,
+    warehouse: Warehouse, sent: Iterable[SentBatch], spans: Spans, *, batches: Iterable[int] | None = None, after: int = 0
 ) -> DataFrame:
     """One row for each pair_id and revision that is anywhere: compounds in the table, messages in the spans, and what they say.
 
     Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    expected = _expected_messages(warehouse, sent, batches, after)
-    messages = read_records(warehouse.spark, spans, False, _MESSAGE).select(
-        *(header(name).alias(column) for name, column in (("pair-id", "pair_id"), ("revision", "revision"))),
+    partitions = {batch.batch_id: batch.partitions for batch in sent}
+    expected = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after).select(
+        *("batch_id", "pair_id", "output_partition", "ts"),
+        F.col("revision").cast("string").alias("revision"),
+        (F.col("op") == "retract").alias("retracts"),
+        fingerprint("key").alias("key"),
+        fingerprint("key", "value").alias("bytes"),
+    )
+    messages = read_records(warehouse.spark, spans, False, ("partition", "offset", "key", "value", "headers")).select(
+        header("pair-id").alias("pair_id"),
+        header("revision").alias("revision"),
         *("partition", "offset"),
         fingerprint("key").alias("key"),
         fingerprint("key", "value").alias("said"),
     )
+
+    def differ(one: str, other: str) -> Column:
+        return (F.min(one) != F.min(other)) | (F.max(one) != F.max(other))
+
     return (
         expected.unionByName(messages, allowMissingColumns=True)
-        .groupBy(*_ID)
+        .groupBy("pair_id", "revision")
         .agg(
             F.count("bytes").alias("compounds"),
             F.count("said").alias("messages"),
@@ -214,27 +183,29 @@ def by_compound(
             F.coalesce(F.max("retracts"), F.lit(False)).alias("retracts"),
             # Where they differ, another finding says so.
             F.min("key").alias("key"),
-            ((F.min("partition") != F.max("output_partition")) | (F.max("partition") != F.max("output_partition"))).alias(
-                "elsewhere"
-            ),
-            ((F.min("said") != F.min("bytes")) | (F.max("said") != F.max("bytes"))).alias("differs"),
+            differ("partition", "output_partition").alias("elsewhere"),
+            differ("said", "bytes").alias("differs"),
         )
     )
 
 
-def with_absence(compounds: DataFrame, frame: DataFrame, horizon: int, truncated: Mapping[int, int | None]) -> DataFrame:
+def with_absence(
+    compounds: DataFrame, sent: Iterable[SentBatch], topic_id: str, horizon: int, truncated: Mapping[int, int | None]
+) -> DataFrame:
     """Adds why a message may be absent: `due` (its batch is published) and `gone` (retention removed it, or the topic was replaced).
 
-    `truncated`: output partition -> batch_id of its first message, None without any; only partitions that have lost messages.
+    `topic_id`: that of the topic now. `truncated`: output partition -> batch_id of its first message, None without any; only partitions that
+    have lost messages.
     """
-    removed = F.lit(False)
+    rows = [(batch.batch_id, batch.sent_at, batch.topic_id != topic_id) for batch in sent]
+    frame = compounds.sparkSession.createDataFrame(rows, "batch_id BIGINT, sent_at TIMESTAMP, other_topic BOOLEAN")
+    gone = F.coalesce("other_topic", F.lit(False))
     for partition, first in truncated.items():
         # A partition is in the order of batches; of the first one that is left a part may be gone, too.
         older = F.lit(True) if first is None else F.col("batch_id") <= first
-        removed = removed | (F.coalesce(F.col("output_partition") == partition, F.lit(True)) & older)
-    joined = compounds.join(frame.select("batch_id", "sent_at", "other_topic"), "batch_id", "left")
+        gone = gone | (F.coalesce(F.col("output_partition") == partition, F.lit(True)) & older)
     due = F.coalesce((F.col("compounds") > 0) & (F.col("batch_id") <= horizon), F.lit(False))
-    return joined.withColumn("due", due).withColumn("gone", F.coalesce("other_topic", F.lit(False)) | removed)
+    return compounds.join(frame, "batch_id", "left").withColumns({"due": due, "gone": gone})
 
 
 def with_compaction(compounds: DataFrame, cleanup: Cleanup) -> DataFrame:
@@ -242,7 +213,7 @@ def with_compaction(compounds: DataFrame, cleanup: Cleanup) -> DataFrame:
     `unknowable`, because a tombstone that would explain it may be gone by now, or the user may not see whether the topic is compacted.
     """
     if cleanup.compacted is False:
-        return compounds.withColumn("replaced", F.lit(False)).withColumn("unknowable", F.lit(False))
+        return compounds.withColumns({"replaced": F.lit(False), "unknowable": F.lit(False)})
     rows = _with_replaced(compounds)
     if cleanup.compacted is None:
         return rows.withColumn("unknowable", F.col("replaced") & ~F.col("gone"))
@@ -259,9 +230,8 @@ def _with_replaced(compounds: DataFrame) -> DataFrame:
     mine = Window.partitionBy("key", F.coalesce("output_partition", "partition"))
     due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", "ts")
     is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
+    kept = F.max((F.col("is_last") & (there | F.col("retracts"))) | (~due & there)).over(mine)
     rows = compounds.withColumn("is_last", is_last)
-    of_the_last = F.col("is_last") & (there | F.col("retracts"))
-    kept = F.max(of_the_last | (~due & there)).over(mine)
     return rows.withColumn("replaced", due & ~there & (~F.col("is_last") | kept)).drop("is_last")
 
 
@@ -272,26 +242,21 @@ def of_removed_compounds(ends: Mapping[int, int]) -> Column:
 
 def _lies_before(ends: Mapping[int, int], offset: str) -> Column:
     """`ends`: by output partition, exclusive."""
-    before = F.lit(False)
-    for partition, end in ends.items():
-        before = before | ((F.col("partition") == partition) & (F.col(offset) < end))
-    return before
+    before = [(F.col("partition") == partition) & (F.col(offset) < end) for partition, end in ends.items()]
+    return reduce(or_, before, F.lit(False))
 
 
 def is_ours(pipeline: Pipeline) -> Column:
     """Whether a pair_id is one that this pipeline makes."""
-    topics = [F.col("pair_id").rlike(f"^{_quoted(side.topic)}-\\d+-\\d+$") for side in pipeline.sides]
-    return F.coalesce(topics[0] | topics[1], F.lit(False))
-
-
-def _quoted(topic: str) -> str:
     # Of what a topic's name may hold only the dot means something in a pattern.
-    return topic.replace(".", "\\.")
+    topics = [side.topic.replace(".", "\\.") for side in pipeline.sides]
+    left, right = (F.col("pair_id").rlike(f"^{topic}-\\d+-\\d+$") for topic in topics)
+    return F.coalesce(left | right, F.lit(False))
 
 
 def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding, Column]:
-    """What can be wrong with a row of `with_compaction`. `ends`: as `RemovedRows.ends`. Messages that retention or compaction removed, and
-    those of other producers, are not wrong.
+    """What can be wrong with a row of `with_compaction`; what retention or compaction removed is not, nor are messages of other producers. `ends`:
+    as `RemovedRows.ends`.
     """
     in_table, on_topic = F.col("compounds") > 0, F.col("messages") > 0
     return {

@@ -8,18 +8,15 @@ no producer's clock can make a topic look silent, or awake. Times are epoch ms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from include.config.pipeline import FEWEST_ORPHANS, Pipeline, Quality
-from spark_jobs.quality.batch import Steps
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED
-from spark_jobs.tables.records import LIVE
 
 WARNING, IDLE, PASSED = "warning", "idle", "passed"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FAMILY = "silence"
 
 
@@ -74,12 +71,11 @@ class Notice(NamedTuple):
 
 
 def state_of(metrics: Metrics, side: str) -> SideState:
-    """The state of a side that a batch's metrics carry."""
     names = {name: metrics.get(f"{_FAMILY}:{name}_{side}") for name in SideState._fields}
     return SideState(**{name: value for name, value in names.items() if value is not None})
 
 
-def silence_metrics(rows: Steps, counted: Facts, batch: Metrics, before: Metrics, quality: Quality) -> Metrics:
+def silence_metrics(batch: Batch, counted: Facts, metrics: Metrics, before: Metrics, quality: Quality) -> Metrics:
     """The state of both sides after a batch that follows one with the metrics `before`; nothing if the check is switched off.
 
     A replay or rewind hands on the state before it. A live batch also has the numbers that are judged and drawn.
@@ -87,10 +83,10 @@ def silence_metrics(rows: Steps, counted: Facts, batch: Metrics, before: Metrics
     if quality.silence_ms is None:
         return {}
     old = [state_of(before, side) for side in SIDES]
-    if rows[PAIRED].kind != LIVE:
+    if not batch.is_live:
         return _carried(old)
-    landed = [_landed(rows, counted, name) for name in SIDES]
-    new = next_states(quality, rows[PLANNED].wall_time, old, landed, [batch[kind] for kind in ORPHANS], batch["pair"])
+    landed = [_landed(batch, counted, name) for name in SIDES]
+    new = next_states(quality, batch.at, old, landed, [metrics[kind] for kind in ORPHANS], metrics["pair"])
     return _carried(new) | _judged(old, new)
 
 
@@ -129,18 +125,13 @@ def _change(metrics: Metrics, what: str, name: str, side: str) -> float | None:
     return metrics.get(f"{what}_change:{name}_{side}")
 
 
-def _landed(rows: Steps, counted: Facts, name: str) -> Landed:
-    paired, ids = rows[PAIRED], (rows[PAIRED].batch_id,)
-    side = paired.pipeline.left if name == "left" else paired.pipeline.right
+def _landed(batch: Batch, counted: Facts, name: str) -> Landed:
+    ids, topic = (batch.batch_id,), batch.paired.pipeline.topics[SIDES.index(name)]
     accepted = [found for _, _, found in counted.of(f"raw_{name}", ids, "accepted")]
     number = sum(found.number for found in accepted)
-    return Landed(
-        accepted=number,
-        refused=counted.number(f"raw_{name}", ids) - number,
-        first=min((found.first for found in accepted), default=0),
-        last=max((found.last for found in accepted), default=0),
-        drained=all(at.until_offset == at.end_offset for at in rows.get(LANDED, paired).offsets if at.topic == side.topic),
-    )
+    first, last = min((found.first for found in accepted), default=0), max((found.last for found in accepted), default=0)
+    drained = all(at.until_offset == at.end_offset for at in batch.landed.offsets if at.topic == topic)
+    return Landed(number, counted.number(f"raw_{name}", ids) - number, first, last, drained)
 
 
 def next_states(
@@ -153,9 +144,8 @@ def next_states(
 ) -> list[SideState]:
     """Left and right after a live batch. `alone`: its left_only and right_only compounds, `pairs`: those with both sides."""
     times = [_in_time(each, state, wall_time) for each, state in zip(landed, old, strict=True)]
-    new = [_heard(state, each, wall_time) for state, each in zip(old, times, strict=True)]
+    new = [_heard(state, times[here], wall_time, alone[1 - here]) for here, state in enumerate(old)]
     found = [_quiet(quality, mine, times[here], old[1 - here], times[1 - here]) for here, mine in enumerate(new)]
-    found = [_counted(mine, times[here], alone[1 - here]) for here, mine in enumerate(found)]
     begun = min((each.first for each in times if each.accepted), default=wall_time)
     return [
         _unpaired(quality, mine, bool(found[1 - here].is_silent), alone[here], pairs, (begun, wall_time))
@@ -165,35 +155,30 @@ def next_states(
 
 def _in_time(landed: Landed, state: SideState, wall_time: float) -> Landed:
     """With possible record timestamps: what is landed now was not there when the topic was read before."""
-    since = state.read_to or 0.0
-    first, last = (max(min(at, wall_time), since) for at in (landed.first, landed.last))
+    first, last = (max(min(at, wall_time), state.read_to or 0.0) for at in (landed.first, landed.last))
     return landed._replace(first=first, last=last)
 
 
-def _heard(state: SideState, landed: Landed, wall_time: float) -> SideState:
-    last = max(landed.last, state.last_record or 0.0) if landed.accepted else state.last_record
-    return state._replace(last_record=last, read_to=wall_time if landed.drained else state.read_to)
+def _heard(state: SideState, landed: Landed, wall_time: float, orphans: float) -> SideState:
+    """`orphans`: the other side's."""
+    state = state._replace(read_to=wall_time if landed.drained else state.read_to)
+    if not landed.accepted:
+        return state._replace(orphans=state.orphans + orphans, refused=state.refused + landed.refused)
+    last = max(landed.last, state.last_record or 0.0)
+    return state._replace(last_record=last, quiet_from=None, quiet_ms=0.0, orphans=0.0, refused=0.0)
 
 
 def _quiet(quality: Quality, mine: SideState, landed: Landed, other: SideState, other_landed: Landed) -> SideState:
     """`other`: its state before this batch. An unread offset may be a record, and an older record of the other side proves nothing."""
     assert quality.silence_ms is not None
-    if landed.accepted:
-        return mine._replace(quiet_from=None, quiet_ms=0.0, is_silent=0.0)
     heard = mine.last_record or 0.0
-    if landed.drained and other_landed.accepted and other_landed.last > heard:
+    if not landed.accepted and landed.drained and other_landed.accepted and other_landed.last > heard:
         begun, pause = mine.quiet_from, other_landed.first - (other.last_record or 0.0)
         # After a night without either side the count begins anew; a silent side stays silent until its next record.
         if begun is None or (pause > quality.silence_ms and not mine.is_silent):
             begun = max(other_landed.first, heard)
         mine = mine._replace(quiet_from=begun, quiet_ms=max(other_landed.last - begun, 0.0))
     return mine._replace(is_silent=float(mine.quiet_ms > quality.silence_ms))
-
-
-def _counted(mine: SideState, landed: Landed, orphans: float) -> SideState:
-    if landed.accepted:
-        return mine._replace(orphans=0.0, refused=0.0)
-    return mine._replace(orphans=mine.orphans + orphans, refused=mine.refused + landed.refused)
 
 
 def _unpaired(
@@ -288,11 +273,10 @@ def _idle_notices(pipeline: Pipeline, metrics: Metrics, states: Sequence[SideSta
     """Neither side sends: no alarm, but worth a line."""
     allowed = pipeline.quality.silence_ms
     newest = max((state.last_record for state in states if state.last_record is not None), default=None)
-    if allowed is None or (newest is not None and metrics["wall_time"] - newest <= allowed):
-        return
-    left, right = _topics(pipeline, 0)
-    since = "yet" if newest is None else f"since {_at(newest)}"
-    yield Notice(f"neither {left} nor {right} has had an accepted record {since}", IDLE)
+    if allowed is not None and (newest is None or metrics["wall_time"] - newest > allowed):
+        left, right = _topics(pipeline, 0)
+        since = "yet" if newest is None else f"since {_at(newest)}"
+        yield Notice(f"neither {left} nor {right} has had an accepted record {since}", IDLE)
 
 
 def _at(ms: float | None) -> str:
@@ -301,4 +285,4 @@ def _at(ms: float | None) -> str:
     >>> _at(1767225900000), _at(None)
     ('2026-01-01 00:05 UTC', 'ever')
     """
-    return "ever" if ms is None else f"{_EPOCH + timedelta(milliseconds=ms):%Y-%m-%d %H:%M} UTC"
+    return "ever" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,20 +1,27 @@
 """The checks of a batch, judged by Great Expectations on the one row of its metrics.
 
-Great Expectations is imported when a batch is judged, not before: that takes seconds, see `judging`. An expectation that raises counts as
-critical and failed.
+An expectation that raises counts as critical and failed. The import of Great Expectations takes four seconds of a core, which a thread of the
+job would have to share. So a process of its own starts with the job and imports while Spark counts. The job sends metrics, thresholds and
+sentences, a line of JSON for each batch, and receives the verdict; the process ends when the job does.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
-from spark_jobs.quality.numbers import FAILED, PASSED, SIDES, WARNED, Metrics, NotJudged
+from include.config.project import ROOT
+from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, Metrics, NotJudged, of_sides
 
 # The last says that something could not be judged: neither good nor bad.
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
@@ -46,7 +53,6 @@ class Verdict(NamedTuple):
 
     @property
     def failed(self) -> list[Judged]:
-        """The critical checks that did not pass."""
         return [judged for judged in self.checks if not judged.passed and judged.check.severity == CRITICAL]
 
     @property
@@ -55,19 +61,26 @@ class Verdict(NamedTuple):
         return FAILED if self.failed else PASSED if all(judged.passed for judged in self.checks) else WARNED
 
 
+# Judges as `judge` does.
+Judge = Callable[[Metrics, Quality, Mapping[str, str]], Verdict]
 _LAWS = {
-    "landing_difference": "every record that the broker has of the planned offsets is a raw row ({side})",
-    "pairing_difference": "every event is in a compound, open, collapsed or rejected ({side})",
-    "rejection_difference": "every rejected event is in rejected_events ({side})",
-    "cumulative_difference": "every event of all batches together is in a compound, open, collapsed or rejected ({side})",
+    "landing_difference_{side}": "every record that the broker has of the planned offsets is a raw row ({side})",
+    "pairing_difference_{side}": "every event is in a compound, open, collapsed or rejected ({side})",
+    "rejection_difference_{side}": "every rejected event is in rejected_events ({side})",
+    "cumulative_difference_{side}": "every event of all batches together is in a compound, open, collapsed or rejected ({side})",
+    "continuity_difference": "the batch begins where the one before it ended",
 }
-
-
-_SILENCE = {
-    "silent": "the {side} side is not silent while the other one sends, in ms",
-    "unpaired": "the {side} side finds partners while both sides send, in ms without",
-}
+_PUBLISHED = {"publishing_difference": "every compound of the batch was published"}
 _DELIVERED = "every published compound was read back from the output topic once"
+_OPTIONAL_LAWS = {
+    "identity_difference_{side}": "the events that came out are those that went in ({side})",
+    "delivery_difference": _DELIVERED,
+}
+_SILENCE = {
+    "silent_{side}": "the {side} side is not silent while the other one sends, in ms",
+    "unpaired_{side}": "the {side} side finds partners while both sides send, in ms without",
+}
+_LIKE_BEFORE = "the orphan ratio is like that of the batches before, in spreads from their median"
 
 
 def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None = None) -> list[Check]:
@@ -75,37 +88,18 @@ def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None
 
     `said`: by metric, what a check says in the place of its rule.
     """
-    found = [Check(f"{law}_{side}", 0, 0, CRITICAL, text.format(side=side)) for law, text in _LAWS.items() for side in SIDES]
-    found.append(Check("continuity_difference", 0, 0, CRITICAL, "the batch begins where the one before it ended"))
-    if thresholds.gate == AFTER_PUBLISH:
-        found.append(Check("publishing_difference", 0, 0, CRITICAL, "every compound of the batch was published"))
-    optional = [
-        *(
-            Check(f"identity_difference_{side}", 0, 0, CRITICAL, f"the events that came out are those that went in ({side})")
-            for side in SIDES
-        ),
-        Check("delivery_difference", 0, 0, CRITICAL, _DELIVERED),
-        Check(
-            "orphan_ratio_deviation",
-            -thresholds.orphan_ratio_mads,
-            thresholds.orphan_ratio_mads,
-            WARNING,
-            "the orphan ratio is like that of the batches before, in spreads from their median",
-        ),
-        Check(
-            "skew_drift",
-            -thresholds.max_skew_drift_ms,
-            thresholds.max_skew_drift_ms,
-            WARNING,
-            "the sides' clocks have not moved against each other, in ms",
-        ),
-    ]
-    if thresholds.silence_ms is not None:
-        optional += [
-            Check(f"{what}_{side}", 0, thresholds.silence_ms, WARNING, text.format(side=side))
-            for what, text in _SILENCE.items()
-            for side in SIDES
-        ]
+    laws = _LAWS | (_PUBLISHED if thresholds.gate == AFTER_PUBLISH else {})
+    mads, drift, silence = thresholds.orphan_ratio_mads, thresholds.max_skew_drift_ms, thresholds.silence_ms
+    found, optional = (
+        [Check(metric, 0, 0, CRITICAL, sentence) for metric, sentence in of_sides(sentences).items()]
+        for sentences in (laws, _OPTIONAL_LAWS)
+    )
+    optional.append(Check("orphan_ratio_deviation", -mads, mads, WARNING, _LIKE_BEFORE))
+    optional.append(
+        Check("skew_drift", -drift, drift, WARNING, "the sides' clocks have not moved against each other, in ms")
+    )
+    if silence is not None:
+        optional += [Check(metric, 0, silence, WARNING, text) for metric, text in of_sides(_SILENCE).items()]
     if why := int(metrics.get("delivery_not_judged", 0)):
         sentence = f"{_DELIVERED}: not judgeable, because {NotJudged(why).sentence}"
         optional.append(Check("delivery_not_judged", 0, 0, INFO, sentence))
@@ -134,9 +128,10 @@ def judge(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     row = context.data_sources.add_pandas("metrics").add_dataframe_asset("batch").add_batch_definition_whole_dataframe("row")
-    suite = context.suites.add(
-        gx.ExpectationSuite(name="quality", expectations=[_one_row(gx), *(_bound(gx, check) for check in wanted)])
-    )
+    # Bounds hold on an empty table, so there must be a row.
+    one_row = gx.expectations.ExpectTableRowCountToEqual(value=1, severity=CRITICAL)
+    expectations = [one_row, *(_bound(gx, check) for check in wanted)]
+    suite = context.suites.add(gx.ExpectationSuite(name="quality", expectations=expectations))
     definition = context.validation_definitions.add(gx.ValidationDefinition(name="batch", data=row, suite=suite))
     result = definition.run(batch_parameters={"dataframe": _row(metrics, wanted)}, result_format="COMPLETE")
     for entry in result.results:
@@ -152,11 +147,6 @@ def judge(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None 
 def _row(metrics: Metrics, wanted: list[Check]) -> Any:
     pandas = importlib.import_module("pandas")
     return pandas.DataFrame([{check.metric: metrics[check.metric] for check in wanted if check.metric in metrics}])
-
-
-def _one_row(gx: Any) -> Any:
-    # Bounds hold on an empty table, so there must be a row.
-    return gx.expectations.ExpectTableRowCountToEqual(value=1, severity=CRITICAL)
 
 
 def _bound(gx: Any, check: Check) -> Any:
@@ -178,3 +168,58 @@ def _page(result: Any) -> str:
     renderer = importlib.import_module("great_expectations.render.renderer").ValidationResultsPageRenderer()
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
     return str(view.render(renderer.render(result)))
+
+
+def judge_beside() -> AbstractContextManager[Judge]:
+    """A judge like `judge` for as long as the block runs: in a process of its own, unless Great Expectations is imported already."""
+    return nullcontext(judge) if "great_expectations" in sys.modules else judge_elsewhere()
+
+
+@contextmanager
+def judge_elsewhere() -> Iterator[Judge]:
+    """The same, always in a process of its own. The judge raises RuntimeError if that process has died."""
+    command = [sys.executable, "-m", "spark_jobs.quality.suite"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+
+        def judge_there(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:
+            try:
+                requests.write(json.dumps([metrics, asdict(thresholds), dict(said or {})]) + "\n")
+                requests.flush()
+                answer = answers.readline()
+            except BrokenPipeError:
+                answer = ""
+            if not answer:
+                raise RuntimeError(f"Great Expectations ended with status {process.wait()}; what it said stands above")
+            return _verdict(json.loads(answer))
+
+        try:
+            yield judge_there
+        finally:
+            process.kill()
+            # An error about unread input must not replace the one that the block raised.
+            with suppress(BrokenPipeError):
+                requests.close()
+
+
+def _verdict(answer: list[object]) -> Verdict:
+    checks, page = answer
+    judged = [Judged(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
+    return Verdict(judged, str(page))
+
+
+def main() -> None:
+    # Output of libraries must not come between the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    # Neither Spark nor a database is needed for one row, and the parts that use them are a fifth of the import.
+    for name in ("pyspark", "sqlalchemy"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    warm_up()
+    for line in sys.stdin:
+        metrics, thresholds, said = json.loads(line)
+        print(json.dumps(judge(metrics, Quality(**thresholds), said)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

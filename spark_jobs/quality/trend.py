@@ -7,6 +7,7 @@ it, and makes it anew from the tables only if it is missing or unreadable.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,19 +26,19 @@ _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 
 
+@dataclass
 class Trend:
     """Columns of equal length, by batch_id: `batch`, `at` (W, epoch seconds), `kind`, `state`, `settings` (index of the config hash), `to`
     (a rewind's target), `said` (what began or ended with the batch, in words), and one of each metric, null where a batch has none. `now`:
     the warnings of the newest live batch. `removed`: the last batch that was removed for its age; 0 if none was.
     """
 
-    def __init__(self, pipeline: str) -> None:
-        self.pipeline = pipeline
-        self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-        self.values: dict[str, list[float | None]] = {}
-        self.settings: list[str] = []
-        self.now: list[str] = []
-        self.removed = 0
+    pipeline: str
+    columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    settings: list[str] = field(default_factory=list)
+    now: list[str] = field(default_factory=list)
+    removed: int = 0
 
     @classmethod
     def load(cls, pages: Store, pipeline: str) -> Trend | None:
@@ -46,13 +47,11 @@ class Trend:
             if (text := read_text(pages, FILE)) is None:
                 return None
             found = json.loads(text.removeprefix(_BEGIN).removesuffix(_END))
-            trend = cls(pipeline)
             if (found["format"], found["pipeline"]) != (_FORMAT, pipeline):
                 return None
-            trend.columns = {name: list(found[name]) for name in _COLUMNS}
-            trend.values = {name: list(each) for name, each in found["values"].items()}
-            trend.settings, trend.now = list(found["hashes"]), list(found["now"])
-            trend.removed = int(found.get("removed", 0))
+            columns = {name: list(found[name]) for name in _COLUMNS}
+            values = {name: list(each) for name, each in found["values"].items()}
+            trend = cls(pipeline, columns, values, list(found["hashes"]), list(found["now"]), int(found.get("removed", 0)))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
         return trend if len({len(column) for column in trend._all()}) == 1 else None
@@ -62,8 +61,8 @@ class Trend:
 
     def add(self, batches: list[Batch]) -> None:
         """Adds the batches, in place of those that a report which died has left, and removes the oldest beyond KEPT."""
-        for batch in sorted(batches, key=lambda each: each.steps[PAIRED].batch_id):
-            while self.columns["batch"] and self.columns["batch"][-1] >= batch.steps[PAIRED].batch_id:
+        for batch in sorted(batches, key=lambda each: each.batch_id):
+            while self.columns["batch"] and self.columns["batch"][-1] >= batch.batch_id:
                 for column in self._all():
                     column.pop()
             self._append(batch)
@@ -72,7 +71,7 @@ class Trend:
         self.values = {name: column for name, column in self.values.items() if any(value is not None for value in column)}
 
     def _append(self, batch: Batch) -> None:
-        paired, length = batch.steps[PAIRED], len(self.columns["batch"])
+        paired, length = batch.paired, len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)
         found = notices(paired.pipeline, batch.metrics)
@@ -98,7 +97,6 @@ class Trend:
         return {name: column[-1] for name, column in sorted(self.values.items()) if column and column[-1] is not None}
 
     def text(self) -> str:
-        """What the file holds."""
         head = {
             "format": _FORMAT,
             "pipeline": self.pipeline,

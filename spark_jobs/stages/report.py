@@ -15,14 +15,12 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
-from spark_jobs.quality.judging import Judge
-from spark_jobs.quality.metrics import measure
+from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import batch_details, prune_pages, write_index, write_pages, write_unjudged
-from spark_jobs.quality.report_input import ReportInput, load_report_input
 from spark_jobs.quality.silence import checked_sentences, notices
-from spark_jobs.quality.suite import INFO, Verdict, judge
+from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import translate_file_errors
@@ -77,7 +75,7 @@ def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judg
     batches = stored_batches(warehouse, first, last) if first else []
     _send_news(warehouse, batches)
     quality = warehouse.pipeline.quality
-    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality)) for batch in batches if batch.state == FAILED])
+    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED])
 
 
 def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> list[Batch]:
@@ -97,8 +95,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     pages = pages_store(warehouse.pipeline.name, warehouse.root)
     for batch in batches:
         assert batch.verdict is not None
-        details = batch_details(batch.steps, batch.metrics, offenders.result())
-        page = write_pages(pages, batch.paired, batch.metrics, batch.verdict, details, batch.breakdowns)
+        page = write_pages(pages, batch, batch_details(batch, offenders.result()))
         for judged in batch.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
                 print(f"batch {batch.batch_id}: {judged.check.sentence}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from include.local.machine import ROOT
@@ -32,7 +33,7 @@ def write_batches(folder: Path, batches: list[Batch]) -> None:
         found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality, batch.metrics)]
         judged = [Judged(check, value is not None and check.least <= value <= check.most, value) for check, value in found]
         verdict = Verdict(judged, "<html><head></head><body>Great Expectations' page</body></html>")
-        write_pages(pages, row, batch.metrics, verdict, batch_details(batch.steps, batch.metrics, offenders(batch)))
+        write_pages(pages, replace(batch, verdict=verdict), batch_details(batch, offenders(batch)))
     write_index(pages, batches[-1].steps[PAIRED].batch_id)
 
 

@@ -43,10 +43,11 @@ def family(warehouse, batch_id, name):
 
 @pytest.fixture
 def earlier(warehouse):
-    """Eight rows as an earlier version wrote them, but for the median of the skew."""
+    """Eight batches before, in which no event stayed alone and the clocks were apart."""
     metrics = {"compounds": 50.0, "corrections": 0.0, "orphan_ratio": 0.0, "skew_median": -5_000.0}
     now = datetime.now(UTC)
-    rows = [{"batch_id": number, "judged_at": now, "success": True, "metrics": metrics} for number in range(-7, 1)]
+    row = {"judged_at": now, "wall_time": now, "success": True, "metrics": metrics, "breakdowns": []}
+    rows = [row | {"batch_id": number} for number in range(-7, 1)]
     commit_rows(warehouse, "quality_metrics", rows, "quality_metrics", 0)
 
 
@@ -81,7 +82,6 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     assert family(warehouse, 1, "top_user") == {("user1", "hot"): 3, ("user2", "v"): 9}
     assert (family(warehouse, 1, "users"), one["top_user_share"]) == ({("user1", None): 4, ("user2", None): 1}, 1)
     assert [one[name] for name in ("skew_q1", "skew_median", "skew_q3")] == [100, 200, 300]
-    # Rows of an earlier version are compared with as far as they go.
     assert (one["comparable_batches"], one["orphan_ratio_median"]) == (8, 0)
     assert one["orphan_ratio_deviation"] > 6 and (one["skew_before"], one["skew_drift"]) == (-5_000, 5_200)
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-1.html").read_text()

@@ -49,9 +49,7 @@ function drawChart(place, [title, unit, wanted]) {
   const series = wanted.filter(([name]) => data.values[name]?.some((value) => value != null));
   if (!series.length) return;
   const figure = place.appendChild(document.createElement("figure"));
-  figure.innerHTML = `<figcaption></figcaption>`;
-  figure.firstChild.textContent = `${title} `;
-  figure.firstChild.append(Object.assign(document.createElement("small"), { textContent: unit === "ratio" ? "%" : unit }));
+  figure.innerHTML = `<figcaption>${escaped(title)} <small>${unit === "ratio" ? "%" : unit}</small></figcaption>`;
   const short = (value) => formatted(value, unit === "seconds" ? "" : unit);
   const axis = axisOf(colors);
   const plot = new uPlot({
@@ -80,12 +78,10 @@ function drawCharts() {
   for (const plot of plots.keys()) plot.destroy();
   plots.clear();
   colors = colorsOf(["ink", "soft", "line", "s0", "s1", "s2", "s3", "s4", "s5", ...Object.keys(markKinds)]);
-  const [charts, other] = [document.getElementById("charts"), document.getElementById("other")];
-  charts.replaceChildren();
-  other.replaceChildren();
-  for (const chart of chartList) drawChart(charts, chart);
-  const another = document.getElementById("another").value;
-  if (another) drawChart(other, [meaningOf(another)[0], meaningOf(another)[1], [[another, another.replaceAll("_", " ")]]]);
+  for (const id of ["charts", "other"]) byId(id).replaceChildren();
+  for (const chart of chartList) drawChart(byId("charts"), chart);
+  const another = byId("another").value;
+  if (another) drawChart(byId("other"), [meaningOf(another)[0], meaningOf(another)[1], [[another, another.replaceAll("_", " ")]]]);
   showRange();
 }
 

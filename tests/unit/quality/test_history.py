@@ -45,12 +45,12 @@ def of_this_hour(number):
     ],
 )
 def test_comparable_batches(before, number, by):
-    found = comparable(NOON, before)
-    assert (len(found.batches), found.by) == (number, by)
+    found, common = comparable(NOON, before)
+    assert (len(found), common) == (number, by)
 
 
 def test_replays_and_empty_batches_are_not_comparable():
-    assert comparable(NOON, [past(NOON, live=0.0), past(NOON, compounds=0.0)]).batches == []
+    assert comparable(NOON, [past(NOON, live=0.0), past(NOON, compounds=0.0)])[0] == []
 
 
 def test_seven_batches_say_nothing_and_no_compounds_neither():

@@ -13,11 +13,13 @@ from jinja2 import UndefinedError
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import pages
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
 from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.pages import pages_in
 from tests.helpers.timeline import CALLS
@@ -48,15 +50,17 @@ def row(batch_id=7):
 
 def page_of(folder, metrics, verdict=None, breakdowns=()):
     verdict = verdict or Verdict([], "<head></head>")
-    return Path(pages.write_pages(pages_in(folder), row(), metrics, verdict, "", breakdowns)).read_text()
+    batch = Batch(7, 0, {PAIRED: row()}, metrics, breakdowns, verdict=verdict)
+    return Path(pages.write_pages(pages_in(folder), batch, "")).read_text()
 
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "_batch_page", lambda row, *_, **__: f"page of {row.batch_id}")
+    monkeypatch.setattr(pages, "_batch_page", lambda batch, *_, **__: f"page of {batch.batch_id}")
     verdict = SimpleNamespace(page="<head></head>")
     place = pages_in(tmp_path / "quality")
     for batch_id, newest in ((9, 9), (10, 10), (9, 10), (11, 11)):
-        page = Path(pages.write_pages(place, SimpleNamespace(batch_id=batch_id, pipeline=CALLS), {}, verdict))
+        batch = Batch(batch_id, 0, {PAIRED: row(batch_id)}, verdict=verdict)
+        page = Path(pages.write_pages(place, batch, ""))
         pages.write_index(place, batch_id)
         assert (page.name, page.read_text()) == (f"batch-{batch_id}.html", f"page of {batch_id}")
         assert (tmp_path / "quality" / "index.html").read_text() == f"page of {newest}"
@@ -163,4 +167,4 @@ def test_a_template_escapes_what_it_is_given_and_lacks_nothing():
 
 def test_large_counts_keep_their_digits():
     steps = {"paired": ledger_row(7, "paired", pair=2**63 - 1)}
-    assert "pair 9,223,372,036,854,775,807" in pages.batch_details(steps, {}, [])
+    assert "pair 9,223,372,036,854,775,807" in pages.batch_details(Batch.of(steps), [])

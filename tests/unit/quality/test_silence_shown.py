@@ -14,11 +14,11 @@ import pytest
 from include.airflow import alerts
 from include.airflow import operators as pairing_operator
 from include.config.pipeline import Quality, Side
-from spark_jobs.quality import openmetrics, pages, suite
+from spark_jobs.quality import pages, suite, trend_files
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.batch import Batch as StoredBatch
 from spark_jobs.quality.facts import Facts
-from spark_jobs.quality.report_input import rewind_targets
+from spark_jobs.quality.metrics import rewind_targets
 from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
@@ -43,7 +43,8 @@ def test_the_page_begins_with_the_sentence(tmp_path):
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
-    page = Path(pages.write_pages(pages_in(tmp_path), row, OLD | SILENT, verdict)).read_text()
+    batch = StoredBatch(7, 0, {PAIRED: row}, OLD | SILENT, verdict=verdict)
+    page = Path(pages.write_pages(pages_in(tmp_path), batch, "")).read_text()
     sentence = html.escape(SAID["silent_left"])
     assert sentence.startswith("&lt;img") and page.count(sentence) == 2, "above, and with its check"
     assert page.index(f'<p class="notice warning">{sentence}.</p>') < page.index("<h2>Checks</h2>")
@@ -78,7 +79,7 @@ def test_the_trend_has_the_sentence_while_it_lasts_and_its_begin_and_end(tmp_pat
 def test_the_metrics_text_has_what_an_alert_of_prometheus_needs():
     trend = Trend("calls")
     trend.add(silent_history(14, 12, 99))
-    lines = openmetrics.exposition(trend).splitlines()
+    lines = trend_files.exposition(trend).splitlines()
     assert 'event_pairing_is_silent_left{pipeline="calls"} 1' in lines
     assert 'event_pairing_is_silent_right{pipeline="calls"} 0' in lines
     seconds = {line.split("{")[0]: float(line.split()[-1]) for line in lines if "_seconds{" in line}
@@ -94,12 +95,12 @@ class _Rows(SimpleNamespace):
 
 
 def test_a_replay_hands_on_what_it_goes_on_from_and_is_not_judged():
-    rows = {row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)}
-    carried = silence_metrics(rows, Facts({}), {}, SILENT, QUALITY)
+    replay = StoredBatch.of({row.step: row for row in ledger_rows(7, (PLANNED, PAIRED), REPLAY)})
+    carried = silence_metrics(replay, Facts({}), {}, SILENT, QUALITY)
     assert [state_of(carried, side) for side in ("left", "right")] == [state_of(SILENT, side) for side in ("left", "right")]
     assert notices(CALLS, carried) == []
     assert [check for check in suite.checks(QUALITY, carried) if "silent" in check.metric] == []
-    assert silence_metrics(rows, Facts({}), {}, SILENT, Quality(silence_ms=None)) == {}
+    assert silence_metrics(replay, Facts({}), {}, SILENT, Quality(silence_ms=None)) == {}
 
 
 def test_a_rewind_beyond_the_history_still_knows_its_target():

@@ -15,9 +15,9 @@ import pytest
 from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import suite
-from spark_jobs.quality.judging import judge_elsewhere
 from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.quality.pages import expectations_page
+from spark_jobs.quality.suite import judge_elsewhere
 from tests.helpers.timeline import ROOT
 
 OPTIONAL = {

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from spark_jobs.quality import pages, rendering, trend_files
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
@@ -42,7 +43,7 @@ def test_what_is_drawn_is_known():
 
 def test_details_tell_steps_offsets_and_events():
     (batch,) = history(1)
-    text = pages.batch_details(batch.steps, batch.metrics, offenders(batch))
+    text = pages.batch_details(batch, offenders(batch))
     assert [step for step in batch.steps if f"<td>{step}</td>" in text] == [
         "planned",
         "landed",
@@ -61,7 +62,7 @@ def test_details_tell_the_numbers_of_the_plan_and_of_the_output_topic():
         7, (PLANNED, PAIRED, PUBLISHED), REWIND, CALLS, to_batch=3, open_before=1_200, corrected=CorrectedBatches(4, 7), compounds=5, retracted=5,
         partitions=2, ends={1: 30, 0: 2_000}, sent={1: 5}, position=7,
     )  # fmt: skip
-    text = pages.batch_details({row.step: row for row in rows}, {}, [])
+    text = pages.batch_details(Batch.of({row.step: row for row in rows}), [])
     assert re.findall(r"<td>(\w+)</td><td>[^<]*</td><td class=\"number\"></td><td>([^<]*)</td>", text) == [
         ("planned", "open before 1,200, corrected from 4, corrected to 7, to batch 3"),
         ("paired", "open before 1,200, compounds 5, retracted 5"),
@@ -79,13 +80,13 @@ def test_exactly_as_many_as_are_shown_and_one_more():
     batch_id = batch.steps[PAIRED].batch_id
     found = [Offender(batch_id, "late", "t", 0, offset, 0) for offset in range(SHOWN + 1)]
     for many, more in ((SHOWN, False), (SHOWN + 1, True)):
-        text = pages.batch_details(batch.steps, {"rejected_late": many}, found[:many])
+        text = pages.batch_details(Batch.of(batch.steps, {"rejected_late": many}), found[:many])
         assert (text.count("<code>"), "And 1 more." in text, "more" in text) == (SHOWN, more, more)
 
 
 def test_names_are_no_markup():
     (batch,) = history(1)
     evil = [Offender(batch.steps[PAIRED].batch_id, "<b>", "<script>alert(1)</script>", 0, 0, -5)]
-    text = pages.batch_details(batch.steps, batch.metrics, evil)
+    text = pages.batch_details(batch, evil)
     assert "<script" not in text and "<b>" not in text and "&lt;script&gt;" in text
     assert pages.details_script(7, '</script>"\n').startswith('batchDetails(7,"')

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.quality import openmetrics
+from spark_jobs.quality import trend_files
 from spark_jobs.quality.catalogue import MEANINGS, Meaning
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.trend import Trend
@@ -52,7 +52,7 @@ def parse(text):
 def of(batches, pipeline="calls"):
     trend = Trend(pipeline)
     trend.add(batches)
-    return parse(openmetrics.exposition(trend))
+    return parse(trend_files.exposition(trend))
 
 
 def test_the_numbers_are_those_of_the_newest_batch():
@@ -89,8 +89,8 @@ def test_before_the_first_batch_there_is_only_the_end():
 
 
 def test_hostile_text_stays_in_its_place():
-    lines = openmetrics.family(
-        "x", Meaning('a "b"\n# EOF \\'), {f'p="{openmetrics.escaped(chr(34) + chr(10) + chr(92))}"': math.pi}
+    lines = trend_files.family(
+        "x", Meaning('a "b"\n# EOF \\'), {f'p="{trend_files.escaped(chr(34) + chr(10) + chr(92))}"': math.pi}
     )
     (labels,) = parse("".join(f"{line}\n" for line in [*lines, "# EOF"]))["event_pairing_x"]
     assert labels == (("p", r"\"\n\\"),)
