@@ -44,9 +44,16 @@ def family(warehouse, batch_id, name):
 @pytest.fixture
 def earlier(warehouse):
     """Eight batches before, in which no event stayed alone and the clocks were apart."""
-    metrics = {"compounds": 50.0, "corrections": 0.0, "orphan_ratio": 0.0, "skew_median": -5_000.0}
+    metrics = {
+        "live": 1.0,
+        "compounds": 50.0,
+        "corrections": 0.0,
+        "orphan_ratio": 0.0,
+        "skew_median": -5_000.0,
+        "wall_time": time.time() * 1000,
+    }
     now = datetime.now(UTC)
-    row = {"judged_at": now, "wall_time": now, "success": True, "metrics": metrics, "breakdowns": []}
+    row = {"judged_at": now, "success": True, "metrics": metrics, "breakdowns": []}
     rows = [row | {"batch_id": number} for number in range(-7, 1)]
     commit_rows(warehouse, "quality_metrics", rows, "quality_metrics", 0)
 
