@@ -16,9 +16,9 @@ from include.config.time_text import moment
 from spark_jobs.corrections.replay_events import events_around
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
 from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.rules import Rules
 from spark_jobs.stages.outcome_rows import compound_rows
 from spark_jobs.stages.pairing_input import decide
 from spark_jobs.tables.commit import commit_frame
@@ -117,7 +117,7 @@ class Difference(NamedTuple):
 @contextmanager
 def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
     """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
-    rules = batch_rules(planned.pipeline, planned.clock, previous_clock=None)
+    rules = Rules(planned.pipeline, planned.clock, previous_clock=None)
     with events_around(warehouse, planned) as events:
         read = events.count()
         outcomes = decide(events, rules, read).persist(StorageLevel.DISK_ONLY)

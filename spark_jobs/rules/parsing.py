@@ -2,17 +2,16 @@
 
 msgspec parses a message strictly (RFC 8259, one object, UTF-8) and skips the payload without decoding it, so the payload keeps
 every digit, escape and space. Two things are stricter than JSON: an unpaired surrogate escape is malformed, because no table
-could hold its string, and so is a nesting deeper than `DEEPEST`. `parsing_in_bulk` parses columns of messages.
+could hold its string, and so is a nesting deeper than `nesting.DEEPEST`. `parsing_in_bulk` parses columns of messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from spark_jobs.rules.nesting import nests_too_deep
 from spark_jobs.rules.reasons import Reason
 
 LARGEST_TS = 2**63 - 1
@@ -39,6 +38,8 @@ class Parsed(NamedTuple):
 def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
     """Returns a function (value, record timestamp in epoch ms) -> Parsed. `latest_ts` = W + max_future, inclusive.
 
+    A value has to be UTF-8 and must not nest too deep; None stands for any other value.
+
     >>> parse = message_parser(BodyFields(("user1", "user2"), "timestamp", "metrics"), latest_ts=2_000)
     >>> parse(b'{"user1":"a","user2":"b","timestamp":1500,"metrics":{"loss":0.10}}', 9)
     Parsed(key=('a', 'b'), ts=1500, payload='{"loss":0.10}', problem=None)
@@ -48,17 +49,6 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
     ...                                              b'{"user1":"a","user2":"b","timestamp":2001}')]
     ['malformed_json', 'missing_key', 'bad_timestamp', 'future']
     """
-    parse_sound = sound_parser(fields, latest_ts)
-
-    def parse(value: bytes | None, record_ts: int | None) -> Parsed:
-        is_sound = value is not None and is_utf8(value) and not nests_too_deep(value)
-        return parse_sound(value if is_sound else None, record_ts)
-
-    return parse
-
-
-def sound_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
-    """As `message_parser`, for values known to be UTF-8 and not to nest too deep; None stands for any other value."""
     width = len(fields.key)
     decode = _body_decoder(fields)
     nothing: tuple[str | None, ...] = (None,) * width
@@ -95,7 +85,7 @@ def is_utf8(text: bytes) -> bool:
 def _body_decoder(fields: BodyFields) -> Callable[[bytes], Any]:
     """Decodes a body into a struct of raw JSON texts, the key fields first, then timestamp and payload."""
     attributes = [*(f"key_{rank}" for rank in range(len(fields.key))), "timestamp", "payload"]
-    names: Iterable[str] = (*fields.key, fields.timestamp, fields.payload)
+    names = (*fields.key, fields.timestamp, fields.payload)
     body = msgspec.defstruct(
         "Body",
         [(attribute, msgspec.Raw, msgspec.field(default=msgspec.Raw(b""))) for attribute in attributes],

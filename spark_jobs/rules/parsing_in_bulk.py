@@ -2,7 +2,7 @@
 
 A message is plain if its key fields are non-empty strings, its timestamp is a positive integer or comes from the record, and
 it is not in the future. msgspec checks that while it decodes, so no further check is needed. Every other message goes to
-`sound_parser`, the only code that says what is wrong with a message.
+`message_parser`, the only code that says what is wrong with a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.rules.nesting import DEEPEST, nests_too_deep
-from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, is_utf8, sound_parser
+from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, is_utf8, message_parser
 from spark_jobs.rules.reasons import Reason
 
 _NULL = np.frombuffer(b"null", dtype=np.uint8)
@@ -53,7 +53,7 @@ def parse_columns(
     problems: pa.Array = pa.nulls(len(texts), pa.string())
     if unsure := pc.indices_nonzero(pc.less(pc.fill_null(moments, _NOT_PLAIN), 0)).to_pylist():
         reasons: list[str | None] = [None] * len(texts)
-        parse = sound_parser(fields, latest_ts)
+        parse = message_parser(fields, latest_ts)
         stamps = records.to_pylist()
         for row in _not_plain(unsure, ts, stamps, latest_ts):
             parsed = parse(texts[row], stamps[row])
@@ -117,7 +117,7 @@ def _sound(column: pa.Array) -> list[bytes | None]:
 
 
 def _not_plain(unsure: list[int], ts: list[int | None], records: list[int | None], latest_ts: int) -> list[int]:
-    """The rows that `sound_parser` must parse. Fills the record's timestamp into `ts` where a plain message has none of its own."""
+    """The rows that `message_parser` must parse. Fills the record's timestamp into `ts` where a plain message has none of its own."""
     rows = []
     for row in unsure:
         record = records[row]

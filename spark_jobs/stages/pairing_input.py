@@ -102,13 +102,13 @@ def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) ->
 
 def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
     """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
-    together = by_key(events, rules.key, expected)
+    together = by_key(events, rules.pipeline.key, expected)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for outcomes, _ in decide_keys(batches, rules):
             yield outcomes
 
-    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.key)))
+    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.pipeline.key)))
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
@@ -135,7 +135,7 @@ def decide_keys(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[tup
     """Yields the outcomes (`outcome_schema`) of a task of `by_key`, each batch with the compounds of its keys that consumers know already:
     `pair_id` and `revision`, None if there are none.
     """
-    schema = event_schema(rules.key)
+    schema = event_schema(rules.pipeline.key)
     for together in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
         events, revisions = _split_revisions(together)
         for outcomes in outcome_batches(_unpack(events, schema), rules):

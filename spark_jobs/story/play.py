@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.batch_rules import batch_rules, body_fields, latest_ts
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes
+from spark_jobs.rules.parsing import BodyFields
 from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
@@ -52,7 +52,7 @@ class Rehearsal:
 
     def play(self, batch: Batch) -> Played:
         """One batch, landed and paired. Its clock never falls behind the previous batch's."""
-        rules = batch_rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
+        rules = Rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
         messages, schema = land(batch), event_schema(self.key)
         accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
         events = pa.concat_tables([self.open_events, accepted])
@@ -95,7 +95,8 @@ def land(batch: Batch) -> pa.Table:
     for number, side in enumerate(pipeline.sides):
         mine = [message for message in batch.messages if message.topic == side.topic]
         values, timestamps = [message.value for message in mine], [message.timestamp for message in mine]
-        parsed = parse_columns(values, timestamps, body_fields(pipeline, side), latest_ts(pipeline, batch.wall_time))
+        fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
+        parsed = parse_columns(values, timestamps, fields, batch.wall_time + pipeline.max_future_ms)
         columns = [
             *parsed.key,
             pa.array([number] * len(mine), pa.int32()),
