@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -69,7 +69,8 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
             topic_ids=last.plan.topic_ids,
             corrected=last.plan.corrected,
             window=window,
-            reach_ms=_reach(ledger, warehouse),
+            # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
+            reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
             removed_until=_removed_until(ledger, window),
         ),
         offsets=tuple(at.behind() for at in last.offsets),
@@ -92,12 +93,6 @@ def _removed_until(ledger: Ledger, window: Window) -> int | None:
             f"{moment(until + 1)} or later"
         )
     return until
-
-
-def _reach(ledger: Ledger, warehouse: Warehouse) -> int:
-    """How long before its own event a compound can have begun, in ms, with any settings that this pipeline ever had."""
-    settings = [warehouse.pipeline, *ledger.settings()]
-    return max(max(each.max_session_ms, each.tolerance_ms) for each in settings)
 
 
 class Difference(NamedTuple):
@@ -162,16 +157,12 @@ def write_corrections(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, 
 def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """`pair_id` and `now`, its last row, of all compounds that are or ever were in the interval, and of others around it."""
     window, reach = planned.replay.window, planned.replay.reach_ms
-
-    def around(column: Callable[[str], Any]) -> Any:
-        near = (column("ts") >= window.start - reach) & (column("ts") < window.end + reach)
-        return near & (column("batch_id") < planned.batch_id)
-
-    rows = warehouse.read(COMPOUNDS, where=around)
+    around = Window(window.start - reach, window.end + reach)
+    rows = warehouse.read(COMPOUNDS, where=lambda column: around.has(column("ts")) & (column("batch_id") < planned.batch_id))
     return rows.groupBy("pair_id").agg(F.max_by(F.struct(*rows.columns), "revision").alias("now"))
 
 
-def _published(known: DataFrame, planned: LedgerRow) -> Column:
+def _published(planned: LedgerRow) -> Column:
     return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
 
 
@@ -196,17 +187,14 @@ def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFr
         .when(F.col("then").isNotNull(), CHANGED)
     )
     both = should_be.join(known, "pair_id", "full").withColumn("difference", difference)
-    return both.where(
-        F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(known, planned))
-    )
+    return both.where(F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(planned)))
 
 
 def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
     """Raises NeedsOperator if events of the interval's compounds may still get another outcome, or are removed."""
     pipeline, window = planned.pipeline, planned.replay.window
-    events = _events(
-        outcomes, known, warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN]), planned
-    )
+    waiting = warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN])
+    events = _events(outcomes, known, waiting, planned)
     mine = F.col(_PUBLISHED) | window.has(F.col("ts")) | window.has(F.col(_COMPOUND_TS))
     still = F.col("is_open") & F.coalesce(mine, F.lit(False))
     by_key = events.groupBy(*pipeline.key).agg(
@@ -233,7 +221,7 @@ def _events(outcomes: DataFrame, known: DataFrame, waiting: DataFrame, planned: 
     a session of it is open (by this pairing or by the live one), and whether it is in a published compound of the interval.
     """
     key = planned.pipeline.key
-    published = known.where(_published(known, planned)).select("now.*")
+    published = known.where(_published(planned)).select("now.*")
     parts = [_event_rows(waiting, F.col("side"), "", key, {"is_open": F.lit(True)})]
     for side in ("left", "right"):
         there, name = F.col(f"{side}_offset").isNotNull(), F.lit(side)

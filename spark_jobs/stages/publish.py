@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import BEFORE_PUBLISH
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -32,12 +33,12 @@ from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
-_REPORT = (
-    "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "
-    "too_large ARRAY<STRING>, problem STRING, retry BOOLEAN"
+# A PartitionReport, and the problem that ended the work of its task.
+_REPORT = pa.schema(
+    {"partition": pa.int32(), "sent": pa.int64()}
+    | dict.fromkeys(("read", "acknowledged", "refused"), pa.map_(pa.int64(), pa.int64()))
+    | {"too_large": pa.list_(pa.string()), "problem": pa.string(), "retry": pa.bool_()}
 )
-_COUNTED = pa.map_(pa.int64(), pa.int64())
-_REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
 _SHOWN = 20
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_RUN = 100
@@ -108,11 +109,10 @@ def _publish(
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     run = plan_run(warehouse, settings, topic, paired, before, begun, operator)
     mine = [row for row in paired if row.batch_id <= run.target]
-    begin(ledger, settings, run, topic, mine, begun)
+    begin(ledger, settings, run, mine, begun)
     reports = _send(warehouse, settings, run)
     check_acknowledged(run.topic, mine, reports)
-    ends = ends_written(settings, run.topic)
-    rows = []
+    ends, rows = ends_written(settings, run.topic), []
     for row in mine:
         done, state = published_record(row.batch_id, run, reports, ends)
         rows.append(row.next_step(PUBLISHED, started, done, output=state))
@@ -155,7 +155,8 @@ def plan_run(
         raise BrokerProblem(
             f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
         ) from None
-    known = UnfinishedPublication(row for row in begun if row.batch_id > whole.ledger_position and _is_on(row, topic))
+    mine = (row for row in begun if row.output_state.topic_id == whole.topic_id)
+    known = UnfinishedPublication(row for row in mine if row.batch_id > whole.ledger_position)
     forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
         recovered = recover_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
@@ -164,25 +165,17 @@ def plan_run(
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
 
 
-def begin(
-    ledger: Ledger, settings: Settings, run: PublishRun, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
-) -> None:
+def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[LedgerRow], begun: list[LedgerRow]) -> None:
     """Records where the output partitions end, once for each batch, before its first message is sent."""
-    known = UnfinishedPublication(
-        row for row in begun if row.output_state.partitions == run.partitions and _is_on(row, topic)
-    )
+    mine = (row for row in begun if row.output_state.topic_id == run.topic_id)
+    known = UnfinishedPublication(row for row in mine if row.output_state.partitions == run.partitions)
     new = [row for row in paired if row.batch_id not in known.batch_ids]
     kept_minutes = positions_kept_minutes(settings, ledger.warehouse.pipeline)
     if new:
-        state = OutputState(
-            run.topic_id, run.partitions, ends=ends_written(settings, run.topic), positions_kept_minutes=kept_minutes
-        )
+        ends = ends_written(settings, run.topic)
+        state = OutputState(run.topic_id, run.partitions, ends=ends, positions_kept_minutes=kept_minutes)
         rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
         ledger.append(*rows, among=f".{run.partitions}.{run.topic_id}")
-
-
-def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
-    return row.output_state.topic_id == topic.topic_id
 
 
 def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[PartitionReport]:
@@ -200,7 +193,7 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
         .repartitionById(partitions, F.col("output_partition"))
         # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
         .sortWithinPartitions(*(["batch_id"] if len(batches) > 1 else []), "ts", "key", "value")
-        .mapInArrow(_sender(settings, run), _REPORT)
+        .mapInArrow(_sender(settings, run), from_arrow_schema(_REPORT))
         .collect()
     )
     for row in rows:
@@ -225,8 +218,7 @@ def _sender(settings: Settings, run: PublishRun) -> Stage:
         except (JobProblem, BrokenInvariant) as error:
             # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
-        values = [list(value.items()) if isinstance(value, dict) else value for value in report]
-        columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, [*PartitionReport._fields, "problem", "retry"])
+        answer = report._asdict() | {"problem": problem, "retry": retry}
+        yield pa.RecordBatch.from_pylist([answer], schema=_REPORT)
 
     return send
