@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.reasons import AT_PAIRING
-from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.story.from_files import BatchFile, read_batches
-from spark_jobs.story.play import Played, Rehearsal, Row, rows_of, source, source_order
+from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, rows_of, source, source_in, source_order
 
 _ONE_LINE = str.maketrans("\r\n", "  ")
 
@@ -47,8 +46,7 @@ def _source_of_event(pipeline: Pipeline, row: Row) -> str:
 
 def _source_of_outcome(pipeline: Pipeline, row: Row) -> str:
     """The left event's; the right event's if there is no left one."""
-    number, side = (RIGHT, "right") if row["left_offset"] is None else (LEFT, "left")
-    return source(pipeline, number, row[f"{side}_partition"], row[f"{side}_offset"])
+    return next(filter(None, (source_in(pipeline, row, side, name) for side, name in SIDES)))
 
 
 def _rejected(pipeline: Pipeline, played: Played) -> list[tuple[str, str]]:
