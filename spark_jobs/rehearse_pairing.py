@@ -17,8 +17,8 @@ import sys
 
 from spark_jobs.job.arguments import OneLineParser, fail, pipeline_argument
 from spark_jobs.story.from_files import batch_argument, explain, read_batches
+from spark_jobs.story.from_files import rehearse as main
 from spark_jobs.story.history import UnknownKey
-from spark_jobs.story.rehearsal import rehearse as main
 
 if __name__ == "__main__":
     parser = OneLineParser(

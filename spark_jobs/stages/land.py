@@ -29,8 +29,7 @@ from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_span,
 from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.rules.parsing import BodyFields
-from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
 from spark_jobs.spark.workers import Stage, release_memory
 from spark_jobs.stages.landed_counts import advance, count, landed_counts
 from spark_jobs.tables.commit import commit, is_committed

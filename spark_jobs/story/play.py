@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes
-from spark_jobs.rules.parsing import BodyFields
-from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.story.history import Batch, Fate, Session

@@ -26,8 +26,7 @@ import pyarrow as pa
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.messages import output_keys, output_partition
-from spark_jobs.rules.parsing import BodyFields
-from spark_jobs.rules.parsing_in_bulk import parse_columns
+from spark_jobs.rules.parsing import BodyFields, parse_columns
 from tests.benches.measuring import ROUNDS
 from tests.helpers.hostile_texts import FAMILIES, KEY_PIECES, plain
 from tests.helpers.one_message import any_message_parser

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.rules.nesting import DEEPEST
-from spark_jobs.rules.parsing import LARGEST_TS, BodyFields
-from spark_jobs.rules.parsing_in_bulk import parse_columns
+from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, parse_columns
 from tests.helpers.one_message import any_message_parser
 
 FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
