@@ -86,24 +86,17 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     taken_back = corrections(changed_since(warehouse, to_batch, last_paired), batch_id)
     # Rows of a batch that was never paired were not sent and never will be.
     commit_frame(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, BatchRange(last_paired + 1, None))
-    _put_back(warehouse, planned)
-    counts = _count_rows(warehouse, planned)
-    versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
-    paired = planned.next_step(PAIRED, started, counts, versions=versions)
-    ledger.append(paired)
-    return paired
-
-
-def _put_back(warehouse: Warehouse, planned: LedgerRow) -> None:
-    """Removes the rows of void batches from the tables that are only appended to, and restores the open events of the target."""
-    to_batch, batch_id = planned.rewind.to_batch, planned.batch_id
-    waiting = warehouse.read(OPEN, version=planned.versions[OPEN])
-    void = BatchRange(to_batch + 1, None)
+    waiting, void = warehouse.read(OPEN, version=planned.versions[OPEN]), BatchRange(to_batch + 1, None)
     with ThreadPoolExecutor(max_workers=2) as pool:
         writes = [pool.submit(commit, warehouse, table, [], table, batch_id, void) for table in appended_tables(warehouse)]
         writes.append(pool.submit(commit_frame, warehouse, OPEN, waiting, OPEN, batch_id, ALL_BATCHES))
         for write in writes:
             write.result()
+    counts = _count_rows(warehouse, planned)
+    versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
+    paired = planned.next_step(PAIRED, started, counts, versions=versions)
+    ledger.append(paired)
+    return paired
 
 
 def _count_rows(warehouse: Warehouse, planned: LedgerRow) -> PairedCounts:

@@ -61,21 +61,17 @@ def message_parser(fields: BodyFields, latest_ts: int) -> Callable[[bytes | None
     ...                                              b'{"user1":"a","user2":"b","timestamp":2001}')]
     ['malformed_json', 'missing_key', 'bad_timestamp', 'future']
     """
-    width = len(fields.key)
     decode = msgspec.json.Decoder(_body_struct(fields, _RAW, _RAW)).decode
-    nothing: tuple[str | None, ...] = (None,) * width
 
     def parse(value: bytes | None, record_ts: int | None) -> Parsed:
         try:
-            body = None if value is None else decode(value)
+            body = decode(value or b"")
         except msgspec.DecodeError:
-            body = None
-        if body is None:
-            return Parsed(nothing, None, None, Reason.MALFORMED_JSON)
-        raw = [bytes(getattr(body, name)) for name in body.__struct_fields__]
-        key = tuple(_non_empty_string(text) for text in raw[:width])
-        payload = None if raw[width + 1] in _ABSENT else raw[width + 1].decode("utf-8")
-        ts = _timestamp(raw[width], record_ts)
+            return Parsed((None,) * len(fields.key), None, None, Reason.MALFORMED_JSON)
+        *names, time, content = (bytes(getattr(body, name)) for name in body.__struct_fields__)
+        key = tuple(map(_non_empty_string, names))
+        payload = None if content in _ABSENT else content.decode("utf-8")
+        ts = _timestamp(time, record_ts)
         if None in key:
             return Parsed(key, ts, payload, Reason.MISSING_KEY)
         if ts is None:

@@ -36,8 +36,10 @@ _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
+    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
+    waiting = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
-        _open_events(warehouse, planned)
+        _events(waiting, planned.pipeline, side, is_open=True)
     )
     if (corrected := planned.plan.corrected) is None:
         return events
@@ -61,12 +63,6 @@ def accepted_events(
         rows = warehouse.read(raw_table(side), mine, batches=wanted, where=accepted)
         sides.append(_events(rows, pipeline, F.lit(number), is_open=False))
     return reduce(DataFrame.unionAll, sides)
-
-
-def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
-    rows = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
-    return _events(rows, planned.pipeline, side, is_open=True)
 
 
 def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -44,15 +43,6 @@ _SHOWN = 20
 _BATCHES_A_RUN = 100
 
 
-class OperatorConsent(NamedTuple):
-    """What the operator has accepted."""
-
-    # The id of an output topic that was created again.
-    topic: str | None = None
-    # That messages may be sent twice because of lost positions.
-    lost_positions: bool = False
-
-
 def publish_batches(
     warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0, accepted_lost: bool = False
 ) -> Counts:
@@ -73,12 +63,11 @@ def publish_batches(
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = next((row for row in rows if row.step == PUBLISHED), None)
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
-    operator = OperatorConsent(accepted_topic, accepted_lost)
     todo, too_large = paired, list[str]()
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
-        published, reports = _publish(warehouse, ledger, todo, before, begun, operator)
+        published, reports = _publish(warehouse, ledger, todo, before, begun, accepted_topic, accepted_lost)
         before, todo = published[-1], todo[len(published) :]
         counts["compounds"] += sum(row.published.compounds for row in published)
         counts["sent"] += sum(report.sent for report in reports)
@@ -101,13 +90,14 @@ def _publish(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: OperatorConsent,
+    accepted_topic: str | None,
+    accepted_lost: bool,
 ) -> tuple[list[LedgerRow], list[PartitionReport]]:
     """Publishes as many of the batches as one run takes, and records them; returns their `published` rows and the partitions' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
-    run = plan_run(warehouse, settings, topic, paired, before, begun, operator)
+    run = plan_run(warehouse, settings, topic, paired, before, begun, accepted_topic, accepted_lost)
     mine = [row for row in paired if row.batch_id <= run.target]
     begin(ledger, settings, run, mine, begun)
     reports = _send(warehouse, settings, run)
@@ -127,7 +117,8 @@ def plan_run(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: OperatorConsent,
+    accepted_topic: str | None,
+    accepted_lost: bool,
 ) -> PublishRun:
     """Reads the positions of all partitions and plans what to send; raises NeedsOperator if nothing may be sent.
 
@@ -138,7 +129,7 @@ def plan_run(
         pipeline=pipeline.name,
         topic=pipeline.output_topic,
         topic_id=topic.topic_id,
-        accepts_new_topic=operator.topic == topic.topic_id,
+        accepts_new_topic=accepted_topic == topic.topic_id,
         table_id=warehouse.table_id(COMPOUNDS),
         partitions=topic.partitions,
         ledger_position=before.batch_id if before else 0,
@@ -159,7 +150,7 @@ def plan_run(
     known = UnfinishedPublication(row for row in mine if row.batch_id > whole.ledger_position)
     forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
-        recovered = recover_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
+        recovered = recover_positions(warehouse, settings, whole, known, forgotten, accepted_lost)
         whole = whole._replace(recovered=tuple(recovered.items()))
     run = next_run(whole, positions)
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))

@@ -61,12 +61,7 @@ def read_batches(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[Bat
 
 
 def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> Iterator[str]:
-    """The lines of the story. Raises UnknownKey before the first one."""
-    return tell(load(pipeline, key, batches))
-
-
-def load(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> PairHistory:
-    """The history of the key in the batches, which hold messages of any key. Raises UnknownKey."""
+    """The lines of the story of a key in batches, which hold messages of any key. Raises UnknownKey before the first one."""
     own: list[Batch] = []
     messages: Counter[Key] = Counter()
     for batch in batches:
@@ -79,7 +74,8 @@ def load(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> 
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
         raise UnknownKey(key, searched, messages[key[::-1]])
-    return PairHistory(key, pipeline, own, without_key=sum(number for each, number in messages.items() if None in each))
+    without_key = sum(number for each, number in messages.items() if None in each)
+    return tell(PairHistory(key, pipeline, own, without_key))
 
 
 def read_messages(path: Path, pipeline: Pipeline) -> list[Message]:
