@@ -54,7 +54,9 @@ def make_preview(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Pre
             continue
         missing = missing_parts(at, topics)
         again[at] = [lost_range(at.topic, at.partition, *part) for part in missing]
-        lost += [text for text, part in zip(again[at], missing, strict=True) if _is_landed(at, part, landed)]
+        first, last = landed.get((at.topic, at.partition), (0, -1))
+        parts = zip(again[at], missing, strict=True)
+        lost += [text for text, (begin, end) in parts if first < end and last >= begin]
     return Preview(target, _rows(warehouse, target), again, lost)
 
 
@@ -109,13 +111,6 @@ def missing_parts(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
     first = min(max(topics.earliest.get(place, at.end_offset), at.from_offset), at.end_offset)
     end = max(topics.same_until(place), first) if place in topics.end else at.end_offset
     return [part for part in ((at.from_offset, first), (end, at.end_offset)) if part[0] < part[1]]
-
-
-def _is_landed(at: OffsetRange, part: tuple[int, int], landed: dict[tuple[str, int], tuple[int, int]]) -> bool:
-    if (at.topic, at.partition) not in landed:
-        return False
-    first, last = landed[at.topic, at.partition]
-    return first < part[1] and last >= part[0]
 
 
 def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:

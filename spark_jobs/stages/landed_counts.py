@@ -49,13 +49,8 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
     counted = _of_batch(warehouse, planned, [*_PLACE, "offset", "ts"], made).toArrow()
     is_run = pc.is_null(counted["records"])
     aggregates = [("records", "sum"), ("first", "min"), ("last", "max"), ("max_ts", "max")]
-    rows = (
-        counted.filter(pc.invert(is_run))
-        .group_by(_PLACE)
-        .aggregate(aggregates)
-        .rename_columns(counted.schema.names)
-        .to_pylist()
-    )
+    places = counted.filter(pc.invert(is_run)).group_by(_PLACE).aggregate(aggregates)
+    rows = places.rename_columns(counted.schema.names).to_pylist()
     exact: dict[tuple[str, int, str | None], int] = {}
     if _overlap(counted.filter(is_run)):
         # Records landed twice, or another program has ordered the rows anew.
@@ -68,10 +63,8 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
 
 
 def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:
-    tables = map(raw_table, planned.pipeline.sides)
-    return reduce(
-        DataFrame.unionAll, (warehouse.read(table, columns, batches=[planned.batch_id], made=made) for table in tables)
-    )
+    tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
+    return reduce(DataFrame.unionAll, (warehouse.read(table, columns, batches=batches, made=made) for table in tables))
 
 
 def count_and_runs(rows: pa.RecordBatch) -> pa.RecordBatch:

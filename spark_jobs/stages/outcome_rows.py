@@ -131,11 +131,10 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
         return []
     columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
     numbers = warehouse.spark.createDataFrame(pa.table(columns, ["id", "places"]))
-    numbers = (
-        numbers.coalesce(1) if len(work) <= len(stores) else numbers.repartitionById(len(work), F.col("id").cast("int"))
-    )
+    is_little = len(work) <= len(stores)
+    tasks = numbers.coalesce(1) if is_little else numbers.repartitionById(len(work), F.col("id").cast("int"))
     stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
-    return [NewFile(*row) for row in numbers.mapInArrow(stage, NEW_FILE).collect()]
+    return [NewFile(*row) for row in tasks.mapInArrow(stage, NEW_FILE).collect()]
 
 
 def _places_by_share(work: Sequence[tuple[int, Share]], refused: pa.Table) -> list[bytes]:

@@ -79,8 +79,7 @@ def writing_stage(batch_id: int, rules: Rules, places: Mapping[str, FilePlace]) 
                 refused = make_refused(outcomes)
                 if refused.num_rows:
                     yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
-            answer: dict[str, object] = {"outcomes": counted}
-            answer |= {COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
+            answer = {"outcomes": counted, COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
         yield pa.RecordBatch.from_pylist([{"written": json.dumps(answer)}], schema=_ANSWER)
 
     return run

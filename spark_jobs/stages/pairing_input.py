@@ -47,7 +47,7 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 
 def accepted_events(
-    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: Iterable[int] | None = None
+    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: list[int] | None = None
 ) -> DataFrame:
     """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches (None: of all).
 
@@ -57,10 +57,9 @@ def accepted_events(
     def accepted(column: Callable[[str], Any]) -> Any:
         return column("problem").is_null() if where is None else column("problem").is_null() & where(column)
 
-    wanted, mine = None if batches is None else list(batches), [*pipeline.key, *_COLUMNS]
     sides = []
     for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
-        rows = warehouse.read(raw_table(side), mine, batches=wanted, where=accepted)
+        rows = warehouse.read(raw_table(side), [*pipeline.key, *_COLUMNS], batches=batches, where=accepted)
         sides.append(_events(rows, pipeline, F.lit(number), is_open=False))
     return reduce(DataFrame.unionAll, sides)
 
@@ -98,13 +97,11 @@ def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) ->
 
 def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
     """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
-    together = by_key(events, rules.pipeline.key, expected)
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for outcomes, _ in decide_keys(batches, rules):
-            yield outcomes
-
-    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.pipeline.key)))
+    key = rules.pipeline.key
+    made = from_arrow_schema(outcome_schema(key))
+    return by_key(events, key, expected).mapInArrow(
+        lambda batches: (outcomes for outcomes, _ in decide_keys(batches, rules)), made
+    )
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:

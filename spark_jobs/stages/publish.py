@@ -174,11 +174,7 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
     batches = range(run.ledger_position + 1, run.target + 1)
     messages = read_compounds(warehouse, dict.fromkeys(batches, partitions), batches)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
-    empty = (
-        warehouse.spark.range(partitions)
-        .selectExpr("int(id) AS output_partition")
-        .withColumn("batch_id", F.lit(None).cast("bigint"))
-    )
+    empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
     rows = (
         messages.unionByName(empty, allowMissingColumns=True)
         .repartitionById(partitions, F.col("output_partition"))

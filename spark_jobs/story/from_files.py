@@ -121,9 +121,8 @@ def rehearse(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[str]:
         played = rehearsal.play(batch)
         rejected = _rejected(pipeline, played)
         yield from (line for _, line in sorted(_compound_lines(pipeline, played)))
-        yield from (
-            _line("rejected_events", batch=batch.batch_id, reason=reason, source=event) for event, reason in rejected
-        )
+        for event, reason in rejected:
+            yield _line("rejected_events", batch=batch.batch_id, reason=reason, source=event)
         ledger.append(_ledger_line(played, rejected))
     still_open = (_source_of_event(pipeline, row) for row in rehearsal.open_events.to_pylist())
     yield from (_line("open_events", source=event) for event in sorted(still_open, key=source_order))
