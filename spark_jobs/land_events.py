@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_jobs.corrections.unfinished import finish_batch
+from spark_jobs.job.arguments import add_accept_lost_range
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.kafka.ranges import first_offsets
 from spark_jobs.stages.land import land_batch, plan_batch
@@ -17,9 +18,6 @@ from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.warehouse import Warehouse
-
-# Prefix of a partition in the counts of the first batch.
-BEGAN = "began_"
 
 
 def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str] = ()) -> Counts:
@@ -35,7 +33,7 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
     if last:
         return counts
-    return counts | {f"{BEGAN}{topic}-{number}": at for (topic, number), at in first_offsets(planned.offsets).items()}
+    return counts | {f"began_{topic}-{number}": at for (topic, number), at in first_offsets(planned.offsets).items()}
 
 
 if __name__ == "__main__":
@@ -43,16 +41,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--max-records", type=int, help="at most so many records in this batch (default: the pipeline's setting)"
     )
-    parser.add_argument(
-        "--accept-lost-range",
-        action="append",
-        default=[],
-        metavar="TOPIC-PARTITION:FIRST-UNTIL",
-        help="continue without these records, which the broker no longer has; several with spaces between, or repeat",
-    )
+    add_accept_lost_range(parser, "continue without these records")
     given = parser.parse_args()
     if given.max_records is not None and given.max_records < 1:
         parser.error("--max-records must be at least 1")
     limit = given.max_records or given.pipeline.max_records_per_batch
-    losses = " ".join(given.accept_lost_range).split()
-    run_job("land_events", given, lambda warehouse: main(warehouse, limit, losses))
+    run_job("land_events", given, lambda warehouse: main(warehouse, limit, given.accept_lost_range))

@@ -16,9 +16,8 @@ import signal
 import sys
 
 from spark_jobs.job.arguments import OneLineParser, fail, pipeline_argument
-from spark_jobs.story.from_files import batch_argument, explain, read_batches
+from spark_jobs.story.from_files import batch_argument, explain, read_batches, rehearse
 from spark_jobs.story.history import UnknownKey
-from spark_jobs.story.rehearsal import rehearse as main
 
 if __name__ == "__main__":
     parser = OneLineParser(
@@ -48,7 +47,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         if given.explain is None:
-            lines = main(given.pipeline, given.batch)
+            lines = rehearse(given.pipeline, given.batch)
         else:
             lines = explain(given.pipeline, tuple(given.explain), read_batches(given.pipeline, given.batch))
         for line in lines:

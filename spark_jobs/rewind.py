@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.corrections.rewind import rewind as main
-from spark_jobs.job.arguments import write_outcome
-from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup, job_parser, run_job, warehouse_folder
-from spark_jobs.spark.session import reading_session
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.job.arguments import add_accept_lost_range, write_outcome
+from spark_jobs.job.run import job_parser, reading_job, run_job
 
 _LOCK_WAIT_S = 20.0
 
@@ -24,22 +22,11 @@ if __name__ == "__main__":
         "--to-batch", type=int, required=True, metavar="N", help="the batch to go on from; 0: from the very beginning"
     )
     parser.add_argument("--yes", action="store_true", help="do it; without this nothing is changed")
-    parser.add_argument(
-        "--accept-lost-range",
-        action="append",
-        default=[],
-        metavar="TOPIC-PARTITION:FIRST-UNTIL",
-        help="give up these landed records, which the broker no longer has; several with spaces between, or repeat",
-    )
+    add_accept_lost_range(parser, "give up these landed records")
     given = parser.parse_args()
-    losses = " ".join(given.accept_lost_range).split()
     if given.yes:
-        run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, losses), _LOCK_WAIT_S)
+        run_job("rewind", given, lambda warehouse: main(warehouse, given.to_batch, given.accept_lost_range), _LOCK_WAIT_S)
     else:
-        with exit_without_cleanup(), errors_in_one_line():
-            spark = reading_session("rewind", given.pipeline.name)
-            try:
-                print(dry_run(Warehouse(warehouse_folder(given.warehouse), given.pipeline, spark), given.to_batch))
-            finally:
-                spark.stop()
+        with reading_job("rewind", given) as reading:
+            print(dry_run(reading, given.to_batch))
             write_outcome({"ok": True, "counts": {}})

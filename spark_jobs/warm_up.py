@@ -37,12 +37,15 @@ def main(warehouse: Warehouse) -> None:
     pipeline, now = warehouse.pipeline, time.time_ns() // 1_000_000
     create_missing(warehouse)
     ledger = Ledger(warehouse)
-    plan = _plan(pipeline, now, warehouse.version(OPEN))
-    ledger.append(plan)
+    ledger.append(_plan(pipeline, now, warehouse.version(OPEN)))
     planned = ledger.rows(1, 1)[0]
     _append_raw(warehouse, now)
     landed_counts(warehouse, planned)
-    landed = planned.next_step(LANDED, planned.started_at, _landed_counts(), clock=now)
+    sides = {"landed_left": 3, "accepted_left": 3, "landed_right": 2, "accepted_right": 1}
+    counts = LandedCounts(
+        planned=5, landed=5, offset_gaps=0, lost=0, backlog=0, accepted=4, held=0, **sides, malformed_json=1
+    )
+    landed = planned.next_step(LANDED, planned.started_at, counts, clock=now)
     ledger.append(landed)
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
@@ -68,11 +71,6 @@ def _plan(pipeline: Pipeline, now: int, open_version: int) -> LedgerRow:
         started_at=datetime.now(UTC),
         versions={OPEN: open_version},
     )
-
-
-def _landed_counts() -> LandedCounts:
-    sides = {"landed_left": 3, "accepted_left": 3, "landed_right": 2, "accepted_right": 1}
-    return LandedCounts(planned=5, landed=5, offset_gaps=0, lost=0, backlog=0, accepted=4, held=0, **sides, malformed_json=1)
 
 
 def _append_raw(warehouse: Warehouse, now: int) -> None:

@@ -52,10 +52,13 @@ def late_replays(warehouse: Warehouse, after: int = 0) -> dict[str, Any]:
         return {"replays": [], "waiting": 0, "settled": paired[-1].batch_id if paired else after}
     last, pipeline = paired[-1], warehouse.pipeline
     requests = [
-        request for late in batches for request in requested_replays(warehouse, late, last) if not is_done(request, rows)
+        request
+        for late in batches
+        for request in _requested_replays(warehouse, late.batch_id, last.batch_id)
+        if not is_done(request, rows)
     ]
-    still_open = first_open(warehouse, last)
-    due = [each for each in requests if is_due(each.window, last, still_open, pipeline.gap_ms + pipeline.grace_ms)]
+    earliest = warehouse.read(OPEN, ["ts"], version=last.versions[OPEN]).agg(F.min("ts")).collect()[0][0]
+    due = [each for each in requests if is_due(each.window, last, earliest, pipeline.gap_ms + pipeline.grace_ms)]
     waiting = [each for each in requests if each not in due]
     settled = min((each.batch_id - 1 for each in waiting), default=last.batch_id)
     rewound = max((rewind.batch_id for rewind in find_rewinds(rows)), default=0)
@@ -84,16 +87,13 @@ def late_batches(rows: list[LedgerRow]) -> list[LedgerRow]:
     return [row for row in paired if row.kind == LIVE and row.paired.late and row.batch_id in asking]
 
 
-def requested_replays(warehouse: Warehouse, late: LedgerRow, last: LedgerRow) -> list[ReplayRequest]:
+def _requested_replays(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[ReplayRequest]:
     """The replays that the late events of a batch request, at most one for each interval of `replay_schedule`.
 
-    `late`: the batch's `paired` row; `last`: that of the last paired batch, up to which events count.
+    Events up to the last paired batch, `last_batch`, count.
     """
-    minutes = _spans(warehouse, late.batch_id, last.batch_id)
-    return [
-        ReplayRequest(late.batch_id, interval, window)
-        for interval, window in by_interval(minutes, warehouse.pipeline.replay_schedule).items()
-    ]
+    windows = by_interval(_spans(warehouse, batch_id, last_batch), warehouse.pipeline.replay_schedule)
+    return [ReplayRequest(batch_id, interval, window) for interval, window in windows.items()]
 
 
 def by_interval(spans: Iterable[tuple[int, Window]], cron: str) -> dict[int, Window]:
@@ -122,21 +122,11 @@ def is_due(window: Window, last: LedgerRow, first_open: int | None, after_ms: in
     return closed and (first_open is None or first_open >= window.end)
 
 
-def first_open(warehouse: Warehouse, last: LedgerRow) -> int | None:
-    """The smallest timestamp of the events that the batch left open; None if there are none."""
-    row = warehouse.read(OPEN, ["ts"], version=last.versions[OPEN]).agg(F.min("ts")).first()
-    return None if row is None else row[0]
-
-
 def is_done(request: ReplayRequest, rows: list[LedgerRow]) -> bool:
     """Whether a later valid replay has covered the interval, requested or not."""
-    replays = (steps[PAIRED] for steps in paired_batches(rows) if steps[PAIRED].kind == REPLAY)
-    return any(
-        row.batch_id > request.batch_id
-        and row.replay.window.start <= request.window.start
-        and request.window.end <= row.replay.window.end
-        for row in replays
-    )
+    later = (steps[PAIRED] for steps in paired_batches(rows) if steps[PAIRED].batch_id > request.batch_id)
+    replayed = (row.replay.window for row in later if row.kind == REPLAY)
+    return any(window.start <= request.window.start and request.window.end <= window.end for window in replayed)
 
 
 def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[int, Window]]:

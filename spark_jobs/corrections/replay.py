@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -16,9 +16,9 @@ from include.config.time_text import moment
 from spark_jobs.corrections.replay_events import events_around
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
 from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.rules import Rules
 from spark_jobs.stages.outcome_rows import compound_rows
 from spark_jobs.stages.pairing_input import decide
 from spark_jobs.tables.commit import commit_frame
@@ -69,7 +69,8 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
             topic_ids=last.plan.topic_ids,
             corrected=last.plan.corrected,
             window=window,
-            reach_ms=_reach(ledger, warehouse),
+            # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
+            reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
             removed_until=_removed_until(ledger, window),
         ),
         offsets=tuple(at.behind() for at in last.offsets),
@@ -94,12 +95,6 @@ def _removed_until(ledger: Ledger, window: Window) -> int | None:
     return until
 
 
-def _reach(ledger: Ledger, warehouse: Warehouse) -> int:
-    """How long before its own event a compound can have begun, in ms, with any settings that this pipeline ever had."""
-    settings = [warehouse.pipeline, *ledger.settings()]
-    return max(max(each.max_session_ms, each.tolerance_ms) for each in settings)
-
-
 class Difference(NamedTuple):
     """The difference between the compounds of an interval and what was published of it."""
 
@@ -117,7 +112,7 @@ class Difference(NamedTuple):
 @contextmanager
 def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
     """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
-    rules = batch_rules(planned.pipeline, planned.clock, previous_clock=None)
+    rules = Rules(planned.pipeline, planned.clock, previous_clock=None)
     with events_around(warehouse, planned) as events:
         read = events.count()
         outcomes = decide(events, rules, read).persist(StorageLevel.DISK_ONLY)
@@ -162,16 +157,12 @@ def write_corrections(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, 
 def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """`pair_id` and `now`, its last row, of all compounds that are or ever were in the interval, and of others around it."""
     window, reach = planned.replay.window, planned.replay.reach_ms
-
-    def around(column: Callable[[str], Any]) -> Any:
-        near = (column("ts") >= window.start - reach) & (column("ts") < window.end + reach)
-        return near & (column("batch_id") < planned.batch_id)
-
-    rows = warehouse.read(COMPOUNDS, where=around)
+    around = Window(window.start - reach, window.end + reach)
+    rows = warehouse.read(COMPOUNDS, where=lambda column: around.has(column("ts")) & (column("batch_id") < planned.batch_id))
     return rows.groupBy("pair_id").agg(F.max_by(F.struct(*rows.columns), "revision").alias("now"))
 
 
-def _published(known: DataFrame, planned: LedgerRow) -> Column:
+def _published(planned: LedgerRow) -> Column:
     return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
 
 
@@ -196,17 +187,14 @@ def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFr
         .when(F.col("then").isNotNull(), CHANGED)
     )
     both = should_be.join(known, "pair_id", "full").withColumn("difference", difference)
-    return both.where(
-        F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(known, planned))
-    )
+    return both.where(F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(planned)))
 
 
 def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
     """Raises NeedsOperator if events of the interval's compounds may still get another outcome, or are removed."""
     pipeline, window = planned.pipeline, planned.replay.window
-    events = _events(
-        outcomes, known, warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN]), planned
-    )
+    waiting = warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN])
+    events = _events(outcomes, known, waiting, planned)
     mine = F.col(_PUBLISHED) | window.has(F.col("ts")) | window.has(F.col(_COMPOUND_TS))
     still = F.col("is_open") & F.coalesce(mine, F.lit(False))
     by_key = events.groupBy(*pipeline.key).agg(
@@ -233,7 +221,7 @@ def _events(outcomes: DataFrame, known: DataFrame, waiting: DataFrame, planned: 
     a session of it is open (by this pairing or by the live one), and whether it is in a published compound of the interval.
     """
     key = planned.pipeline.key
-    published = known.where(_published(known, planned)).select("now.*")
+    published = known.where(_published(planned)).select("now.*")
     parts = [_event_rows(waiting, F.col("side"), "", key, {"is_open": F.lit(True)})]
     for side in ("left", "right"):
         there, name = F.col(f"{side}_offset").isNotNull(), F.lit(side)

@@ -35,18 +35,15 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
             warehouse, pipeline, lambda column: (column("batch_id") < planned.batch_id) & span.has(column("ts"))
         )
 
-    keys = landed_before(window).select(*pipeline.key).distinct()
+    key = list(pipeline.key)
+    keys = landed_before(window).select(*key).distinct()
     until = window.end + 2 * reach
     span = reach + pipeline.gap_ms + 1
     first = window.start - span
     with ExitStack() as cleanup:
 
         def keep(low: int, high: int, of_keys: DataFrame) -> DataFrame:
-            events = (
-                landed_before(Window(low, high))
-                .join(of_keys, list(pipeline.key), "left_semi")
-                .persist(StorageLevel.DISK_ONLY)
-            )
+            events = landed_before(Window(low, high)).join(of_keys, key, "left_semi").persist(StorageLevel.DISK_ONLY)
             cleanup.callback(events.unpersist)
             return events
 
@@ -57,7 +54,7 @@ def events_around(warehouse: Warehouse, planned: LedgerRow) -> Iterator[DataFram
             span *= 2
             pieces.append(keep(first - span, first, wanted))
             first -= span
-            theirs = reduce(DataFrame.unionAll, pieces).join(wanted, list(pipeline.key), "left_semi")
+            theirs = reduce(DataFrame.unionAll, pieces).join(wanted, key, "left_semi")
             cut_off = _keys_cut_off(theirs, pipeline, window, first)
         events = reduce(DataFrame.unionAll, pieces)
         removed = planned.replay.removed_until
@@ -74,9 +71,8 @@ def _keys_cut_off(events: DataFrame, pipeline: Pipeline, window: Window, first: 
     # No field of a message can have such names.
     previous, entered, began = "ts before", "first ts of the interval", "begin of the chain"
     of_key = Over.partitionBy(*pipeline.key)
-    walked = events.withColumn(previous, F.lag("ts").over(of_key.orderBy("ts"))).withColumn(
-        entered, F.min(F.when(F.col("ts") >= window.start, F.col("ts"))).over(of_key)
-    )
+    inside = F.when(F.col("ts") >= window.start, F.col("ts"))
+    walked = events.withColumns({previous: F.lag("ts").over(of_key.orderBy("ts")), entered: F.min(inside).over(of_key)})
     begins = F.col(previous).isNull() | (F.col("ts") - F.col(previous) > pipeline.gap_ms)
     chains = walked.where(begins & (F.col("ts") <= F.col(entered))).groupBy(*pipeline.key).agg(F.max("ts").alias(began))
     # The event before, if there is one, is at first - 1 or earlier.

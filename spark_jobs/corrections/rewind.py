@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import reduce
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.corrections.rewind_preview import Preview, make_preview, preview_text, refuse_losses
 from spark_jobs.corrections.rewind_target import (
     appended_tables,
     check_open_events,
+    count_each,
     find_target,
     plan_rewind,
+    rows_after,
     starting_ranges,
     unfinished_rewind,
 )
@@ -40,8 +40,8 @@ def rewind(warehouse: Warehouse, to_batch: int, accepted_losses: Iterable[str] =
     steps = ledger.last_batch()
     planned = unfinished_rewind(steps, to_batch)
     if planned is None:
-        preview = preview_of(warehouse, ledger, to_batch)
-        print(preview_text(preview))
+        preview = _preview_of(warehouse, ledger, to_batch)
+        print(preview_text(warehouse, preview))
         refuse_losses(preview, accepted_losses)
         planned = ledger.plan(plan_rewind(warehouse, preview.target))
     elif PAIRED in steps:
@@ -49,7 +49,7 @@ def rewind(warehouse: Warehouse, to_batch: int, accepted_losses: Iterable[str] =
     return {"batch_id": planned.batch_id, **finish_rewind(warehouse, ledger, planned).paired.flat()}
 
 
-def preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:
+def _preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:
     """What a rewind to the batch would do; only reads."""
     target = find_target(warehouse, ledger, to_batch)
     # Rows removed from the raw tables could never be read again from another topic.
@@ -63,10 +63,10 @@ def dry_run(warehouse: Warehouse, to_batch: int) -> str:
     steps = ledger.last_batch()
     planned = unfinished_rewind(steps, to_batch)
     if planned is None:
-        preview = preview_of(warehouse, ledger, to_batch)
+        preview = _preview_of(warehouse, ledger, to_batch)
         lost = " ".join(preview.lost)
         refused = [f"--yes refuses this without --accept-lost-range '{lost}'"] if lost else []
-        return "\n".join([preview_text(preview), *refused, "nothing was changed; --yes does it"])
+        return "\n".join([preview_text(warehouse, preview), *refused, "nothing was changed; --yes does it"])
     if PAIRED in steps:
         return f"nothing to do: rewind {planned.batch_id} has put the pipeline back to batch {to_batch}"
     return f"rewind {planned.batch_id} to batch {to_batch} was begun and not finished; --yes, or land_events, finishes it"
@@ -86,7 +86,12 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     taken_back = corrections(changed_since(warehouse, to_batch, last_paired), batch_id)
     # Rows of a batch that was never paired were not sent and never will be.
     commit_frame(warehouse, COMPOUNDS, taken_back, COMPOUNDS, batch_id, BatchRange(last_paired + 1, None))
-    _put_back(warehouse, planned)
+    waiting, void = warehouse.read(OPEN, version=planned.versions[OPEN]), BatchRange(to_batch + 1, None)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        writes = [pool.submit(commit, warehouse, table, [], table, batch_id, void) for table in appended_tables(warehouse)]
+        writes.append(pool.submit(commit_frame, warehouse, OPEN, waiting, OPEN, batch_id, ALL_BATCHES))
+        for write in writes:
+            write.result()
     counts = _count_rows(warehouse, planned)
     versions = planned.versions | table_versions(warehouse, [COMPOUNDS, OPEN, *appended_tables(warehouse)])
     paired = planned.next_step(PAIRED, started, counts, versions=versions)
@@ -94,35 +99,14 @@ def finish_rewind(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> L
     return paired
 
 
-def _put_back(warehouse: Warehouse, planned: LedgerRow) -> None:
-    """Removes the rows of void batches from the tables that are only appended to, and restores the open events of the target."""
-    to_batch, batch_id = planned.rewind.to_batch, planned.batch_id
-    waiting = warehouse.read(OPEN, version=planned.versions[OPEN])
-    void = BatchRange(to_batch + 1, None)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        writes = [pool.submit(commit, warehouse, table, [], table, batch_id, void) for table in appended_tables(warehouse)]
-        writes.append(pool.submit(commit_frame, warehouse, OPEN, waiting, OPEN, batch_id, ALL_BATCHES))
-        for write in writes:
-            write.result()
-
-
 def _count_rows(warehouse: Warehouse, planned: LedgerRow) -> PairedCounts:
     """The counts of the `paired` row, read back from the tables; raises BrokenInvariant if a table is not as planned."""
     to_batch, batch_id = planned.rewind.to_batch, planned.batch_id
-    tables = [
-        warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > to_batch).select(
-            F.lit(table).alias("what")
-        )
-        for table in appended_tables(warehouse)
-    ]
-    tables += [
-        warehouse.read(OPEN, ["batch_id"]).select(F.lit(OPEN).alias("what")),
-        warehouse.read(COMPOUNDS, ["op"], batches=[batch_id]).select(F.col("op").alias("what")),
-    ]
-    counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
-    found = {row["what"]: row["rows"] for row in counted}
+    frames = [rows_after(warehouse, table, to_batch, table) for table in appended_tables(warehouse)]
+    written = warehouse.read(COMPOUNDS, ["op"], batches=[batch_id]).select(F.col("op").alias("what"))
+    found = count_each([*frames, rows_after(warehouse, OPEN, -1, OPEN), written])
     for table in appended_tables(warehouse):
-        if found.get(table, 0):
+        if found[table]:
             raise BrokenInvariant(
                 f"rewind {batch_id} to batch {to_batch} left {found[table]} rows of void batches in {table}: no batch can continue from there"
             )
@@ -131,4 +115,4 @@ def _count_rows(warehouse: Warehouse, planned: LedgerRow) -> PairedCounts:
         raise BrokenInvariant(
             f"rewind {batch_id} to batch {to_batch} left {open_after} rows in {OPEN}, but the batch had left {open_before} open"
         )
-    return correction_counts(planned.plan, compounds=sum(found.values()), retracted=found.get(RETRACT, 0))
+    return correction_counts(planned.plan, compounds=found.total(), retracted=found[RETRACT])

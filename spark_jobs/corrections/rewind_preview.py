@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
 from typing import NamedTuple
@@ -9,7 +10,14 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.corrections.rewind_target import Target, appended_tables, check_open_events, starting_ranges
+from spark_jobs.corrections.rewind_target import (
+    Target,
+    appended_tables,
+    check_open_events,
+    count_each,
+    rows_after,
+    starting_ranges,
+)
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.kafka.ranges import lost_range
@@ -23,15 +31,9 @@ class Preview(NamedTuple):
     """What a rewind would do, in numbers of rows."""
 
     target: Target
-    # Removed rows by table.
-    rows: dict[str, int]
-    open_now: int
-    # Compounds to correct that consumers have.
-    published: int
-    # Compounds to correct that are paired, but not published yet.
-    waiting: int
-    # Rows of compound_events of a batch that was never paired.
-    unsent: int
+    # Removed rows of the appended tables, rows of open_events now, compounds to correct that consumers have (`published`) and that are not
+    # published yet (`waiting`), and rows of compound_events of a batch that was never paired (`unsent`).
+    rows: Counter[str]
     # Range to read again (from_offset to end_offset) -> its parts that the broker no longer has.
     again: dict[OffsetRange, list[str]]
     # Those of these parts of which the raw tables have rows.
@@ -45,24 +47,17 @@ def make_preview(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Pre
         _check_raw_rows(warehouse, target)
     if target.compounds_removed:
         _check_earlier_compounds(warehouse, target)
-    landed, rows = _landed(warehouse, target), _rows(warehouse, target)
+    landed = _landed(warehouse, target)
     again, lost = dict[OffsetRange, list[str]](), list[str]()
     for at in starting_ranges(target):
         if at.from_offset == at.end_offset:
             continue
         missing = missing_parts(at, topics)
         again[at] = [lost_range(at.topic, at.partition, *part) for part in missing]
-        lost += [text for text, part in zip(again[at], missing, strict=True) if _is_landed(at, part, landed)]
-    return Preview(
-        target,
-        {table: rows.get(table, 0) for table in appended_tables(warehouse)},
-        rows.get(OPEN, 0),
-        rows.get("published", 0),
-        rows.get("waiting", 0),
-        rows.get("unsent", 0),
-        again,
-        lost,
-    )
+        first, last = landed.get((at.topic, at.partition), (0, -1))
+        parts = zip(again[at], missing, strict=True)
+        lost += [text for text, (begin, end) in parts if first < end and last >= begin]
+    return Preview(target, _rows(warehouse, target), again, lost)
 
 
 def _check_raw_rows(warehouse: Warehouse, target: Target) -> None:
@@ -90,22 +85,12 @@ def _check_earlier_compounds(warehouse: Warehouse, target: Target) -> None:
         )
 
 
-def _rows(warehouse: Warehouse, target: Target) -> dict[str, int]:
+def _rows(warehouse: Warehouse, target: Target) -> Counter[str]:
     changed = changed_since(warehouse, target.to_batch, target.last_paired)
     seen = F.when(F.col("now.batch_id") <= target.published, "published").otherwise("waiting")
-
-    def after(table: str, batch_id: int, what: str) -> DataFrame:
-        rows = warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > batch_id)
-        return rows.select(F.lit(what).alias("what"))
-
-    tables = [after(table, target.to_batch, table) for table in appended_tables(warehouse)]
-    tables += [
-        after(OPEN, -1, OPEN),
-        changed.select(seen.alias("what")),
-        after(COMPOUNDS, target.last_paired, "unsent"),
-    ]
-    counted = reduce(DataFrame.unionAll, tables).groupBy("what").agg(F.count("*").alias("rows")).collect()
-    return {row["what"]: row["rows"] for row in counted}
+    frames = [rows_after(warehouse, table, target.to_batch, table) for table in appended_tables(warehouse)]
+    frames += [rows_after(warehouse, OPEN, -1, OPEN), rows_after(warehouse, COMPOUNDS, target.last_paired, "unsent")]
+    return count_each([*frames, changed.select(seen.alias("what"))])
 
 
 def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple[int, int]]:
@@ -128,13 +113,6 @@ def missing_parts(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
     return [part for part in ((at.from_offset, first), (end, at.end_offset)) if part[0] < part[1]]
 
 
-def _is_landed(at: OffsetRange, part: tuple[int, int], landed: dict[tuple[str, int], tuple[int, int]]) -> bool:
-    if (at.topic, at.partition) not in landed:
-        return False
-    first, last = landed[at.topic, at.partition]
-    return first < part[1] and last >= part[0]
-
-
 def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
     """Raises NeedsOperator if rows would be removed that can never be read again, unless the operator gives them up."""
     if not set(preview.lost) <= set(accepted):
@@ -145,33 +123,24 @@ def refuse_losses(preview: Preview, accepted: Iterable[str]) -> None:
         )
 
 
-def preview_text(preview: Preview) -> str:
+def preview_text(warehouse: Warehouse, preview: Preview) -> str:
     """The preview as lines of text."""
-    target = preview.target
+    target, rows = preview.target, preview.rows
     first, last = target.to_batch + 1, target.newest
     void = f"batch {first}" if first == last else f"batches {first} to {last}"
-    lines = [f"back to batch {target.to_batch}, {void} given up" + _unpaired(target)]
-    lines += [_line(f"rows of {table} to remove", rows) for table, rows in preview.rows.items()]
-    if preview.unsent:
-        lines.append(_line(f"rows of {COMPOUNDS} to remove, never sent", preview.unsent))
-    lines += [
-        _line(f"rows of {OPEN}, now", preview.open_now),
-        _line(f"rows of {OPEN}, then", target.open_after),
-        _line("compounds to be corrected that are published", preview.published),
-        _line("compounds to be corrected that are not published yet", preview.waiting),
-    ]
-    if preview.waiting:
+    unpaired = f" ({target.newest} was never paired)" if target.newest > target.last_paired else ""
+    numbers = {f"rows of {table} to remove": rows[table] for table in appended_tables(warehouse)}
+    if rows["unsent"]:
+        numbers[f"rows of {COMPOUNDS} to remove, never sent"] = rows["unsent"]
+    numbers |= {f"rows of {OPEN}, now": rows[OPEN], f"rows of {OPEN}, then": target.open_after}
+    numbers["compounds to be corrected that are published"] = rows["published"]
+    numbers["compounds to be corrected that are not published yet"] = rows["waiting"]
+    lines = [f"back to batch {target.to_batch}, {void} given up{unpaired}"]
+    lines += [f"{what:<54}{number:>12,}" for what, number in numbers.items()]
+    if rows["waiting"]:
         lines.append("(they go out first, as some of them may be out already; the corrections follow)")
     lines.append("read again:" if preview.again else "nothing is read again")
     for at, gone in preview.again.items():
         state = f"the broker no longer has {' '.join(gone)}" if gone else "all on the broker"
         lines.append(f"    {lost_range(at.topic, at.partition, at.from_offset, at.end_offset)}  {state}")
     return "\n".join(lines)
-
-
-def _unpaired(target: Target) -> str:
-    return f" ({target.newest} was never paired)" if target.newest > target.last_paired else ""
-
-
-def _line(what: str, number: int) -> str:
-    return f"{what:<54}{number:>12,}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import reduce
 from typing import NamedTuple
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.tables.ledger import (
     PAIRED,
@@ -147,13 +151,24 @@ def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
 def unfinished_rewind(steps: dict[str, LedgerRow], to_batch: int) -> LedgerRow | None:
     """The plan of the last batch if it is a rewind to this batch, finished or not."""
     planned = steps.get(PLANNED)
-    same = planned is not None and isinstance(planned.plan, RewindPlan) and planned.plan.to_batch == to_batch
-    return planned if same else None
+    return planned if planned and planned.kind == REWIND and planned.rewind.to_batch == to_batch else None
 
 
 def appended_tables(warehouse: Tables) -> list[str]:
     """The tables from which a rewind removes the rows of later batches."""
     return [*(raw_table(side) for side in warehouse.pipeline.sides), REJECTED]
+
+
+def rows_after(warehouse: Warehouse, table: str, batch_id: int, what: str) -> DataFrame:
+    """One row, with `what` in the column of that name, for each row of batches > `batch_id`."""
+    rows = warehouse.read(table, ["batch_id"], where=lambda column: column("batch_id") > batch_id)
+    return rows.select(F.lit(what).alias("what"))
+
+
+def count_each(frames: Iterable[DataFrame]) -> Counter[str]:
+    """How many rows of all frames have each value of `what`."""
+    counted = reduce(DataFrame.unionAll, frames).groupBy("what").count().collect()
+    return Counter({row["what"]: row["count"] for row in counted})
 
 
 def check_open_events(warehouse: Warehouse, to_batch: int, version: int, expected: int) -> None:
@@ -164,21 +179,15 @@ def check_open_events(warehouse: Warehouse, to_batch: int, version: int, expecte
             rows = warehouse.read(OPEN, version=version)
             row = rows.agg(F.count("*").alias("events"), F.max(F.xxhash64(*rows.columns)).alias("read")).first()
         events = row["events"] if row else 0
-    except TableProblem as problem:
-        raise _unreadable(to_batch, version, problem) from None
-    except NeedsOperator as problem:
-        if "is missing" not in str(problem):
+    except (TableProblem, NeedsOperator) as problem:
+        if not isinstance(problem, TableProblem) and "is missing" not in str(problem):
             raise
-        raise _unreadable(to_batch, version, problem) from None
+        raise NeedsOperator(
+            f"open_events as it was after batch {to_batch} (version {version}) cannot be read any more ({problem}): was it vacuumed? "
+            "go back to a later batch"
+        ) from None
     if events != expected:
         raise NeedsOperator(
             f"open_events as it was after batch {to_batch} (version {version}) holds {events} events, but the batch left {expected}: "
             "was the table changed by hand? go back to another batch"
         )
-
-
-def _unreadable(to_batch: int, version: int, problem: JobProblem) -> NeedsOperator:
-    return NeedsOperator(
-        f"open_events as it was after batch {to_batch} (version {version}) cannot be read any more ({problem}): was it vacuumed? "
-        "go back to a later batch"
-    )

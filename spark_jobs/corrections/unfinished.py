@@ -20,12 +20,12 @@ def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collecti
     check_tables(warehouse, newest_row(steps))
     if not steps:
         return None
-    planned, paired = steps[PLANNED], steps.get(PAIRED)
-    if paired is None and planned.kind == REWIND:
-        paired = finish_rewind(warehouse, ledger, planned)
-    elif paired is None and planned.kind == REPLAY:
-        paired = finish_replay(warehouse, ledger, planned)
-    elif paired is None:
-        landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
-        paired = pair_batch(warehouse, ledger, planned, landed)
-    return paired
+    planned = steps[PLANNED]
+    if PAIRED in steps:
+        return steps[PAIRED]
+    if planned.kind == REWIND:
+        return finish_rewind(warehouse, ledger, planned)
+    if planned.kind == REPLAY:
+        return finish_replay(warehouse, ledger, planned)
+    landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
+    return pair_batch(warehouse, ledger, planned, landed)

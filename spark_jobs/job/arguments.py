@@ -49,6 +49,13 @@ def pipeline_argument(path: str) -> Pipeline:
         fail(str(error))
 
 
+def add_accept_lost_range(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Adds --accept-lost-range: a list of ranges as `lost_range` writes them, empty if it is not given."""
+    text = f"{meaning}, which the broker no longer has; several with spaces between, or repeat"
+    name, metavar = "--accept-lost-range", "TOPIC-PARTITION:FIRST-UNTIL"
+    parser.add_argument(name, action="extend", type=str.split, default=[], metavar=metavar, help=text)
+
+
 def time_argument(text: str) -> int:
     """`type=` of an argument that is a point in time: epoch ms."""
     try:

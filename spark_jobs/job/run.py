@@ -23,7 +23,7 @@ from include.config.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root,
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.session import end_session, spark_session
+from spark_jobs.spark.session import end_session, reading_session, spark_session
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import java_line, translate_file_errors
 from spark_jobs.tables.one_writer import check_store, writer_lock
@@ -70,6 +70,19 @@ def run_job(
                 end_session(spark)
         write_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
+
+
+@contextmanager
+def reading_job(job: str, arguments: argparse.Namespace) -> Iterator[Warehouse]:
+    """The warehouse for a block that only reads, without the writer's lock; ends the process after it as `run_job` does."""
+    with exit_without_cleanup(), errors_in_one_line():
+        root = warehouse_folder(arguments.warehouse)
+        with translate_file_errors(f"{root}/{arguments.pipeline.name}"):
+            spark = reading_session(job, arguments.pipeline.name)
+            try:
+                yield Warehouse(root, arguments.pipeline, spark)
+            finally:
+                spark.stop()
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """The clock of a batch: the time up to which every event is known to have been read.
 
 No event before the clock still waits unread in a partition, so a session that ended before it (gap and grace included) is
-complete. From a partition read to its end everything that existed at wall time W is known; from one with a backlog only what
-has been landed so far.
+complete.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ class PartitionProgress(NamedTuple):
 def batch_clock(partitions: Iterable[PartitionProgress], wall_time: int, previous: int | None, mode: str) -> int | None:
     """The minimum over the partitions, never below `previous`; epoch ms, None stands for minus infinity.
 
-    `lag_aware`: a drained partition counts as `wall_time` (W), so silence closes sessions; a backlog holds the clock back.
+    `lag_aware`: of a partition read to its end everything up to `wall_time` (W) is known, so silence closes sessions; a backlog holds
+    the clock back.
 
     >>> batch_clock([PartitionProgress(True, 50), PartitionProgress(False, 70)], 100, None, "lag_aware")
     70
@@ -38,7 +38,5 @@ def batch_clock(partitions: Iterable[PartitionProgress], wall_time: int, previou
     else:
         clocks = [wall_time if p.reached_end else p.max_ts for p in partitions]
     known = [clock for clock in clocks if clock is not None]
-    now = min(known) if known and len(known) == len(clocks) else None
-    if now is None or previous is None:
-        return previous if now is None else now
-    return max(now, previous)
+    now = min(known, default=None) if len(known) == len(clocks) else None
+    return max((clock for clock in (now, previous) if clock is not None), default=None)

@@ -23,11 +23,9 @@ def check_conservation(open_before: int, accepted: int, outcomes: Mapping[str, i
 4 out (pair 2 x 2, left_only 0, right_only 0, open 0, duplicate 0, late 0, collapsed 0)
     """
     counted = {outcome: outcomes.get(outcome, 0) for outcome in Outcome}
-    events_out = sum(rows * (2 if outcome is Outcome.PAIR else 1) for outcome, rows in counted.items())
+    events_out = sum(counted.values()) + counted[Outcome.PAIR]
     if open_before + accepted != events_out:
-        listed = ", ".join(
-            f"{outcome} {rows}{' x 2' if outcome is Outcome.PAIR else ''}" for outcome, rows in counted.items()
-        )
+        listed = ", ".join(f"{each} {rows}{' x 2' if each is Outcome.PAIR else ''}" for each, rows in counted.items())
         raise BrokenInvariant(
             f"conservation broken: {open_before} open before + {accepted} accepted = {open_before + accepted} events in, "
             f"but {events_out} out ({listed})"

@@ -1,7 +1,11 @@
-"""The order of rule 3: (ts, topic, partition, offset) within each key. Keys become numbers, which sort faster than texts."""
+"""Rules 3 and 7: events in the order (ts, topic, partition, offset) within each key, and which of them repeat another one.
+
+Keys become numbers, which sort faster than texts.
+"""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.rules.large_columns import gather_texts, text_bytes
 from spark_jobs.rules.rules import Flags, Ints, Rules
+
+# Longer payloads are compared by SHA-256, which needs no copies of them.
+_LONG_BYTES = 1_000
 
 
 class OrderedEvents(NamedTuple):
@@ -33,12 +41,13 @@ class OrderedEvents(NamedTuple):
 
 def order_events(events: pa.Table, rules: Rules) -> OrderedEvents:
     """Sorts a table of `event_schema` with at least one row."""
-    key, ts, side = key_numbers(events, rules.key), _column(events, "ts"), _column(events, "side")
+    pipeline = rules.pipeline
+    key, ts, side = key_numbers(events, pipeline.key), _column(events, "ts"), _column(events, "side")
     order, tied = _by_key_and_ts(key, ts)
     if len(tied):
         # Only events of one key and one millisecond are ordered by where they came from.
         among = order[tied]
-        topic = side[among] if rules.left_topic_first else 1 - side[among]
+        topic = side[among] if pipeline.left.topic < pipeline.right.topic else 1 - side[among]
         place = (_column(events, "offset")[among], _column(events, "partition")[among], topic, ts[among], key[among])
         order[tied] = among[np.lexsort(place)]
     return OrderedEvents(order, key[order], ts[order], side[order], _column(events, "is_open")[order])
@@ -91,3 +100,40 @@ def _runs(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
             texts.append(runs.values)
             offset += len(chunk)
     return np.concatenate(starts), pa.concat_arrays(texts)
+
+
+def find_duplicates(events: OrderedEvents, payload: pa.ChunkedArray) -> Flags:
+    """True for every event that repeats an earlier one: same side, key, timestamp and payload; `payload`: of the rows of the input table.
+
+    Payloads are compared as text, character by character; two missing payloads are equal.
+
+    >>> same = np.zeros(3, dtype=np.int64)
+    >>> events = OrderedEvents(np.array([1, 0, 2]), same, same, same, same)
+    >>> find_duplicates(events, pa.chunked_array([["2", "1", "1"]])).tolist()
+    [False, False, True]
+    """
+    duplicate = np.zeros(len(events.row), dtype=bool)
+    same_as_previous = (np.diff(events.ts) == 0) & (np.diff(events.key) == 0) & (np.diff(events.side) == 0)
+    if not same_as_previous.any():
+        return duplicate
+    # Only events equal in all but the payload have it compared: usually next to none.
+    candidates = np.flatnonzero(np.append(same_as_previous, False) | np.append(False, same_as_previous))
+    run = np.append(0, np.cumsum(~same_as_previous))[candidates]
+    text = _text_numbers(payload, events.row[candidates])
+    order = np.lexsort((text, run))
+    repeats = (np.diff(run[order]) == 0) & (np.diff(text[order]) == 0)
+    duplicate[candidates[order[1:][repeats]]] = True
+    return duplicate
+
+
+def _text_numbers(payload: pa.ChunkedArray, row: Ints) -> Ints:
+    """A number for each of these rows: equal for equal texts, -1 for a missing one."""
+    length = text_bytes(payload)[row]
+    number = np.empty(len(row), dtype=np.int64)
+    long = length > _LONG_BYTES
+    number[~long] = gather_texts(payload, row[~long]).dictionary_encode().indices.fill_null(-1).to_numpy()
+    seen: dict[bytes, int] = {}
+    for place in np.flatnonzero(long):
+        digest = sha256(payload[int(row[place])].as_buffer()).digest()
+        number[place] = len(row) + seen.setdefault(digest, len(seen))
+    return number

@@ -1,4 +1,4 @@
-"""Columns of texts that may be large: reads some rows, and divides all rows into portions that fit into memory."""
+"""Columns of texts that may be large: measures and reads rows, and divides all rows into portions that fit into memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_jobs.rules.rules import Ints
+
+
+def text_bytes(column: pa.ChunkedArray) -> Ints:
+    """The size of each row's text; 0 for null."""
+    return np.concatenate([pc.binary_length(chunk).fill_null(0).to_numpy() for chunk in column.chunks])
 
 
 def gather_texts(column: pa.ChunkedArray, row: Ints) -> pa.Array:

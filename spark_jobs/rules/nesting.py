@@ -102,8 +102,7 @@ def _levels_at_most(opening: Bits, closing: Bits) -> tuple[int, int]:
 @cache
 def _octets() -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
     """For eight bytes, indexed by the number made of their opening and closing bits: the highest level among them, and the last one."""
-    bits = np.unpackbits(np.arange(65_536, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1, bitorder="little").astype(
-        np.int8
-    )
+    octets = np.arange(65_536, dtype="<u2").view(np.uint8).reshape(-1, 2)
+    bits = np.unpackbits(octets, axis=1, bitorder="little").astype(np.int8)
     levels = (bits[:, :8] - bits[:, 8:]).cumsum(axis=1, dtype=np.int8)
     return np.ascontiguousarray(levels.max(axis=1)), np.ascontiguousarray(levels[:, -1])

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_jobs.rules.duplicates import find_duplicates
-from spark_jobs.rules.event_order import OrderedEvents, order_events
-from spark_jobs.rules.large_columns import gather_texts, portions
+from spark_jobs.rules.event_order import OrderedEvents, find_duplicates, order_events
+from spark_jobs.rules.large_columns import gather_texts, portions, text_bytes
 from spark_jobs.rules.matching import Partners, match_collapse, match_one_to_one
 from spark_jobs.rules.rules import LEFT, Flags, Ints, Rules
 from spark_jobs.rules.sessions import cut_sessions
@@ -41,16 +39,15 @@ _BYTES_AT_ONCE = 64_000_000
 
 def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
     """`outcome`, the key fields, then per side: ts (epoch ms), partition, offset, payload (JSON text or null), landing batch."""
-    fields: list[tuple[str, pa.DataType]] = [("outcome", pa.string()), *((name, pa.string()) for name in key)]
-    for side in ("left", "right"):
-        fields += [
-            (f"{side}_ts", pa.int64()),
-            (f"{side}_partition", pa.int32()),
-            (f"{side}_offset", pa.int64()),
-            (f"{side}_payload", pa.string()),
-            (f"{side}_batch_id", pa.int64()),
-        ]
-    return pa.schema(fields)
+    of_side = {
+        "ts": pa.int64(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "payload": pa.string(),
+        "batch_id": pa.int64(),
+    }
+    sides = {f"{side}_{name}": kind for side in ("left", "right") for name, kind in of_side.items()}
+    return pa.schema(dict.fromkeys(("outcome", *key), pa.string()) | sides)
 
 
 class _Rows(NamedTuple):
@@ -66,7 +63,7 @@ def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
 
     The rows depend only on the set of events and the rules, not on their order or on the other keys present.
     """
-    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.key))
+    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.pipeline.key))
 
 
 def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
@@ -75,8 +72,8 @@ def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
         return
     events = _joined(events)
     decided = _decide(events, rules)
-    for begin, stop in _pieces(events, decided, rules.key):
-        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.key)
+    for begin, stop in _pieces(events, decided, rules.pipeline.key):
+        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.pipeline.key)
 
 
 def _joined(events: pa.Table) -> pa.Table:
@@ -88,21 +85,21 @@ def _joined(events: pa.Table) -> pa.Table:
 
 
 def _decide(events: pa.Table, rules: Rules) -> _Rows:
-    ordered = order_events(events, rules)
+    ordered, pipeline = order_events(events, rules), rules.pipeline
     parts = []
-    if rules.drop_duplicates:
-        repeated = find_duplicates(ordered.key, ordered.ts, ordered.side, events.column("payload"), ordered.row)
+    if pipeline.drop_duplicates:
+        repeated = find_duplicates(ordered, events.column("payload"))
         parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
         ordered = ordered.where(~repeated)
     sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
     late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
     parts += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
     due, session = ordered.where(closed), sessions.number[closed]
-    if rules.matching == "collapse":
+    if pipeline.matching == "collapse":
         partners, collapsed = match_collapse(session, due.side)
         parts.append(_single(due.where(collapsed), Outcome.COLLAPSED))
     else:
-        partners = match_one_to_one(session, due.ts, due.side, rules.tolerance_ms)
+        partners = match_one_to_one(session, due.ts, due.side, pipeline.tolerance_ms)
         collapsed = np.zeros(len(session), dtype=bool)
     parts.append(_compounds(due, partners, collapsed))
     return _Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -132,19 +129,12 @@ def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tup
     if events.nbytes <= _BYTES_AT_ONCE:
         yield 0, len(rows.outcome)
         return
-    payload = _text_bytes(events, ("payload",))
+    payload = text_bytes(events.column("payload"))
     # The other columns take less than 100 bytes a row.
-    size = 100 + _text_bytes(events, key)[np.maximum(rows.left, rows.right)]
+    size = 100 + np.sum([text_bytes(events.column(name)) for name in key], axis=0)[np.maximum(rows.left, rows.right)]
     for row in (rows.left, rows.right):
         size += np.where(row >= 0, payload[row], 0)
     yield from portions(size, _BYTES_AT_ONCE)
-
-
-def _text_bytes(events: pa.Table, names: tuple[str, ...]) -> Ints:
-    size = np.zeros(events.num_rows, dtype=np.int64)
-    for name in names:
-        size += np.concatenate([pc.binary_length(chunk).fill_null(0).to_numpy() for chunk in events.column(name).chunks])
-    return size
 
 
 def _assemble(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> pa.RecordBatch:

@@ -1,34 +1,29 @@
-"""Why a message ends in `rejected_events`: the reasons in the order in which they are checked, each with a sentence for reports."""
+"""Why a message ends in `rejected_events`: the reasons in the order in which they are checked; the first that applies counts."""
 
 from enum import StrEnum
+from typing import Self
 
 
 class Reason(StrEnum):
-    """The first reason that applies counts."""
+    """A reason, with its meaning as reports print it."""
 
-    MALFORMED_JSON = "malformed_json"
-    MISSING_KEY = "missing_key"
-    BAD_TIMESTAMP = "bad_timestamp"
-    FUTURE = "future"
-    BAD_HEADER = "bad_header"
-    DUPLICATE = "duplicate"
-    LATE = "late"
+    sentence: str
 
-    @property
-    def sentence(self) -> str:
-        """Its meaning, as reports print it."""
-        return _SENTENCES[self]
+    # To mypy, looking up a reason by its text is a call of this, too, so the sentence has a default.
+    def __new__(cls, value: str, sentence: str = "") -> Self:
+        """Makes the text of a reason out of its name alone."""
+        reason = str.__new__(cls, value)
+        reason._value_, reason.sentence = value, sentence
+        return reason
 
+    MALFORMED_JSON = "malformed_json", "the value is not exactly one JSON object in UTF-8"
+    MISSING_KEY = "missing_key", "a key field is absent, empty or not a string"
+    BAD_TIMESTAMP = "bad_timestamp", "the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1"
+    FUTURE = "future", "the timestamp is further ahead of the wall clock than max_future"
+    BAD_HEADER = "bad_header", "the record has a header whose name is not UTF-8"
+    DUPLICATE = "duplicate", "an event with the same side, key, timestamp and payload is already there"
+    LATE = "late", "its session was over, grace included, before the previous batch's clock"
 
-_SENTENCES = {
-    Reason.MALFORMED_JSON: "the value is not exactly one JSON object in UTF-8",
-    Reason.MISSING_KEY: "a key field is absent, empty or not a string",
-    Reason.BAD_TIMESTAMP: "the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1",
-    Reason.FUTURE: "the timestamp is further ahead of the wall clock than max_future",
-    Reason.BAD_HEADER: "the record has a header whose name is not UTF-8",
-    Reason.DUPLICATE: "an event with the same side, key, timestamp and payload is already there",
-    Reason.LATE: "its session was over, grace included, before the previous batch's clock",
-}
 
 # Found in a message alone; the other reasons need the events around it.
 AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE, Reason.BAD_HEADER)

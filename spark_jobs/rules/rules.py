@@ -1,4 +1,4 @@
-"""The settings of the pairing rules, and the schema of the events they decide about."""
+"""The rules of one batch, and the schema of the events that they decide about."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from include.config.pipeline import Pipeline
+
 LEFT, RIGHT = 0, 1
 
 Ints = npt.NDArray[np.int64]
@@ -16,16 +18,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Rules:
-    """Durations in ms; clocks in epoch ms, None = minus infinity (nothing is closed, nothing is late)."""
+    """The settings, the batch's clock and that of the batch before: epoch ms, None = minus infinity (nothing is closed, nothing is late)."""
 
-    key: tuple[str, ...]
-    tolerance_ms: int
-    gap_ms: int
-    grace_ms: int
-    max_session_ms: int
-    matching: str
-    drop_duplicates: bool
-    left_topic_first: bool
+    pipeline: Pipeline
     clock: int | None
     previous_clock: int | None
 
@@ -33,20 +28,11 @@ class Rules:
         """True for sessions with these ends (epoch ms) that are over at `clock`: end + gap + grace < clock, strictly."""
         if clock is None:
             return np.zeros(len(end), dtype=bool)
-        return end < clock - self.gap_ms - self.grace_ms
+        return end < clock - self.pipeline.gap_ms - self.pipeline.grace_ms
 
 
 def event_schema(key: tuple[str, ...]) -> pa.Schema:
     """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it."""
-    return pa.schema(
-        [
-            *((name, pa.string()) for name in key),
-            ("side", pa.int32()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("ts", pa.int64()),
-            ("payload", pa.string()),
-            ("batch_id", pa.int64()),
-            ("is_open", pa.bool_()),
-        ]
-    )
+    place = {"side": pa.int32(), "partition": pa.int32(), "offset": pa.int64()}
+    about = {"ts": pa.int64(), "payload": pa.string(), "batch_id": pa.int64(), "is_open": pa.bool_()}
+    return pa.schema(dict.fromkeys(key, pa.string()) | place | about)

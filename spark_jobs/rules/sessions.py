@@ -41,12 +41,12 @@ def _first_of_session(key: Ints, ts: Ints, rules: Rules) -> Flags:
     if not len(ts):
         return first
     # Exactly one gap apart is still the same session.
-    first[1:] = (np.diff(key) != 0) | (np.diff(ts) > rules.gap_ms)
+    first[1:] = (np.diff(key) != 0) | (np.diff(ts) > rules.pipeline.gap_ms)
     chain_start = np.flatnonzero(first)
     chain_stop = np.append(chain_start[1:], len(ts))
-    for chain in np.flatnonzero(ts[chain_stop - 1] - ts[chain_start] > rules.max_session_ms):
+    for chain in np.flatnonzero(ts[chain_stop - 1] - ts[chain_start] > rules.pipeline.max_session_ms):
         begin, stop = int(chain_start[chain]), int(chain_stop[chain])
-        cuts = _cuts_of_chain(ts[begin:stop].tolist(), rules.max_session_ms)
+        cuts = _cuts_of_chain(ts[begin:stop].tolist(), rules.pipeline.max_session_ms)
         first[begin + np.array(cuts)] = True
     return first
 

@@ -5,14 +5,13 @@ Workers read spans of offsets, parse them, and write files of the raw table; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from include.config.pipeline import Side
-from include.config.store import Store
 from spark_jobs.faults.problems import warn
 from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
 from spark_jobs.kafka.offsets import Partition, TopicsNow
@@ -28,26 +27,22 @@ from spark_jobs.kafka.ranges import (
 )
 from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_span, shares, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
-from spark_jobs.rules.batch_rules import body_fields, latest_ts
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.rules.parsing import BodyFields
-from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
 from spark_jobs.spark.workers import Stage, release_memory
-from spark_jobs.stages.landed_counts import advance, count, is_of, landed_counts
+from spark_jobs.stages.landed_counts import advance, count, landed_counts
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.outbox import pending_corrections
-from spark_jobs.tables.parquet_files import NEW_FILE, FileWriter, NewFile, merge_into_row_groups
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile, merge_into_row_groups
 from spark_jobs.tables.records import LivePlan
 from spark_jobs.tables.schemas import OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
 # Open transactions longer than this are reported; shorter ones are usual.
 _OPEN_FOR_LONG_MS = 60_000
-# Records (`RECORD`) in, as many rows of a raw table out.
-_MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def plan_batch(
@@ -97,20 +92,18 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     started = datetime.now(UTC)
     pipeline = planned.pipeline
     # The readers would try for long to reach a broker that is down, and not name it.
-    now = _ask(planned)
-    ranges = _remaining_ranges(warehouse, ledger, planned, accepted_losses, now)
+    ranges, now = _remaining_ranges(warehouse, ledger, planned, accepted_losses)
     try:
         with ThreadPoolExecutor(max_workers=2) as pool:
             # list() waits for both and raises the first error.
             list(pool.map(lambda side: append_raw(warehouse, planned, ranges, side), pipeline.sides))
     except Exception:
         # If the broker went down meanwhile, or lost records, this says so in one line.
-        _remaining_ranges(warehouse, ledger, planned, accepted_losses, _ask(planned))
+        _remaining_ranges(warehouse, ledger, planned, accepted_losses)
         raise
     rows = landed_counts(warehouse, planned)
-    offsets = tuple(advance(known, [row for row in rows if is_of(row, known)]) for known in ranges)
-    gone = planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0
-    counts = count(pipeline, planned.batch_id, offsets, rows, _warn_of_held(now), gone)
+    offsets = tuple(advance(known, rows) for known in ranges)
+    counts = count(planned, offsets, rows, _warn_of_held(now))
     # The setting of the file counts, not that of the plan: changing it is the operator's remedy.
     if counts.offset_gaps and warehouse.pipeline.offset_gaps == "fail":
         raise BrokenInvariant(
@@ -126,11 +119,6 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     return landed
 
 
-def _ask(planned: LedgerRow) -> TopicsNow:
-    """The state of both topics on the broker. Raises BrokerProblem, and NeedsOperator if they are not the planned topics."""
-    return ask_inputs(planned.pipeline, planned.plan.topic_ids, planned.offsets)
-
-
 def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
     """The offsets of both topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
     held = held_partitions(kafka_settings(), now)
@@ -144,9 +132,13 @@ def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
 
 
 def _remaining_ranges(
-    warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str], now: TopicsNow
-) -> tuple[OffsetRange, ...]:
-    """The planned ranges without records that the broker has lost since and the operator gave up. Raises NeedsOperator."""
+    warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str]
+) -> tuple[tuple[OffsetRange, ...], TopicsNow]:
+    """The planned ranges without records that the broker has lost since and the operator gave up, and the topics as they are now.
+
+    Raises BrokerProblem and NeedsOperator.
+    """
+    now = ask_inputs(planned.pipeline, planned.plan.topic_ids, planned.offsets)
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
     landed: dict[Partition, LandedSpan] = {}
@@ -155,7 +147,7 @@ def _remaining_ranges(
         for row in landed_counts(warehouse, planned):
             known = landed.get((row.topic, row.partition), LandedSpan(row.first, row.last))
             landed[row.topic, row.partition] = LandedSpan(min(row.first, known.first), max(row.last, known.last))
-    return ranges_left(planned.offsets, now, landed, accepted_losses)
+    return ranges_left(planned.offsets, now, landed, accepted_losses), now
 
 
 def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
@@ -175,8 +167,9 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         # The commit is skipped like any repetition, but the records are not read again: the broker may no longer have them.
         return commit(warehouse, table, [], table, planned.batch_id)
     place, parts = warehouse.place_for_files(table), shares(spans)
-    make = _raw_maker(place.schema, body_fields(pipeline, side), latest_ts(pipeline, planned.wall_time), planned.batch_id)
-    stage = _writing_stage(kafka_settings(), parts, place.store, make)
+    fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
+    latest_ts = planned.wall_time + pipeline.max_future_ms
+    stage = _writing_stage(kafka_settings(), parts, place, fields, latest_ts, planned.batch_id)
 
     def append() -> None:
         numbers = warehouse.spark.range(0, len(parts), 1, len(parts))
@@ -186,15 +179,25 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
     translate_read_errors(append, [side.topic])
 
 
-def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _MakeRows) -> Stage:
+def _writing_stage(
+    settings: Settings, parts: list[Share], place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
+) -> Stage:
     """A stage that reads the shares with the numbers `id`, writes their records into files, and returns these (`NewFile`)."""
+
+    def raw_rows(records: pa.RecordBatch) -> pa.RecordBatch:
+        parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest_ts)
+        columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
+        problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
+        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
+        columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
+        return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         release_memory()
         for batch in batches:
             for number in batch["id"].to_pylist():
-                with FileWriter(store) as writer:
-                    for rows in merge_into_row_groups(map(make, read_span(settings, *parts[number]))):
+                with FileWriter(place.store) as writer:
+                    for rows in merge_into_row_groups(map(raw_rows, read_span(settings, *parts[number]))):
                         writer.write(rows)
                     file = writer.finish()
                 # None of the offsets may have a record left.
@@ -202,17 +205,3 @@ def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _
                     yield file.as_row()
 
     return run
-
-
-def _raw_maker(schema: pa.Schema, fields: BodyFields, latest: int, batch_id: int) -> _MakeRows:
-    """A function that makes rows of a raw table (columns: `schema`)."""
-
-    def rows(records: pa.RecordBatch) -> pa.RecordBatch:
-        parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest)
-        columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
-        problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
-        columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
-        columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
-        return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
-
-    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import InWorker
-from spark_jobs.tables.records import LandedCounts
+from spark_jobs.tables.records import LandedCounts, LivePlan
 from spark_jobs.tables.schemas import raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -50,13 +49,8 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
     counted = _of_batch(warehouse, planned, [*_PLACE, "offset", "ts"], made).toArrow()
     is_run = pc.is_null(counted["records"])
     aggregates = [("records", "sum"), ("first", "min"), ("last", "max"), ("max_ts", "max")]
-    rows = (
-        counted.filter(pc.invert(is_run))
-        .group_by(_PLACE)
-        .aggregate(aggregates)
-        .rename_columns(counted.schema.names)
-        .to_pylist()
-    )
+    places = counted.filter(pc.invert(is_run)).group_by(_PLACE).aggregate(aggregates)
+    rows = places.rename_columns(counted.schema.names).to_pylist()
     exact: dict[tuple[str, int, str | None], int] = {}
     if _overlap(counted.filter(is_run)):
         # Records landed twice, or another program has ordered the rows anew.
@@ -69,10 +63,8 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
 
 
 def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:
-    tables = map(raw_table, planned.pipeline.sides)
-    return reduce(
-        DataFrame.unionAll, (warehouse.read(table, columns, batches=[planned.batch_id], made=made) for table in tables)
-    )
+    tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
+    return reduce(DataFrame.unionAll, (warehouse.read(table, columns, batches=batches, made=made) for table in tables))
 
 
 def count_and_runs(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -118,59 +110,49 @@ def _overlap(runs: pa.Table) -> bool:
     )
 
 
-def is_of(row: LandedRows, known: OffsetRange) -> bool:
-    """Whether a row of `landed_counts` is of this range's partition."""
-    return row.topic == known.topic and row.partition == known.partition
-
-
 def advance(known: OffsetRange, rows: list[LandedRows]) -> OffsetRange:
-    """The landed range with its largest accepted timestamp; raises BrokenInvariant if other offsets are landed."""
-    for row in rows:
+    """The landed range with its largest accepted timestamp; raises BrokenInvariant if other offsets of its partition are landed."""
+    mine = [row for row in rows if (row.topic, row.partition) == (known.topic, known.partition)]
+    for row in mine:
         outside = row.first < known.from_offset or row.last >= known.until_offset
         if outside or row.records != row.offsets:
             raise BrokenInvariant(
                 f"{known.topic}-{known.partition}: planned offsets {known.from_offset} to {known.until_offset} (exclusive), landed "
                 f"{row.records} records with {row.offsets} different offsets from {row.first} to {row.last}"
             )
-    landed = [row.max_ts for row in rows if row.problem is None]
-    times = [ts for ts in (*landed, known.max_ts) if ts is not None]
-    return known._replace(max_ts=max(times, default=None))
+    times = [known.max_ts, *(row.max_ts for row in mine if row.problem is None)]
+    return known._replace(max_ts=max((ts for ts in times if ts is not None), default=None))
 
 
 def count(
-    pipeline: Pipeline,
-    batch_id: int,
-    ranges: Sequence[OffsetRange],
-    rows: list[LandedRows],
-    held: tuple[int, int | None],
-    gone_at_start: int,
+    planned: LedgerRow, ranges: Sequence[OffsetRange], rows: list[LandedRows], held: tuple[int, int | None]
 ) -> LandedCounts:
     """The counts of the landed rows (`landed_counts`); `held`: see `total_held`. Raises BrokenInvariant if more are landed than planned."""
     offsets_planned = sum(known.planned for known in ranges)
-    landed = sum(row.records for row in rows)
-    if landed > offsets_planned:
-        raise BrokenInvariant(f"batch {batch_id}: {offsets_planned} offsets planned, but {landed} records landed")
-
-    def records(topics: Collection[str], only_accepted: bool = False) -> int:
-        return sum(row.records for row in rows if row.topic in topics and not (only_accepted and row.problem is not None))
-
-    problems = Counter[str]()
+    landed, accepted, problems = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:
-        if row.problem is not None:
+        landed[row.topic] += row.records
+        if row.problem is None:
+            accepted[row.topic] += row.records
+        else:
             problems[row.problem] += row.records
-    left, right = ((side.topic,) for side in pipeline.sides)
+    if landed.total() > offsets_planned:
+        raise BrokenInvariant(
+            f"batch {planned.batch_id}: {offsets_planned} offsets planned, but {landed.total()} records landed"
+        )
+    left, right = (side.topic for side in planned.pipeline.sides)
     return LandedCounts(
         planned=offsets_planned,
-        landed=landed,
-        offset_gaps=offsets_planned - landed,
+        landed=landed.total(),
+        offset_gaps=offsets_planned - landed.total(),
         lost=sum(known.lost + known.cut for known in ranges),
         backlog=sum(known.end_offset - known.until_offset for known in ranges),
-        accepted=records(pipeline.topics, only_accepted=True),
-        landed_left=records(left),
-        accepted_left=records(left, only_accepted=True),
-        landed_right=records(right),
-        accepted_right=records(right, only_accepted=True),
-        gone_at_start=gone_at_start,
+        accepted=accepted.total(),
+        landed_left=landed[left],
+        accepted_left=accepted[left],
+        landed_right=landed[right],
+        accepted_right=accepted[right],
+        gone_at_start=planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0,
         held=held[0],
         held_since=held[1],
         **problems,

@@ -5,8 +5,7 @@ Rejected rows have the bytes of their messages: workers copy them from the files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,54 +34,36 @@ from spark_jobs.tables.warehouse import Warehouse
 REASONS = tuple(str(reason) for reason in AT_PAIRING)
 # An event that is rejected at pairing, without its bytes. `side`: LEFT or RIGHT; `landed_in`: the batch that landed it.
 REFUSED = pa.schema(
-    [
-        ("side", pa.int8()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("reason", pa.int8()),
-        ("landed_in", pa.int64()),
-    ]
+    {"side": pa.int8(), "partition": pa.int32(), "offset": pa.int64(), "reason": pa.int8(), "landed_in": pa.int64()}
 )
 
 _PLACES = np.dtype([("partition", "<i4"), ("offset", "<i8"), ("reason", "i1")])
 # Columns of a raw table; `problem` becomes the reason.
 _READ = ("problem", "topic", "partition", "offset", "record_timestamp", "key", "value")
 
-# Outcomes (`outcome_schema`) in, the rows of one table out.
-MakeRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
+def make_compounds(
+    outcomes: pa.RecordBatch, known: pa.Table | None, pipeline: Pipeline, batch_id: int, declared: pa.Schema
+) -> pa.RecordBatch:
+    """Outcomes (`outcome_schema`) as rows of compound_events (columns: `declared`): pairs and single sides, `ts` the smaller of the two.
 
-def compound_maker(
-    pipeline: Pipeline, batch_id: int, declared: pa.Schema
-) -> Callable[[pa.RecordBatch, pa.Table | None], pa.RecordBatch]:
-    """A function that makes rows of compound_events: pairs and single sides, `ts` the smaller of the two.
-
-    `declared`: the columns of the table. The function's second argument: `pair_id` and `revision` of compounds that consumers know from
-    void batches (None: no such compounds); these get their next revision, all others their first.
+    `known`: `pair_id` and `revision` of compounds that consumers know from void batches (None: no such compounds); these get their next
+    revision, all others their first.
     """
-    constants = {"op": UPSERT, "batch_id": batch_id}
-
-    def rows(outcomes: pa.RecordBatch, known: pa.Table | None = None) -> pa.RecordBatch:
-        compounds = _only(outcomes, *COMPOUND_KINDS)
-        columns = {name: _repeat(value, declared.field(name).type, compounds) for name, value in constants.items()}
-        columns |= {name: compounds[name] for name in pipeline.key}
-        columns |= {"kind": compounds["outcome"], "ts": pc.min_element_wise(compounds["left_ts"], compounds["right_ts"])}
-        ids = []
-        for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-            topic = pc.if_else(pc.is_valid(compounds[f"{name}_offset"]), side.topic, pa.scalar(None, pa.string()))
-            place = {part: compounds[f"{name}_{part}"] for part in ("partition", "offset")}
-            ids.append(pc.binary_join_element_wise(topic, *(number.cast(pa.string()) for number in place.values()), "-"))
-            columns |= {f"{name}_{part}": number for part, number in place.items()}
-            columns |= {
-                f"{name}_ts": compounds[f"{name}_ts"],
-                f"{name}_topic": topic,
-                side.payload: compounds[f"{name}_payload"],
-            }
-        columns["pair_id"] = pc.coalesce(*ids)
-        columns["revision"] = _revisions(columns["pair_id"], known, declared.field("revision").type)
-        return pa.record_batch([columns[name] for name in declared.names], schema=declared)
-
-    return rows
+    compounds = _only(outcomes, *COMPOUND_KINDS)
+    columns = dict(zip(compounds.schema.names, compounds.columns, strict=True))
+    for name, value in {"op": UPSERT, "batch_id": batch_id}.items():
+        columns[name] = pa.repeat(pa.scalar(value, declared.field(name).type), compounds.num_rows)
+    columns |= {"kind": columns["outcome"], "ts": pc.min_element_wise(columns["left_ts"], columns["right_ts"])}
+    ids = []
+    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
+        topic = pc.if_else(pc.is_valid(columns[f"{name}_offset"]), side.topic, pa.scalar(None, pa.string()))
+        place = (columns[f"{name}_{part}"].cast(pa.string()) for part in ("partition", "offset"))
+        ids.append(pc.binary_join_element_wise(topic, *place, "-"))
+        columns |= {f"{name}_topic": topic, side.payload: columns[f"{name}_payload"]}
+    columns["pair_id"] = pc.coalesce(*ids)
+    columns["revision"] = _revisions(columns["pair_id"], known, declared.field("revision").type)
+    return pa.record_batch([columns[name] for name in declared.names], schema=declared)
 
 
 def _revisions(pair_ids: pa.Array, known: pa.Table | None, kind: pa.DataType) -> pa.Array:
@@ -94,65 +75,43 @@ def _revisions(pair_ids: pa.Array, known: pa.Table | None, kind: pa.DataType) ->
     return pc.fill_null(following, 0).cast(kind)
 
 
-def open_maker(pipeline: Pipeline, declared: pa.Schema) -> MakeRows:
-    """A function that makes rows of open_events (columns: `declared`): the events of sessions that are still open."""
+def make_open(outcomes: pa.RecordBatch, pipeline: Pipeline, declared: pa.Schema) -> pa.RecordBatch:
+    """Outcomes as rows of open_events (columns: `declared`): the events of sessions that are still open."""
+    still_open = _only(outcomes, Outcome.OPEN)
+    is_left = pc.is_valid(still_open["left_offset"])
+    columns = {name: still_open[name] for name in pipeline.key}
+    columns |= _of_side(still_open, "partition", "offset", "ts", "payload", "batch_id")
+    columns["topic"] = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
+    columns["side"] = pc.if_else(is_left, "left", "right")
+    return pa.record_batch([columns[name] for name in declared.names], schema=declared)
 
-    def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
-        columns = _events(_only(outcomes, Outcome.OPEN), pipeline)
-        return pa.record_batch([columns[name] for name in declared.names], schema=declared)
 
-    return rows
-
-
-def refused_maker() -> MakeRows:
-    """A function that makes rows of `REFUSED`: the places of events that are rejected at pairing, with the reason."""
-
-    def rows(outcomes: pa.RecordBatch) -> pa.RecordBatch:
-        refused = _only(outcomes, *map(Outcome, AT_PAIRING))
-        columns = _of_side(refused, ("partition", "offset", "batch_id"))
-        is_left = pc.is_valid(refused["left_offset"])
-        columns["side"] = pc.if_else(is_left, pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
-        columns["reason"] = pc.index_in(refused["outcome"], pa.array(REASONS)).cast(pa.int8())
-        columns["landed_in"] = columns["batch_id"]
-        return pa.record_batch([columns[name] for name in REFUSED.names], schema=REFUSED)
-
-    return rows
+def make_refused(outcomes: pa.RecordBatch) -> pa.RecordBatch:
+    """Outcomes as rows of `REFUSED`: the places of events that are rejected at pairing, with the reason."""
+    refused = _only(outcomes, *map(Outcome, AT_PAIRING))
+    side = pc.if_else(pc.is_valid(refused["left_offset"]), pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
+    reason = pc.index_in(refused["outcome"], pa.array(REASONS)).cast(pa.int8())
+    columns = _of_side(refused, "partition", "offset", "batch_id") | {"side": side, "reason": reason}
+    columns["landed_in"] = columns["batch_id"]
+    return pa.record_batch([columns[name] for name in REFUSED.names], schema=REFUSED)
 
 
 def _only(outcomes: pa.RecordBatch, *kinds: Outcome) -> pa.RecordBatch:
     return outcomes.filter(pc.is_in(outcomes["outcome"], pa.array([str(kind) for kind in kinds])))
 
 
-def _repeat(value: object, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows.num_rows)
-
-
-def _of_side(outcomes: pa.RecordBatch, names: tuple[str, ...]) -> dict[str, pa.Array]:
+def _of_side(outcomes: pa.RecordBatch, *names: str) -> dict[str, pa.Array]:
     """Columns of outcomes of single events, from the side that they have."""
     return {name: pc.coalesce(outcomes[f"left_{name}"], outcomes[f"right_{name}"]) for name in names}
-
-
-def _events(outcomes: pa.RecordBatch, pipeline: Pipeline) -> dict[str, pa.Array]:
-    """Outcomes of single events as events: side, topic and the columns of the side that they have."""
-    is_left = pc.is_valid(outcomes["left_offset"])
-    columns = _of_side(outcomes, ("partition", "offset", "ts", "payload", "batch_id"))
-    columns |= {name: outcomes[name] for name in pipeline.key}
-    topic = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
-    return columns | {"side": pc.if_else(is_left, "left", "right"), "topic": topic}
 
 
 def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
     """Rows of compound_events out of a DataFrame of outcomes."""
     declared = declared_schema(pipeline, COMPOUNDS)
-    make = compound_maker(pipeline, batch_id, to_arrow_schema(declared))
-    return outcomes.mapInArrow(lambda batches: (make(batch, None) for batch in batches), declared)
-
-
-class _SideShare(NamedTuple):
-    """A share of one raw table."""
-
-    side: int
-    share: Share
+    schema = to_arrow_schema(declared)
+    return outcomes.mapInArrow(
+        lambda batches: (make_compounds(batch, None, pipeline, batch_id, schema) for batch in batches), declared
+    )
 
 
 def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) -> list[NewFile]:
@@ -160,41 +119,41 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
 
     `refused` (`REFUSED`): their raw rows are read from the batches that landed them.
     """
-    work: list[_SideShare] = []
+    # With the side that has the share.
+    work: list[tuple[int, Share]] = []
     stores: dict[int, Store] = {}
     for number, side in zip((LEFT, RIGHT), planned.pipeline.sides, strict=True):
         mine = refused.filter(pc.equal(refused["side"], number))
         batches = sorted({planned.batch_id, *pc.unique(mine["landed_in"]).to_pylist()})
         stores[number] = warehouse.store(raw_table(side))
-        work += [_SideShare(number, share) for share in shares(warehouse.files(raw_table(side), batches))]
+        work += [(number, share) for share in shares(warehouse.files(raw_table(side), batches))]
     if not work:
         return []
     columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
     numbers = warehouse.spark.createDataFrame(pa.table(columns, ["id", "places"]))
-    numbers = (
-        numbers.coalesce(1) if len(work) <= len(stores) else numbers.repartitionById(len(work), F.col("id").cast("int"))
-    )
+    is_little = len(work) <= len(stores)
+    tasks = numbers.coalesce(1) if is_little else numbers.repartitionById(len(work), F.col("id").cast("int"))
     stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
-    return [NewFile(*row) for row in numbers.mapInArrow(stage, NEW_FILE).collect()]
+    return [NewFile(*row) for row in tasks.mapInArrow(stage, NEW_FILE).collect()]
 
 
-def _places_by_share(work: Sequence[_SideShare], refused: pa.Table) -> list[bytes]:
+def _places_by_share(work: Sequence[tuple[int, Share]], refused: pa.Table) -> list[bytes]:
     """The refused events that the files of each share can have, as bytes of `_PLACES`."""
     side, offset = refused["side"].to_numpy(), refused["offset"].to_numpy()
     places = np.empty(refused.num_rows, _PLACES)
     for name in _PLACES.names or ():
         places[name] = refused[name].to_numpy()
     places_by_share = []
-    for side_share in work:
-        spans = [(file.first, file.last) for file in side_share.share.files]
+    for number, share in work:
+        spans = [(file.first, file.last) for file in share.files]
         low = min((-1 if first is None else first for first, _ in spans), default=0)
         high = max((2**63 - 1 if last is None else last for _, last in spans), default=-1)
-        mine = places[(side == side_share.side) & (offset >= low) & (offset <= high)]
+        mine = places[(side == number) & (offset >= low) & (offset <= high)]
         places_by_share.append(np.sort(mine, order=("partition", "offset")).tobytes())
     return places_by_share
 
 
-def _writing_stage(stores: Mapping[int, Store], work: Sequence[_SideShare], place: FilePlace, batch_id: int) -> Stage:
+def _writing_stage(stores: Mapping[int, Store], work: Sequence[tuple[int, Share]], place: FilePlace, batch_id: int) -> Stage:
     """A stage that reads the shares with the numbers `id`, writes their rows at `places` into files, and returns these (`NewFile`)."""
     types = {field.name: field.type for field in place.schema}
     schema = pa.schema(

@@ -36,8 +36,10 @@ _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
+    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
+    waiting = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
-        _open_events(warehouse, planned)
+        _events(waiting, planned.pipeline, side, is_open=True)
     )
     if (corrected := planned.plan.corrected) is None:
         return events
@@ -45,7 +47,7 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 
 def accepted_events(
-    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: Iterable[int] | None = None
+    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: list[int] | None = None
 ) -> DataFrame:
     """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches (None: of all).
 
@@ -55,18 +57,11 @@ def accepted_events(
     def accepted(column: Callable[[str], Any]) -> Any:
         return column("problem").is_null() if where is None else column("problem").is_null() & where(column)
 
-    wanted, mine = None if batches is None else list(batches), [*pipeline.key, *_COLUMNS]
     sides = []
     for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
-        rows = warehouse.read(raw_table(side), mine, batches=wanted, where=accepted)
+        rows = warehouse.read(raw_table(side), [*pipeline.key, *_COLUMNS], batches=batches, where=accepted)
         sides.append(_events(rows, pipeline, F.lit(number), is_open=False))
     return reduce(DataFrame.unionAll, sides)
-
-
-def _open_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
-    rows = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
-    return _events(rows, planned.pipeline, side, is_open=True)
 
 
 def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:
@@ -102,13 +97,11 @@ def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) ->
 
 def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
     """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
-    together = by_key(events, rules.key, expected)
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for outcomes, _ in decide_keys(batches, rules):
-            yield outcomes
-
-    return together.mapInArrow(run, from_arrow_schema(outcome_schema(rules.key)))
+    key = rules.pipeline.key
+    made = from_arrow_schema(outcome_schema(key))
+    return by_key(events, key, expected).mapInArrow(
+        lambda batches: (outcomes for outcomes, _ in decide_keys(batches, rules)), made
+    )
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
@@ -135,7 +128,7 @@ def decide_keys(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[tup
     """Yields the outcomes (`outcome_schema`) of a task of `by_key`, each batch with the compounds of its keys that consumers know already:
     `pair_id` and `revision`, None if there are none.
     """
-    schema = event_schema(rules.key)
+    schema = event_schema(rules.pipeline.key)
     for together in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
         events, revisions = _split_revisions(together)
         for outcomes in outcome_batches(_unpack(events, schema), rules):

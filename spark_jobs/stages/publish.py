@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import BEFORE_PUBLISH
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -32,24 +32,15 @@ from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
-_REPORT = (
-    "partition INT, sent BIGINT, read MAP<BIGINT, BIGINT>, acknowledged MAP<BIGINT, BIGINT>, refused MAP<BIGINT, BIGINT>, "
-    "too_large ARRAY<STRING>, problem STRING, retry BOOLEAN"
+# A PartitionReport, and the problem that ended the work of its task.
+_REPORT = pa.schema(
+    {"partition": pa.int32(), "sent": pa.int64()}
+    | dict.fromkeys(("read", "acknowledged", "refused"), pa.map_(pa.int64(), pa.int64()))
+    | {"too_large": pa.list_(pa.string()), "problem": pa.string(), "retry": pa.bool_()}
 )
-_COUNTED = pa.map_(pa.int64(), pa.int64())
-_REPORT_TYPES = (pa.int32(), pa.int64(), _COUNTED, _COUNTED, _COUNTED, pa.list_(pa.string()), pa.string(), pa.bool_())
 _SHOWN = 20
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_RUN = 100
-
-
-class OperatorConsent(NamedTuple):
-    """What the operator has accepted."""
-
-    # The id of an output topic that was created again.
-    topic: str | None = None
-    # That messages may be sent twice because of lost positions.
-    lost_positions: bool = False
 
 
 def publish_batches(
@@ -72,12 +63,11 @@ def publish_batches(
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = next((row for row in rows if row.step == PUBLISHED), None)
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
-    operator = OperatorConsent(accepted_topic, accepted_lost)
     todo, too_large = paired, list[str]()
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
-        published, reports = _publish(warehouse, ledger, todo, before, begun, operator)
+        published, reports = _publish(warehouse, ledger, todo, before, begun, accepted_topic, accepted_lost)
         before, todo = published[-1], todo[len(published) :]
         counts["compounds"] += sum(row.published.compounds for row in published)
         counts["sent"] += sum(report.sent for report in reports)
@@ -100,19 +90,19 @@ def _publish(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: OperatorConsent,
+    accepted_topic: str | None,
+    accepted_lost: bool,
 ) -> tuple[list[LedgerRow], list[PartitionReport]]:
     """Publishes as many of the batches as one run takes, and records them; returns their `published` rows and the partitions' reports."""
     started = datetime.now(UTC)
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
-    run = plan_run(warehouse, settings, topic, paired, before, begun, operator)
+    run = plan_run(warehouse, settings, topic, paired, before, begun, accepted_topic, accepted_lost)
     mine = [row for row in paired if row.batch_id <= run.target]
-    begin(ledger, settings, run, topic, mine, begun)
+    begin(ledger, settings, run, mine, begun)
     reports = _send(warehouse, settings, run)
     check_acknowledged(run.topic, mine, reports)
-    ends = ends_written(settings, run.topic)
-    rows = []
+    ends, rows = ends_written(settings, run.topic), []
     for row in mine:
         done, state = published_record(row.batch_id, run, reports, ends)
         rows.append(row.next_step(PUBLISHED, started, done, output=state))
@@ -127,7 +117,8 @@ def plan_run(
     paired: list[LedgerRow],
     before: LedgerRow | None,
     begun: list[LedgerRow],
-    operator: OperatorConsent,
+    accepted_topic: str | None,
+    accepted_lost: bool,
 ) -> PublishRun:
     """Reads the positions of all partitions and plans what to send; raises NeedsOperator if nothing may be sent.
 
@@ -138,7 +129,7 @@ def plan_run(
         pipeline=pipeline.name,
         topic=pipeline.output_topic,
         topic_id=topic.topic_id,
-        accepts_new_topic=operator.topic == topic.topic_id,
+        accepts_new_topic=accepted_topic == topic.topic_id,
         table_id=warehouse.table_id(COMPOUNDS),
         partitions=topic.partitions,
         ledger_position=before.batch_id if before else 0,
@@ -155,34 +146,27 @@ def plan_run(
         raise BrokerProblem(
             f"positions on {whole.topic} at {address(settings)} cannot be read: {problem.str()} ({problem.name()}); nothing was sent"
         ) from None
-    known = UnfinishedPublication(row for row in begun if row.batch_id > whole.ledger_position and _is_on(row, topic))
+    mine = (row for row in begun if row.output_state.topic_id == whole.topic_id)
+    known = UnfinishedPublication(row for row in mine if row.batch_id > whole.ledger_position)
     forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
-        recovered = recover_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
+        recovered = recover_positions(warehouse, settings, whole, known, forgotten, accepted_lost)
         whole = whole._replace(recovered=tuple(recovered.items()))
     run = next_run(whole, positions)
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
 
 
-def begin(
-    ledger: Ledger, settings: Settings, run: PublishRun, topic: OutputTopic, paired: list[LedgerRow], begun: list[LedgerRow]
-) -> None:
+def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[LedgerRow], begun: list[LedgerRow]) -> None:
     """Records where the output partitions end, once for each batch, before its first message is sent."""
-    known = UnfinishedPublication(
-        row for row in begun if row.output_state.partitions == run.partitions and _is_on(row, topic)
-    )
+    mine = (row for row in begun if row.output_state.topic_id == run.topic_id)
+    known = UnfinishedPublication(row for row in mine if row.output_state.partitions == run.partitions)
     new = [row for row in paired if row.batch_id not in known.batch_ids]
     kept_minutes = positions_kept_minutes(settings, ledger.warehouse.pipeline)
     if new:
-        state = OutputState(
-            run.topic_id, run.partitions, ends=ends_written(settings, run.topic), positions_kept_minutes=kept_minutes
-        )
+        ends = ends_written(settings, run.topic)
+        state = OutputState(run.topic_id, run.partitions, ends=ends, positions_kept_minutes=kept_minutes)
         rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
         ledger.append(*rows, among=f".{run.partitions}.{run.topic_id}")
-
-
-def _is_on(row: LedgerRow, topic: OutputTopic) -> bool:
-    return row.output_state.topic_id == topic.topic_id
 
 
 def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[PartitionReport]:
@@ -190,17 +174,13 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
     batches = range(run.ledger_position + 1, run.target + 1)
     messages = read_compounds(warehouse, dict.fromkeys(batches, partitions), batches)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
-    empty = (
-        warehouse.spark.range(partitions)
-        .selectExpr("int(id) AS output_partition")
-        .withColumn("batch_id", F.lit(None).cast("bigint"))
-    )
+    empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
     rows = (
         messages.unionByName(empty, allowMissingColumns=True)
         .repartitionById(partitions, F.col("output_partition"))
         # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
         .sortWithinPartitions(*(["batch_id"] if len(batches) > 1 else []), "ts", "key", "value")
-        .mapInArrow(_sender(settings, run), _REPORT)
+        .mapInArrow(_sender(settings, run), from_arrow_schema(_REPORT))
         .collect()
     )
     for row in rows:
@@ -225,8 +205,7 @@ def _sender(settings: Settings, run: PublishRun) -> Stage:
         except (JobProblem, BrokenInvariant) as error:
             # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
-        values = [list(value.items()) if isinstance(value, dict) else value for value in report]
-        columns = [pa.array([value], kind) for value, kind in zip([*values, problem, retry], _REPORT_TYPES, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, [*PartitionReport._fields, "problem", "retry"])
+        answer = report._asdict() | {"problem": problem, "retry": retry}
+        yield pa.RecordBatch.from_pylist([answer], schema=_REPORT)
 
     return send

@@ -113,13 +113,12 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
 
 def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
     """Writes the `reported` rows."""
-    if batches:
-        first, rows = batches[0].batch_id, []
-        for batch in batches:
-            failed = len(batch.verdict.failed) if batch.verdict else 0
-            rows.append(
-                batch.paired.next_step(REPORTED, started, ReportedCounts(failed_checks=failed, first_of_report=first))
-            )
+    rows = []
+    for batch in batches:
+        failed = len(batch.verdict.failed) if batch.verdict else 0
+        counts = ReportedCounts(failed_checks=failed, first_of_report=batches[0].batch_id)
+        rows.append(batch.paired.next_step(REPORTED, started, counts))
+    if rows:
         ledger.append(*rows)
 
 

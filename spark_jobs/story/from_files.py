@@ -1,24 +1,29 @@
-"""Loads the history of one pair from files of records as `kcat -C -J` prints them, one JSON object a line."""
+"""Rehearses the pairing on files of records as `kcat -C -J` prints them, one JSON object a line, or tells the story of one pair."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.job.arguments import fail
+from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.parsing import is_utf8
+from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
-from spark_jobs.story.play import land
+from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order
 from spark_jobs.story.sentences import tell
 
 _SHOWN = 100
+_ONE_LINE = str.maketrans("\r\n", "  ")
 
 
 class BatchFile(NamedTuple):
@@ -56,12 +61,7 @@ def read_batches(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[Bat
 
 
 def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> Iterator[str]:
-    """The lines of the story. Raises UnknownKey before the first one."""
-    return tell(load(pipeline, key, batches))
-
-
-def load(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> PairHistory:
-    """The history of the key in the batches, which hold messages of any key. Raises UnknownKey."""
+    """The lines of the story of a key in batches, which hold messages of any key. Raises UnknownKey before the first one."""
     own: list[Batch] = []
     messages: Counter[Key] = Counter()
     for batch in batches:
@@ -74,7 +74,8 @@ def load(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> 
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
         raise UnknownKey(key, searched, messages[key[::-1]])
-    return PairHistory(key, pipeline, own, without_key=sum(number for each, number in messages.items() if None in each))
+    without_key = sum(number for each, number in messages.items() if None in each)
+    return tell(PairHistory(key, pipeline, own, without_key))
 
 
 def read_messages(path: Path, pipeline: Pipeline) -> list[Message]:
@@ -110,3 +111,75 @@ def _bytes(text: str) -> bytes:
     except UnicodeEncodeError:
         # JSON may escape half of a surrogate pair: such a message must come out malformed and not stop the others.
         return text.encode("utf-8", "surrogatepass")
+
+
+def rehearse(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[str]:
+    """The JSON lines of what the tables would hold: compounds and rejections of each batch, the events still open after the last one, a ledger line a batch."""
+    rehearsal = Rehearsal(pipeline.key)
+    ledger = []
+    for batch in read_batches(pipeline, files):
+        played = rehearsal.play(batch)
+        rejected = _rejected(pipeline, played)
+        yield from (line for _, line in sorted(_compound_lines(pipeline, played)))
+        for event, reason in rejected:
+            yield _line("rejected_events", batch=batch.batch_id, reason=reason, source=event)
+        ledger.append(_ledger_line(played, rejected))
+    still_open = (_source_of_event(pipeline, row) for row in rehearsal.open_events.to_pylist())
+    yield from (_line("open_events", source=event) for event in sorted(still_open, key=source_order))
+    yield from ledger
+
+
+def _line(table: str, **columns: Any) -> str:
+    return json.dumps({"table": table} | columns)
+
+
+def _source_of_event(pipeline: Pipeline, row: Row) -> str:
+    return source(pipeline, row["side"], row["partition"], row["offset"])
+
+
+def _source_of_outcome(pipeline: Pipeline, row: Row) -> str:
+    """The left event's; the right event's if there is no left one."""
+    return next(filter(None, (source_in(pipeline, row, side, name) for side, name in SIDES)))
+
+
+def _rejected(pipeline: Pipeline, played: Played) -> list[tuple[str, str]]:
+    """(source, reason) of what the batch rejected, in this order."""
+    messages = played.messages.filter(pc.is_valid(played.messages.column("problem")))
+    rejected = [(_source_of_event(pipeline, row), row["problem"]) for row in messages.to_pylist()]
+    rejected += [(_source_of_outcome(pipeline, row), row["outcome"]) for row in rows_of(played.outcomes, *AT_PAIRING)]
+    return sorted(rejected, key=lambda each: (source_order(each[0]), each[1]))
+
+
+def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """(what to sort by, line) of each compound."""
+    for row in rows_of(played.outcomes, *COMPOUNDS):
+        pair_id = _source_of_outcome(pipeline, row)
+        ts = min(at for at in (row["left_ts"], row["right_ts"]) if at is not None)
+        key = {name: row[name] for name in pipeline.key}
+        head = _line("compound_events", batch=played.batch.batch_id, pair_id=pair_id, kind=row["outcome"], **key, ts=ts)
+        payloads = "".join(
+            # Payloads are JSON texts; a line break can only stand between their tokens, where a space says the same.
+            f", {json.dumps(side.payload)}: {_printable(row[column] or 'null')}"
+            for side, column in zip(pipeline.sides, ("left_payload", "right_payload"), strict=True)
+        )
+        yield (ts, *source_order(pair_id)), f"{head[:-1]}{payloads}}}"
+
+
+def _ledger_line(played: Played, rejected: list[tuple[str, str]]) -> str:
+    counts = Counter(played.outcomes.column("outcome").to_pylist())
+    return _line(
+        "batch_ledger",
+        batch=played.batch.batch_id,
+        clock=played.rules.clock,
+        landed=played.messages.num_rows,
+        accepted=played.accepted,
+        open_before=played.events.num_rows - played.accepted,
+        open_after=counts[Outcome.OPEN],
+        **{name: counts[name] for name in ("pair", "left_only", "right_only", "collapsed")},
+        rejected=dict(sorted(Counter(reason for _, reason in rejected).items())),
+    )
+
+
+def _printable(payload: str) -> str:
+    """The same JSON in one line of ASCII: in JSON, other characters stand inside strings only, where they may be escaped."""
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], payload.translate(_ONE_LINE))

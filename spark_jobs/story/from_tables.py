@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial, reduce
 from operator import and_
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
@@ -16,18 +16,14 @@ from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message,
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
 from spark_jobs.tables import ledger as steps
-from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger import Ledger, LedgerRow
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Tables
 
 Row = dict[str, Any]
 _PLACE = ["topic", "partition", "offset", "batch_id"]
-_REMOVABLE = {
-    steps.REMOVED_RAW: "messages",
-    steps.REMOVED_REJECTED: "rejected events",
-    steps.REMOVED_COMPOUNDS: "compounds",
-}
+_REMOVABLE = {steps.REMOVED_RAW: "messages", steps.REMOVED_REJECTED: "rejected events", steps.REMOVED_COMPOUNDS: "compounds"}
 
 
 def explain(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> Iterator[str]:
@@ -40,23 +36,27 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
 
     Raises UnknownKey if the tables have nothing of the key, JobProblem if they cannot be read.
     """
-    pipeline, ledger, rows = warehouse.pipeline, _read_ledger(warehouse), KeyRows(warehouse, key)
+    pipeline, rows, (paired, corrections, removals) = warehouse.pipeline, KeyRows(warehouse, key), _read_ledger(warehouse)
     reach = max(pipeline.max_session_ms, pipeline.tolerance_ms) + pipeline.gap_ms
     near = None if around is None else Window(around - reach, around + reach + 1)
     own = rows.messages(near)
     batches = None
     if near:
         # Messages without a readable key have no time to compare.
-        batches = {batch.batch_id for batch in ledger.batches if near.start <= batch.wall_time < near.end}
+        batches = {batch.batch_id for batch in paired if near.start <= batch.wall_time < near.end}
         batches |= {row["batch_id"] for row in own}
     unreadable = rows.without_key(batches)
-    compounds = [_compound(row, ledger) for row in rows.compounds(near and Window(near.start - reach, near.end + reach))]
+    around_them = near and Window(near.start - reach, near.end + reach)
+    compounds = [_compound(row, corrections.get(row["batch_id"])) for row in rows.compounds(around_them)]
+    removed = [f"{what} up to batch {removals[step].batch_id}" for step, what in _REMOVABLE.items() if step in removals]
+    gone = f"removed for their age, so not in this story: {', '.join(removed)}" if removed else None
+    until = removals[steps.REMOVED_RAW].removed.removed_until if steps.REMOVED_RAW in removals else None
     if not (own or unreadable or compounds):
-        searched = f"{count(len(ledger.batches), 'batch')} of pipeline {pipeline.name}"
+        searched = f"{count(len(paired), 'batch')} of pipeline {pipeline.name}"
         searched += f" in the interval {near}" if near else ""
-        searched += f"; {ledger.removals}" if ledger.removals else ""
+        searched += f"; {gone}" if gone else ""
         raise UnknownKey(key, searched, 0 if near else len(KeyRows(warehouse, key[::-1]).named(None)))
-    messages: dict[int, list[Message]] = {batch.batch_id: [] for batch in ledger.batches}
+    messages: dict[int, list[Message]] = {batch.batch_id: [] for batch in paired}
     decided = [row for row in own if row["batch_id"] in messages]
     for row in decided:
         messages[row["batch_id"]].append(_message(row))
@@ -65,39 +65,29 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
     return PairHistory(
         key,
         pipeline,
-        [batch._replace(messages=messages[batch.batch_id]) for batch in ledger.batches],
+        [batch._replace(messages=messages[batch.batch_id]) for batch in paired],
         others=[
             *(_fate(pipeline, row, NOT_PAIRED) for row in own if row["batch_id"] not in messages),
             *(_fate(pipeline, row, row["problem"]) for row in unreadable),
         ],
         compounds=compounds,
         recorded=recorded | {_source(row): (row["reason"], row["batch_id"]) for row in rejections},
-        removals=ledger.removals,
-        incomplete_until=None if ledger.removed_until is None else ledger.removed_until + reach,
+        removals=gone,
+        incomplete_until=None if until is None else until + reach,
         interval=near,
     )
 
 
-class _LedgerExtract(NamedTuple):
-    """What a story needs of the ledger. `batches`: the paired live ones that no rewind voided, ascending, without messages.
+def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], dict[str, LedgerRow]]:
+    """The paired live batches that no rewind voided, ascending, without messages; the `planned` rows of replays and rewinds by batch_id; and
+    the removals of rows for their age by step.
 
-    `replays`, `rewinds`: in words, by batch_id. `removals`: in words, which rows were removed for their age. `removed_until`: the
-    largest timestamp of an event among them (epoch ms), None if none was.
+    Raises MissingTable if there is no ledger, NeedsOperator if the file's topics or key are not those of the tables.
     """
-
-    batches: list[Batch]
-    replays: dict[int, str]
-    rewinds: dict[int, str]
-    removals: str | None
-    removed_until: int | None
-
-
-def _read_ledger(warehouse: Tables) -> _LedgerExtract:
-    """Raises MissingTable if there is no ledger, NeedsOperator if the file's topics or key are not those of the tables."""
     ledger = Ledger(warehouse)
     newest = warehouse.newest_batch(LEDGER)
     if newest is None:
-        return _LedgerExtract([], {}, {}, None, None)
+        return [], {}, {}
     # Checks that topics and key are those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
@@ -109,15 +99,8 @@ def _read_ledger(warehouse: Tables) -> _LedgerExtract:
     one_of_each = list({row["config_hash"]: row["batch_id"] for row in live}.values())
     planned = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("batch_id").isin(one_of_each))
     settings = {row.config_hash: row.pipeline for row in planned}
-    removals = ledger.removals()
-    removed = [f"{rows} up to batch {removals[step].batch_id}" for step, rows in _REMOVABLE.items() if step in removals]
-    return _LedgerExtract(
-        [Batch(row["batch_id"], [], row["clock"], row["wall_time"], settings[row["config_hash"]]) for row in live],
-        replays={row.batch_id: f"a replay of {row.replay.window}" for row in corrections if row.kind == REPLAY},
-        rewinds={rewind.batch_id: f"a rewind to batch {rewind.to_batch}" for rewind in rewinds},
-        removals=f"removed for their age, so not in this story: {', '.join(removed)}" if removed else None,
-        removed_until=removals[steps.REMOVED_RAW].removed.removed_until if steps.REMOVED_RAW in removals else None,
-    )
+    batches = [Batch(row["batch_id"], [], row["clock"], row["wall_time"], settings[row["config_hash"]]) for row in live]
+    return batches, {row.batch_id: row for row in corrections}, ledger.removals()
 
 
 def _message(row: Row) -> Message:
@@ -135,10 +118,16 @@ def _fate(pipeline: Pipeline, row: Row, verdict: str) -> Fate:
     return Fate(_source(row), side, row["ts"], row["batch_id"], verdict, row["batch_id"])
 
 
-def _compound(row: Row, ledger: _LedgerExtract) -> Compound:
+def _compound(row: Row, correction: LedgerRow | None) -> Compound:
+    """`correction`: the `planned` row of its batch, if that is a replay or rewind."""
     left, right = (None if row[f"{side}offset"] is None else _source(row, side) for side in ("left_", "right_"))
-    batch = row["batch_id"]
-    correction = ledger.replays.get(batch) or ledger.rewinds.get(batch)
+    is_of_replay, by = correction is not None and correction.kind == REPLAY, f"batch {row['batch_id']}"
+    if correction:
+        by += (
+            f", a replay of {correction.replay.window}"
+            if is_of_replay
+            else f", a rewind to batch {correction.rewind.to_batch}"
+        )
     return Compound(
         row["pair_id"],
         row["revision"],
@@ -148,9 +137,9 @@ def _compound(row: Row, ledger: _LedgerExtract) -> Compound:
         left,
         right,
         row["right_ts"] - row["left_ts"] if left and right else 0,
-        batch,
-        f"batch {batch}, {correction}" if correction else f"batch {batch}",
-        batch in ledger.replays,
+        row["batch_id"],
+        by,
+        is_of_replay,
     )
 
 

@@ -30,12 +30,8 @@ def page(lines: Iterable[str]) -> str:
         lines=rest,
         sections=[(heading, sentences) for heading, *sentences in sections],
         ticked=_ticked,
-        style_of=_style_of,
+        style_of=lambda sentence: next((style for start, style in _STYLES.items() if sentence.startswith(start)), None),
     )
-
-
-def _style_of(sentence: str) -> str | None:
-    return next((style for start, style in _STYLES.items() if sentence.startswith(start)), None)
 
 
 def _ticked(sentence: str) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.batch_rules import batch_rules, body_fields, latest_ts
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes
-from spark_jobs.rules.parsing_in_bulk import parse_columns, problems_with_headers
+from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.story.history import Batch, Fate, Session
@@ -39,20 +37,16 @@ class Played(NamedTuple):
         return int(self.messages.column("problem").null_count)
 
 
-@dataclass
 class Rehearsal:
     """What one batch hands to the next: open events and clock (epoch ms, None before the first batch)."""
 
-    key: tuple[str, ...]
-    clock: int | None = None
-    open_events: pa.Table = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.open_events = event_schema(self.key).empty_table()
+    def __init__(self, key: tuple[str, ...]) -> None:
+        self.key, self.open_events = key, event_schema(key).empty_table()
+        self.clock: int | None = None
 
     def play(self, batch: Batch) -> Played:
         """One batch, landed and paired. Its clock never falls behind the previous batch's."""
-        rules = batch_rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
+        rules = Rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
         messages, schema = land(batch), event_schema(self.key)
         accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
         events = pa.concat_tables([self.open_events, accepted])
@@ -95,18 +89,13 @@ def land(batch: Batch) -> pa.Table:
     for number, side in enumerate(pipeline.sides):
         mine = [message for message in batch.messages if message.topic == side.topic]
         values, timestamps = [message.value for message in mine], [message.timestamp for message in mine]
-        parsed = parse_columns(values, timestamps, body_fields(pipeline, side), latest_ts(pipeline, batch.wall_time))
-        columns = [
-            *parsed.key,
-            pa.array([number] * len(mine), pa.int32()),
-            pa.array([message.partition for message in mine], pa.int32()),
-            pa.array([message.offset for message in mine], pa.int64()),
-            parsed.ts,
-            parsed.payload,
-            pa.array([batch.batch_id] * len(mine), pa.int64()),
-            pa.array([False] * len(mine), pa.bool_()),
-            problems_with_headers(parsed.problem, pa.array([message.has_bad_header for message in mine], pa.bool_())),
-        ]
+        fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
+        parsed = parse_columns(values, timestamps, fields, batch.wall_time + pipeline.max_future_ms)
+        bad_headers = pa.array([message.has_bad_header for message in mine], pa.bool_())
+        columns = dict(zip(pipeline.key, parsed.key, strict=True)) | {"ts": parsed.ts, "payload": parsed.payload}
+        columns |= {"side": [number] * len(mine), "batch_id": [batch.batch_id] * len(mine), "is_open": [False] * len(mine)}
+        columns |= {name: [getattr(message, name) for message in mine] for name in ("partition", "offset")}
+        columns["problem"] = problems_with_headers(parsed.problem, bad_headers)
         tables.append(pa.table(columns, schema=schema))
     return pa.concat_tables(tables)
 
@@ -120,6 +109,12 @@ def rows_of(outcomes: pa.Table, *kinds: str) -> list[Row]:
 def source(pipeline: Pipeline, side: int, partition: int, offset: int) -> str:
     """`topic-partition-offset` of an event."""
     return f"{pipeline.sides[side].topic}-{partition}-{offset}"
+
+
+def source_in(pipeline: Pipeline, row: Row, side: int, name: str) -> str | None:
+    """The source of an outcome row's event of one side, None if there is none."""
+    offset = row[f"{name}_offset"]
+    return None if offset is None else source(pipeline, side, row[f"{name}_partition"], offset)
 
 
 def source_order(text: str) -> tuple[str, int, int]:
@@ -159,7 +154,7 @@ def _rejected_at_landing(played: Played) -> Iterator[Fate]:
 def _decided(played: Played) -> Iterator[Fate]:
     events, payload = [], {}
     for row in played.outcomes.to_pylist():
-        sources = [_source_in(played.batch.pipeline, row, side, name) for side, name in SIDES]
+        sources = [source_in(played.batch.pipeline, row, side, name) for side, name in SIDES]
         for (side, name), at, other in zip(SIDES, sources, reversed(sources), strict=True):
             if at is not None:
                 landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
@@ -175,12 +170,6 @@ def _decided(played: Played) -> Iterator[Fate]:
         session = sessions[event.source]
         partner = firsts[session, event.side] if event.verdict == Outcome.COLLAPSED else event.partner
         yield event._replace(session=session, partner=partner)
-
-
-def _source_in(pipeline: Pipeline, row: Row, side: int, name: str) -> str | None:
-    """The source of an outcome row's event of one side, None if there is none."""
-    offset = row[f"{name}_offset"]
-    return None if offset is None else source(pipeline, side, row[f"{name}_partition"], offset)
 
 
 def _sessions(events: list[Fate], rules: Rules) -> dict[str, Session]:

@@ -141,7 +141,7 @@ class EventStory:
     def _over_at(self, fate: Fate) -> int:
         assert fate.session is not None
         rules = self.played[fate.batch].rules
-        return fate.session.end + rules.gap_ms + rules.grace_ms
+        return fate.session.end + rules.pipeline.gap_ms + rules.pipeline.grace_ms
 
     def _closed(self, fate: Fate) -> str:
         over, clock = self._over_at(fate), self.played[fate.batch].rules.clock

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, outcome_batches
 from spark_jobs.rules.rules import Rules, event_schema
 from spark_jobs.stages.pairing_input import complete_keys
@@ -50,7 +49,7 @@ class DuckDBPairing:
         files = [DeltaTable(warehouse.path(raw_table(side))).file_uris() for side in pipeline.sides]
         folder = Path(warehouse.root) / "duckdb"
         folder.mkdir()
-        rules = batch_rules(pipeline, landed.clock, planned.clock)
+        rules = Rules(pipeline, landed.clock, planned.clock)
         shares = [(pipeline, rules, files, share, folder / f"{share}") for share in range(_PROCESSES)]
         counted = sum(self.pool.starmap(pair_share, shares))
         if counted != landed.landed.accepted:

@@ -26,10 +26,10 @@ import pyarrow as pa
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.messages import output_keys, output_partition
-from spark_jobs.rules.parsing import BodyFields, message_parser
-from spark_jobs.rules.parsing_in_bulk import parse_columns
+from spark_jobs.rules.parsing import BodyFields, parse_columns
 from tests.benches.measuring import ROUNDS
 from tests.helpers.hostile_texts import FAMILIES, KEY_PIECES, plain
+from tests.helpers.one_message import any_message_parser
 
 SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
 MOST = 5.0
@@ -39,7 +39,7 @@ GROWTH, GROWTH_AGAINST_PLAIN = 2.5, 2.0
 _AT_LEAST = 1_000_000
 _FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
 PLAIN, STRING = "plain", "one long string, valid"
-_parse = message_parser(_FIELDS, 2_000)
+_parse = any_message_parser(_FIELDS, 2_000)
 _ESCAPED = load_pipeline(PIPELINES / "calls.yaml")
 _AS_JSON = replace(_ESCAPED, output_key="json")
 

@@ -27,8 +27,7 @@ import pyarrow as pa
 from include.config.pipeline import Pipeline, Side
 from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
-from spark_jobs.rules.parsing import BodyFields
-from spark_jobs.rules.parsing_in_bulk import ParsedColumns
+from spark_jobs.rules.parsing import BodyFields, ParsedColumns
 from spark_jobs.stages import land
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger

@@ -26,9 +26,8 @@ import pyarrow.compute as pc
 from pyarrow.dataset import Dataset, dataset
 
 from include.config.store import Store
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.outcomes import Outcome
-from spark_jobs.rules.rules import LEFT, event_schema
+from spark_jobs.rules.rules import LEFT, Rules, event_schema
 from spark_jobs.stages.outcome_rows import REASONS
 from spark_jobs.stages.pair import writing_stage
 from spark_jobs.stages.pairing_input import KEY_HASH, PACKED
@@ -88,7 +87,7 @@ def measure(name: str, size: int) -> dict[str, float | bool]:
             for table, names in columns.items()
         }
         # Every session is over, and none was before.
-        run = writing_stage(pipeline, 1, batch_rules(pipeline, clock=2**62, previous_clock=0), places)
+        run = writing_stage(1, Rules(pipeline, clock=2**62, previous_clock=0), places)
         begin = _user_seconds()
         *refused, answer = run(timed())
         seconds = _user_seconds() - begin - making

@@ -60,19 +60,18 @@ def slow_outcomes(events: list[dict[str, Any]], rules: Rules) -> Counter:
     `events`: rows of `event_schema`.
     """
 
-    def order(event: dict[str, Any]) -> tuple[int, ...]:
-        topic = event["side"] if rules.left_topic_first else 1 - event["side"]
-        return event["ts"], topic, event["partition"], event["offset"]
+    def order(event: dict[str, Any]) -> tuple[int, str, int, int]:
+        return event["ts"], rules.pipeline.sides[event["side"]].topic, event["partition"], event["offset"]
 
     def key(event: dict[str, Any]) -> list[str]:
-        return [event[name] for name in rules.key]
+        return [event[name] for name in rules.pipeline.key]
 
     told = []
     for _, of_key in groupby(sorted(events, key=lambda event: (key(event), order(event))), key=key):
         seen, kept = set(), []
         for event in of_key:
             same = (event["side"], event["ts"], event["payload"])
-            if rules.drop_duplicates and same in seen:
+            if rules.pipeline.drop_duplicates and same in seen:
                 told.append(("duplicate", event))
             else:
                 kept.append(event)
@@ -85,27 +84,27 @@ def slow_outcomes(events: list[dict[str, Any]], rules: Rules) -> Counter:
 def _sessions(events: list[dict[str, Any]], rules: Rules) -> list[list[dict[str, Any]]]:
     sessions: list[list[dict[str, Any]]] = []
     for event in events:
-        silence = sessions and event["ts"] - sessions[-1][-1]["ts"] > rules.gap_ms
-        if not sessions or silence or event["ts"] > sessions[-1][0]["ts"] + rules.max_session_ms:
+        silence = sessions and event["ts"] - sessions[-1][-1]["ts"] > rules.pipeline.gap_ms
+        if not sessions or silence or event["ts"] > sessions[-1][0]["ts"] + rules.pipeline.max_session_ms:
             sessions.append([])
         sessions[-1].append(event)
     return sessions
 
 
 def _fates(session: list[dict[str, Any]], rules: Rules) -> list[tuple]:
-    over = session[-1]["ts"] + rules.gap_ms + rules.grace_ms
+    over = session[-1]["ts"] + rules.pipeline.gap_ms + rules.pipeline.grace_ms
     if not any(e["is_open"] for e in session) and rules.previous_clock is not None and over < rules.previous_clock:
         return [("late", event) for event in session]
     if rules.clock is None or not over < rules.clock:
         return [("open", event) for event in session]
     left, right = ([event for event in session if event["side"] == side] for side in (LEFT, RIGHT))
     collapsed = []
-    if rules.matching == "collapse":
+    if rules.pipeline.matching == "collapse":
         collapsed = [("collapsed", event) for event in left[1:] + right[1:]]
         left, right = left[:1], right[:1]
         pairs = [(0, 0)] if left and right else []
     else:
-        pairs = best_matching([e["ts"] for e in left], [e["ts"] for e in right], rules.tolerance_ms)
+        pairs = best_matching([e["ts"] for e in left], [e["ts"] for e in right], rules.pipeline.tolerance_ms)
     paired = [("pair", left[i], right[j]) for i, j in pairs]
     alone = [("left_only", left[i]) for i in range(len(left)) if i not in {i for i, _ in pairs}]
     alone += [("right_only", right[j]) for j in range(len(right)) if j not in {j for _, j in pairs}]
@@ -114,5 +113,5 @@ def _fates(session: list[dict[str, Any]], rules: Rules) -> list[tuple]:
 
 def _names(row: tuple, rules: Rules) -> tuple:
     outcome, *events = row
-    named = {e["side"]: (*(e[name] for name in rules.key), e["side"], e["partition"], e["offset"]) for e in events}
+    named = {e["side"]: (*(e[name] for name in rules.pipeline.key), e["side"], e["partition"], e["offset"]) for e in events}
     return outcome, named.get(LEFT), named.get(RIGHT)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.story.from_files import BatchFile, message_of
+from spark_jobs.story.from_files import rehearse as main
 from spark_jobs.story.history import Batch as ReadBatch
 from spark_jobs.story.play import Played, Rehearsal
-from spark_jobs.story.rehearsal import rehearse as main
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = load_pipeline(ROOT / "include" / "pipelines" / "calls.yaml")

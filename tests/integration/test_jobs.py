@@ -19,8 +19,8 @@ from spark_jobs.kafka.positions import Position
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.numbers import PASSED
 from spark_jobs.quality.trend_files import reported_before
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.rules.rules import Rules
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import report
 from spark_jobs.stages.landed_counts import landed_counts
@@ -220,7 +220,7 @@ def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, n
     steps = Ledger(warehouse).last_batch()
 
     def rows():
-        rules = batch_rules(warehouse.pipeline, steps[LANDED].clock, steps[PLANNED].clock)
+        rules = Rules(warehouse.pipeline, steps[LANDED].clock, steps[PLANNED].clock)
         return sorted(decide(batch_events(warehouse, steps[PLANNED]), rules, 40).collect())
 
     first = rows()

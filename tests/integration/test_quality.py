@@ -76,13 +76,8 @@ def _bootstrap():
 
 def _write_other_compounds(patch, change):
     """The workers count what they decided, and write something else."""
-    maker = pair.compound_maker
-
-    def lying_maker(*given):
-        made = maker(*given)
-        return lambda *outcomes: change(made(*outcomes))
-
-    patch.setattr(pair, "compound_maker", lying_maker)
+    honest = pair.make_compounds
+    patch.setattr(pair, "make_compounds", lambda *given: change(honest(*given)))
 
 
 def _of(rows, *users):

@@ -17,8 +17,7 @@ from spark_jobs import land_events, pair_events, publish_compounds, reconcile, r
 from spark_jobs.corrections import replay_events as replayed_events
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.from_files import BatchFile
-from spark_jobs.story.rehearsal import rehearse
+from spark_jobs.story.from_files import BatchFile, rehearse
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock

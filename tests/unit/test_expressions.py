@@ -11,8 +11,8 @@ from include.airflow.pages import runbook
 from include.config.store import Store, StoreRefused, checked_root
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.positions import read_position
+from spark_jobs.story.from_files import _printable
 from spark_jobs.story.page import page
-from spark_jobs.story.rehearsal import _printable
 from spark_jobs.tables.diagnose import java_line, translate_file_errors
 from spark_jobs.tables.parquet_files import name_place_in_errors
 from tests.helpers.timeline import ROOT

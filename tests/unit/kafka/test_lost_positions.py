@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, _position
-from spark_jobs.kafka.output_topic import OutputTopic
 from spark_jobs.kafka.positions import Position, PublishRun
 from spark_jobs.stages import publish
 from spark_jobs.tables.ledger import PAIRED, PUBLISHING
@@ -51,7 +50,7 @@ def test_what_is_noted_before_the_first_message_is_sent(kept_minutes, monkeypatc
     monkeypatch.setattr(publish, "positions_kept_minutes", lambda settings, pipeline: kept_minutes)
     begun = [row(5, 3, 1, 1, 1), row(6, 2, 1, 1)]
     batches = [ledger_row(number, PAIRED, topic_ids=TopicIds("a", "b"), compounds=2) for number in (5, 6)]
-    publish.begin(ledger, {}, RUN, OutputTopic(3, RUN.topic_id, 1000), batches, begun)
+    publish.begin(ledger, {}, RUN, batches, begun)
     [((noted,), among)] = appended
     # Batch 5 was begun with as many partitions on this topic, batch 6 with fewer.
     assert (noted.batch_id, noted.step, noted.plan, noted.counts) == (6, PUBLISHING, batches[1].plan, StepCounts())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.story.from_files import BatchFile
-from spark_jobs.story.rehearsal import rehearse as main
+from spark_jobs.story.from_files import rehearse as main
 from tests.helpers.timeline import CALLS, ROOT
 
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*/*.json"))

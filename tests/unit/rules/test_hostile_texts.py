@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.rules import nesting
 from spark_jobs.rules.nesting import DEEPEST, nests_too_deep
-from spark_jobs.rules.parsing_in_bulk import parse_columns
+from spark_jobs.rules.parsing import parse_columns
 from tests.helpers.hostile_texts import FAMILIES, HEAD, plain
 from tests.unit.rules.test_parsing import FIELDS, NOW, VALID, obviously, parse
 

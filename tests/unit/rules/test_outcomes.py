@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.rules import outcomes as kernel
-from spark_jobs.rules.batch_rules import batch_rules
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
 from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
@@ -50,7 +49,7 @@ events = st.lists(
 def test_every_event_is_in_exactly_one_row(drawn, clock, earlier, matching, drop):
     pipeline = replace(SMALL, matching=matching, drop_duplicates=drop)
     given_events = table(drawn)
-    outcomes = decide_outcomes(given_events, batch_rules(pipeline, max(clock, earlier), earlier))
+    outcomes = decide_outcomes(given_events, Rules(pipeline, max(clock, earlier), earlier))
     seen = Counter()
     for row in outcomes.to_pylist():
         for number, side in enumerate(("left", "right")):
@@ -62,7 +61,7 @@ def test_every_event_is_in_exactly_one_row(drawn, clock, earlier, matching, drop
 @settings(max_examples=200, deadline=None)
 @given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
 def test_order_and_neighbours_do_not_matter(drawn, clock, random):
-    rules, given_events = batch_rules(SMALL, clock, 0), table(drawn)
+    rules, given_events = Rules(SMALL, clock, 0), table(drawn)
     whole = rows(decide_outcomes(given_events, rules))
     shuffled = list(range(len(drawn)))
     random.shuffle(shuffled)
@@ -77,7 +76,7 @@ def test_order_and_neighbours_do_not_matter(drawn, clock, random):
 @settings(max_examples=100, deadline=None)
 @given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
 def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, random):
-    rules, given_events = batch_rules(SMALL, clock, 0), table(drawn)
+    rules, given_events = Rules(SMALL, clock, 0), table(drawn)
     numbers = zip(*(given_events[name].to_pylist() for name in ("batch_id", "partition", "is_open", "side")), strict=True)
     packed = [(batch_id << 33) + (partition << 2) + (is_open << 1) + side for batch_id, partition, is_open, side in numbers]
     columns = [*KEY, "offset", "ts", "payload"]
@@ -120,20 +119,25 @@ def named(outcomes):
     return told
 
 
+def sides_in_order(left_topic_first):
+    """SMALL with its sides' topics in this order, or in the other."""
+    first, second = sorted(side.topic for side in SMALL.sides)
+    left, right = (first, second) if left_topic_first else (second, first)
+    return replace(SMALL, left=replace(SMALL.left, topic=left), right=replace(SMALL.right, topic=right))
+
+
 clocks = st.none() | st.integers(0, 400)
-any_rules = st.builds(
-    Rules,
-    key=st.just(KEY),
+any_pipeline = st.builds(
+    replace,
+    st.booleans().map(sides_in_order),
     tolerance_ms=st.integers(0, 40),
     gap_ms=st.integers(1, 40),
     grace_ms=st.integers(0, 60),
     max_session_ms=st.integers(1, 60),
     matching=st.sampled_from(["one_to_one", "one_to_one", "collapse"]),
     drop_duplicates=st.booleans(),
-    left_topic_first=st.booleans(),
-    clock=clocks,
-    previous_clock=clocks,
 )
+any_rules = st.builds(Rules, any_pipeline, clock=clocks, previous_clock=clocks)
 
 
 @st.composite
@@ -186,7 +190,7 @@ def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first
     if not drawn:
         return
     events = pa.Table.from_pylist(of_one_key, schema=event_schema(KEY))
-    ordered = order_events(events, replace(batch_rules(SMALL, None, None), left_topic_first=left_topic_first))
+    ordered = order_events(events, Rules(sides_in_order(left_topic_first), None, None))
     topics = "am" if left_topic_first else "ma"
     places = [(e["ts"], topics[e["side"]], e["partition"], e["offset"]) for e in of_one_key]
     assert [places[row] for row in ordered.row] == sorted(places)
@@ -196,12 +200,12 @@ def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first
 def test_timestamps_as_far_apart_as_can_be(left_topic_first):
     times = [(0, 0), (1, 5), (0, 10), (1, 2**63 - 1_000_000), (0, 2**63 - 1_000_000), (1, 2**63 - 999_995)]
     drawn = table([(user, side, ts + later, None, False) for later, user in enumerate("abc") for side, ts in times])
-    rules = replace(batch_rules(SMALL, 2**63 - 1, 0), left_topic_first=left_topic_first, drop_duplicates=False)
+    rules = Rules(replace(sides_in_order(left_topic_first), drop_duplicates=False), 2**63 - 1, 0)
     assert named(decide_outcomes(drawn, rules)) == slow_outcomes(drawn.to_pylist(), rules)
 
 
 def test_no_events_no_rows():
-    assert decide_outcomes(table([]), batch_rules(SMALL, 5, None)).schema == outcome_schema(KEY)
+    assert decide_outcomes(table([]), Rules(SMALL, 5, None)).schema == outcome_schema(KEY)
 
 
 @pytest.mark.parametrize("missing", ["pair", "left_only", "duplicate", "late", "open", "collapsed", "right_only"])
@@ -219,7 +223,7 @@ def test_the_law_does_not_count_pairs_once():
 
 def test_an_open_event_is_never_late_even_if_a_shorter_grace_says_its_session_was_over():
     opened, fresh = (
-        decide_outcomes(table([("a", 0, 0, "1", is_open)]), batch_rules(SMALL, 5_000, 5_000)) for is_open in (True, False)
+        decide_outcomes(table([("a", 0, 0, "1", is_open)]), Rules(SMALL, 5_000, 5_000)) for is_open in (True, False)
     )
     assert opened.column("outcome").to_pylist() == ["left_only"]
     assert fresh.column("outcome").to_pylist() == ["late"]

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.rules.nesting import DEEPEST
-from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, message_parser
-from spark_jobs.rules.parsing_in_bulk import parse_columns
+from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, parse_columns
+from tests.helpers.one_message import any_message_parser
 
 FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
 NOW = 2_000
-parse = message_parser(FIELDS, NOW)
+parse = any_message_parser(FIELDS, NOW)
 
 
 def body(**fields):

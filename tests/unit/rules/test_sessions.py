@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.rules import Rules
 from spark_jobs.rules.sessions import cut_sessions
 from tests.helpers.timeline import SMALL
 
@@ -19,7 +19,7 @@ steps = st.lists(st.integers(0, 4), max_size=30)
 def test_cut_at_keys_silences_and_max_session(keys, gap, max_session):
     key = [number for number, of_key in enumerate(keys) for _ in of_key]
     ts = [at for of_key in keys for at in np.cumsum(of_key).tolist()]
-    rules = replace(batch_rules(SMALL, None, None), gap_ms=gap, max_session_ms=max_session)
+    rules = Rules(replace(SMALL, gap_ms=gap, max_session_ms=max_session), None, None)
     found = cut_sessions(np.array(key, dtype=np.int64), np.array(ts, dtype=np.int64), np.zeros(len(ts), dtype=bool), rules)
     start, number, expected = ts[:1], 0, [0] if ts else []
     for (one, before), (other, at) in pairwise(zip(key, ts, strict=True)):

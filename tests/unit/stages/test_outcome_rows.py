@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.rules.outcomes import outcome_schema
-from spark_jobs.stages.outcome_rows import _revisions, compound_maker
+from spark_jobs.stages.outcome_rows import _revisions, make_compounds
 from tests.helpers.timeline import CALLS
 
 
@@ -63,9 +63,8 @@ def test_rows_have_what_their_outcomes_say():
         outcome("late", 8),
     ]
     outcomes = pa.RecordBatch.from_pylist(rows, schema=outcome_schema(CALLS.key))
-    make = compound_maker(CALLS, 9, COLUMNS)
     left, right = CALLS.left.topic, CALLS.right.topic
-    found = make(outcomes, table((f"{left}-0-5", 2))).to_pylist()
+    found = make_compounds(outcomes, table((f"{left}-0-5", 2)), CALLS, 9, COLUMNS).to_pylist()
     assert [(row["pair_id"], row["revision"], row["kind"], row["ts"]) for row in found] == [
         (f"{left}-0-3", 0, "pair", 100),
         (f"{left}-0-5", 3, "left_only", 500),
@@ -74,4 +73,5 @@ def test_rows_have_what_their_outcomes_say():
     assert [(row["left_topic"], row["right_topic"]) for row in found] == [(left, right), (left, None), (None, right)]
     assert [(row["analytics"], row["metrics"]) for row in found] == [("p3", "p1"), ("p5", None), (None, "p7")]
     assert {(row["op"], row["batch_id"]) for row in found} == {("upsert", 9)}
-    assert [row["revision"] for row in make(outcomes).to_pylist()] == [0, 0, 0]
+    unknown = make_compounds(outcomes, None, CALLS, 9, COLUMNS).to_pylist()
+    assert [row["revision"] for row in unknown] == [0, 0, 0]

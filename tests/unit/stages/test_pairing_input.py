@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_jobs.rules.batch_rules import batch_rules
+from spark_jobs.rules.rules import Rules
 from spark_jobs.stages import pairing_input
 from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, decide_keys
 from tests.helpers.timeline import SMALL
 
-RULES = batch_rules(SMALL, 1_000_000, 0)
+RULES = Rules(SMALL, 1_000_000, 0)
 
 
 def packed(*rows):

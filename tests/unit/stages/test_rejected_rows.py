@@ -23,7 +23,6 @@ from spark_jobs.stages.outcome_rows import (
     _by_partition,
     _places_by_share,
     _reasons,
-    _SideShare,
     _writing_stage,
 )
 from spark_jobs.tables.parquet_files import FilePlace
@@ -60,7 +59,7 @@ def rejected_of(folder, groups, refused):
     if new is None:
         return []
     numbers = [row["offset"] for rows in groups for row in rows]
-    work = [_SideShare(LEFT, Share((DataFile(new.name, new.size, len(numbers), min(numbers), max(numbers)),)))]
+    work = [(LEFT, Share((DataFile(new.name, new.size, len(numbers), min(numbers), max(numbers)),)))]
     given_rows = pa.record_batch([pa.array([0]), pa.array(_places_by_share(work, refused), pa.binary())], ["id", "places"])
     answers = [row for each in _writing_stage({LEFT: store}, work, place, BATCH)([given_rows]) for row in each.to_pylist()]
     found = [row for each in answers for row in pq.read_table(f"{place.store.uri}/{each['name']}").to_pylist()]
@@ -135,7 +134,7 @@ def test_a_task_gets_the_refused_events_that_its_files_can_have_in_order():
         (LEFT, (file_of(2, 3), file_of(19, 20))),
         (LEFT, (file_of(9, 9), file_of(None, None))),
     ]
-    found = sent([_SideShare(side, Share(files)) for side, files in shares], refused)
+    found = sent([(side, Share(files)) for side, files in shares], refused)
     assert found == [
         [(0, 9, 1), (1, 2, 0), (1, 9, 0)],
         [(0, 9, 0)],
@@ -143,7 +142,7 @@ def test_a_task_gets_the_refused_events_that_its_files_can_have_in_order():
         [(0, 9, 1), (0, 20, 0), (1, 2, 0), (1, 9, 0)],
         [(0, 1, 0), (0, 9, 1), (0, 20, 0), (1, 2, 0), (1, 9, 0)],
     ]
-    assert sent([_SideShare(LEFT, Share((file_of(0, 9),)))], refused_rows()) == [[]]
+    assert sent([(LEFT, Share((file_of(0, 9),)))], refused_rows()) == [[]]
 
 
 # What is written
