@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, table_files
+from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest
 from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile, merge_into_row_groups
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.warehouse import Tables
@@ -53,7 +53,7 @@ def compact(warehouse: Tables, table: str) -> int:
 def _small_files(known: DeltaTable) -> Iterator[list[DataFile]]:
     """Yields groups of two or more small files, neighbours by their batches, together not larger than a full file."""
     group: list[DataFile] = []
-    for file, *_ in sorted(table_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
+    for file in sorted(all_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
         if file.size >= _FULL_SIZE:
             continue
         if group and sum(each.size for each in group) + file.size > _FULL_SIZE:

@@ -47,9 +47,8 @@ class UnreplayedEvents(NamedTuple):
 
     batch_id: int
     events: int
-    # Smallest and largest of their timestamps.
-    first: int
-    last: int
+    first: int  # smallest of their timestamps
+    last: int  # largest one
 
 
 def unreplayed_events(warehouse: Warehouse, rows: Sequence[LedgerRow], until: int) -> list[UnreplayedEvents]:
@@ -88,10 +87,8 @@ def _late_by_minute(warehouse: Warehouse, batch_ids: list[int]) -> list[Unreplay
 class Sums(NamedTuple):
     """What stays of batches whose ledger rows are removed."""
 
-    # By the names of RemovedBatches.
-    counts: dict[str, int]
-    # The ranges of records that the operator gave up as lost.
-    lost: tuple[OffsetRange, ...]
+    counts: dict[str, int]  # by the names of RemovedBatches
+    lost: tuple[OffsetRange, ...]  # the ranges of records that the operator gave up as lost
 
 
 def sum_batches(before: LedgerRow | None, rows: Iterable[LedgerRow], first: int) -> Sums:

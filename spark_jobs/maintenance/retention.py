@@ -47,21 +47,17 @@ from spark_jobs.tables.warehouse import Warehouse
 class Part(NamedTuple):
     """Tables whose rows are removed together."""
 
-    # One of REMOVALS.
-    step: str
-    # The age from which on rows are removed; None: never.
-    kept_ms: int | None
+    step: str  # one of REMOVALS
+    kept_ms: int | None  # the age from which on rows are removed; None: never
     tables: tuple[str, ...]
 
 
 class LedgerState(NamedTuple):
     """The ledger as it is now."""
 
-    # All rows from its first batch on.
-    rows: list[LedgerRow]
+    rows: list[LedgerRow]  # all rows from its first batch on
     removals: dict[str, LedgerRow]
-    # The last batch that is published and reported with all before it.
-    until: int
+    until: int  # the last batch that is published and reported with all before it
     reported: int
 
 

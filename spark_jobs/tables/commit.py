@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import invalidate, lock_newest, place_for_files, table_files
+from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, place_for_files
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
@@ -50,34 +50,44 @@ def commit(
 
     Does nothing if the table has a change of (`step`, `batch_id`) or of a later batch.
     """
-    store, added = warehouse.store(table), list(files)
-
-    def actions(known: DeltaTable) -> list[Action]:
-        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
-        return [*removal_actions(known, place, remove), *map(_add, added)]
-
-    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
-        commit_once(store, actions, *_fence(warehouse, step, batch_id))
+    added = list(files)
+    _commit(warehouse, table, lambda place: added, step, batch_id, remove)
 
 
 def commit_rows(
     warehouse: Tables, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
 ) -> None:
     """Appends a few rows (column -> value, all declared columns), fenced as by `commit`, among the commits with the same text `among`."""
-    store = warehouse.store(table)
     written: list[NewFile] = []
 
-    def actions(known: DeltaTable) -> list[Action]:
-        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
+    def write_once(place: FilePlace) -> list[NewFile]:
         if not written:
             with FileWriter(place.store) as writer:
                 writer.write(pa.RecordBatch.from_pylist(rows, schema=place.schema))
-                file = writer.finish()
-            written.extend([file] if file else [])
-        return list(map(_add, written))
+                written.extend(filter(None, [writer.finish()]))
+        return written
 
+    _commit(warehouse, table, write_once, step, batch_id, among=among)
+
+
+def _commit(
+    warehouse: Tables,
+    table: str,
+    files: Callable[[FilePlace], list[NewFile]],
+    step: str,
+    batch_id: int,
+    remove: BatchRange | None = None,
+    among: str = "",
+) -> None:
+    store = warehouse.store(table)
+
+    def actions(known: DeltaTable) -> list[Action]:
+        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
+        return [*removal_actions(known, place, remove), *map(_add, files(place))]
+
+    app_id = f"{warehouse.pipeline.name}.{step}{among}"
     with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
-        commit_once(store, actions, *_fence(warehouse, step, batch_id, among))
+        commit_once(store, actions, app_id, batch_id, f"{step} of batch {batch_id}")
 
 
 def commit_frame(
@@ -110,7 +120,7 @@ def remove_batches(warehouse: Tables, table: str, until: int) -> None:
 
     The fence is of a step of its own: the table's own writes have used the transaction versions of these batches.
     """
-    commit(warehouse, table, [], removal_step(table), until, BatchRange(0, until))
+    commit(warehouse, table, [], _removal_step(table), until, BatchRange(0, until))
 
 
 def is_committed(warehouse: Tables, table: str, step: str, batch_id: int) -> bool:
@@ -156,9 +166,10 @@ def removal_actions(table: DeltaTable, place: FilePlace, remove: BatchRange | No
     if remove is None:
         return
     now, first, last = _now(), remove.first, remove.last
-    for file, low, high, _ in table_files(table):
-        if (high is not None and high < first) or (low is not None and last is not None and low > last):
+    for file in all_files(table):
+        if not file.can_have(first, last):
             continue
+        low, high = file.first_batch, file.last_batch
         yield RemoveAction(file.name, True, now, file.size)
         inside = low is not None and high is not None and low >= first and (last is None or high <= last)
         if not inside and remove != ALL_BATCHES and (kept := _copy_others(file, place, remove)):
@@ -189,27 +200,16 @@ def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
     return known is not None and known >= version
 
 
-def _fence(warehouse: Tables, step: str, batch_id: int, among: str = "") -> tuple[str, int, str]:
-    """`app_id`, `version` and `message` of `commit_once`."""
-    return f"{warehouse.pipeline.name}.{step}{among}", batch_id, f"{step} of batch {batch_id}"
-
-
 @contextmanager
 def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
-    name = _step_of_any_pipeline(pipeline, step)
-    fault_point(f"before_{name}")
+    # FAULT_POINTS names raw tables by their side: their own names differ by pipeline.
+    for side, name in ((pipeline.left, "raw_left"), (pipeline.right, "raw_right")):
+        if step in (raw_table(side), _removal_step(raw_table(side))):
+            step = step.removesuffix(raw_table(side)) + name
+    fault_point(f"before_{step}")
     yield
-    fault_point(f"after_{name}")
+    fault_point(f"after_{step}")
 
 
-def _step_of_any_pipeline(pipeline: Pipeline, step: str) -> str:
-    """The step's name in FAULT_POINTS, where raw tables are named by their side: their own names differ by pipeline."""
-    sides = {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}
-    return next(
-        (step.removesuffix(table) + name for table, name in sides.items() if step in (table, removal_step(table))), step
-    )
-
-
-def removal_step(table: str) -> str:
-    """The step that removes rows of a table for their age."""
+def _removal_step(table: str) -> str:
     return f"removed_{table}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -37,19 +37,15 @@ PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "pa
 PUBLISHING = "publishing"
 # Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
-REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS = (
-    *("removed_raw", "removed_rejected", "removed_compounds"),
-    "removed_ledger",
-)
+REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
+REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
 _IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
     PUBLISHED: PublishedCounts,
     REPORTED: ReportedCounts,
-    REMOVED_RAW: RemovedCounts,
-    REMOVED_REJECTED: RemovedCounts,
-    REMOVED_COMPOUNDS: RemovedCounts,
+    **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
 }
 _T = TypeVar("_T")
@@ -62,23 +58,17 @@ class OffsetRange(NamedTuple):
 
     topic: str
     partition: int
-    # Inclusive.
-    from_offset: int
-    # Exclusive.
-    until_offset: int
-    # The end for read_committed, exclusive, asked for after W.
-    end_offset: int
-    # Largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
-    max_ts: int | None = None
-    # Records before from_offset that the broker no longer had and the operator gave up.
-    lost: int = 0
+    from_offset: int  # inclusive
+    until_offset: int  # exclusive
+    end_offset: int  # the end for read_committed, exclusive, asked for after W
+    max_ts: int | None = None  # largest accepted timestamp landed from the partition so far (epoch ms; None: none yet)
+    lost: int = 0  # records before from_offset that the broker no longer had and the operator gave up
     # The first offset that the partition had when the pipeline planned its first batch; the same in all batches.
     began: int = 0
     # How many offsets, from `cut_from` on, the log had at its end and then lost; the operator gave them up.
     cut_from: int = 0
     cut: int = 0
-    # The leader epoch of end_offset, -1 if the broker did not say.
-    epoch: int = -1
+    epoch: int = -1  # the leader epoch of end_offset, -1 if the broker did not say
 
     @property
     def planned(self) -> int:
@@ -107,21 +97,30 @@ def find_rewinds(rows: Iterable[LedgerRow]) -> list[Rewind]:
     return sorted(Rewind(batch_id, plan.to_batch) for batch_id, plan in plans if isinstance(plan, RewindPlan))
 
 
+class _Typed(Generic[_T]):
+    """A field of a row as the type that it has in rows of one step or in batches of one kind; raises TypeError in others."""
+
+    def __init__(self, field: str, wanted: type[_T]) -> None:
+        self.field, self.wanted = field, wanted
+
+    def __get__(self, row: LedgerRow, owner: type[LedgerRow]) -> _T:
+        value = getattr(row, self.field)
+        if not isinstance(value, self.wanted):
+            raise TypeError(f"the row has a {type(value).__name__}, not a {self.wanted.__name__}")
+        return value
+
+
 @dataclass(frozen=True)
 class LedgerRow:
     """One step of one batch."""
 
     batch_id: int
     step: str
-    # The batch's plan, in all of its rows.
-    plan: AnyPlan
+    plan: AnyPlan  # the batch's plan, in all of its rows
     offsets: tuple[OffsetRange, ...]
-    # W, in epoch ms.
-    wall_time: int
-    # The batch's clock, in epoch ms; None: minus infinity.
-    clock: int | None
-    # The settings in JSON.
-    config: str
+    wall_time: int  # W, in epoch ms
+    clock: int | None  # the batch's clock, in epoch ms; None: minus infinity
+    config: str  # the settings in JSON
     config_hash: str
     started_at: datetime
     counts: StepCounts = field(default_factory=StepCounts)
@@ -139,55 +138,18 @@ class LedgerRow:
         """The settings that the batch was planned with; it is finished with these even if the file has changed since."""
         return Pipeline.from_json(self.config)
 
-    @property
-    def replay(self) -> ReplayPlan:
-        """The plan of a replay; raises TypeError for a batch of another kind."""
-        return _checked_type(self.plan, ReplayPlan)
-
-    @property
-    def rewind(self) -> RewindPlan:
-        """The plan of a rewind; raises TypeError for a batch of another kind."""
-        return _checked_type(self.plan, RewindPlan)
-
-    @property
-    def landed(self) -> LandedCounts:
-        """The counts of a `landed` row; raises TypeError for another step."""
-        return _checked_type(self.counts, LandedCounts)
-
-    @property
-    def paired(self) -> PairedCounts:
-        """The counts of a `paired` row; raises TypeError for another step."""
-        return _checked_type(self.counts, PairedCounts)
-
-    @property
-    def published(self) -> PublishedCounts:
-        """The counts of a `published` row; raises TypeError for another step."""
-        return _checked_type(self.counts, PublishedCounts)
-
-    @property
-    def reported(self) -> ReportedCounts:
-        """The counts of a `reported` row; raises TypeError for another step."""
-        return _checked_type(self.counts, ReportedCounts)
-
-    @property
-    def removed(self) -> RemovedCounts:
-        """The counts of a row of REMOVALS; raises TypeError for another step."""
-        return _checked_type(self.counts, RemovedCounts)
-
-    @property
-    def output_state(self) -> OutputState:
-        """The output topic in a `publishing` or `published` row; raises TypeError for another step."""
-        return _checked_type(self.output, OutputState)
+    replay = _Typed("plan", ReplayPlan)
+    rewind = _Typed("plan", RewindPlan)
+    landed = _Typed("counts", LandedCounts)
+    paired = _Typed("counts", PairedCounts)
+    published = _Typed("counts", PublishedCounts)
+    reported = _Typed("counts", ReportedCounts)
+    removed = _Typed("counts", RemovedCounts)
+    output_state = _Typed("output", OutputState)
 
     def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
         """The row of a later step of the same batch."""
         return replace(self, step=step, started_at=started_at, counts=counts, **({"output": None} | changes))
-
-
-def _checked_type(value: object, wanted: type[_T]) -> _T:
-    if not isinstance(value, wanted):
-        raise TypeError(f"the row has a {type(value).__name__}, not a {wanted.__name__}")
-    return value
 
 
 _COLUMNS = tuple(each.name for each in fields(LedgerRow))

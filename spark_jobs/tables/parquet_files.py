@@ -48,12 +48,9 @@ NEW_FILE = "name string, size bigint, stats string"
 class NewFile(NamedTuple):
     """A complete file."""
 
-    # Below the table's place.
-    name: str
-    # Bytes.
-    size: int
-    # Statistics in Delta's JSON.
-    stats: str
+    name: str  # below the table's place
+    size: int  # bytes
+    stats: str  # statistics in Delta's JSON
 
     def as_row(self) -> pa.RecordBatch:
         """One row of `NEW_FILE`."""

@@ -51,8 +51,7 @@ class MissingTable(TableProblem, NeedsOperator):
 class Tables:
     """The tables as their logs describe them, and small reads of their rows; needs no Spark."""
 
-    # Folder or URI above the pipelines' tables, without a slash at the end.
-    root: str
+    root: str  # folder or URI above the pipelines' tables, without a slash at the end
     pipeline: Pipeline
 
     def store(self, table: str) -> Store:
@@ -134,23 +133,22 @@ class Tables:
 
         `columns` None: all. Maps are lists of pairs. Opens only files that can have such rows.
         """
-        return list(self.rows_between(table, first, last, columns).to_pylist())
+        return self._rows(table, self.newest(table), first, last, columns)
 
     def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
         known = self.newest(table)
         newest = newest_batch(known)
-        return [] if newest is None else list(self._rows(table, known, newest - before, None, columns).to_pylist())
+        return [] if newest is None else self._rows(table, known, newest - before, None, columns)
 
-    def rows_between(self, table: str, first: int, last: int | None, columns: list[str] | None = None) -> pa.Table:
-        """As `small_rows`, as an Arrow table."""
-        return self._rows(table, self.newest(table), first, last, columns)
-
-    def _rows(self, table: str, known: DeltaTable, first: int, last: int | None, columns: list[str] | None) -> pa.Table:
+    def _rows(
+        self, table: str, known: DeltaTable, first: int, last: int | None, columns: list[str] | None
+    ) -> list[dict[str, Any]]:
         schema = pa.schema(known.schema().to_arrow())
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with self.translate_table_errors(table):
-            return read_small_files(self.store(table), files_between(known, first, last), wanted, _between(first, last))
+            files = files_between(known, first, last)
+            return list(read_small_files(self.store(table), files, wanted, _between(first, last)).to_pylist())
 
     def stream_rows(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The table's columns, and its rows of the batches first..last, both inclusive, in pieces of some megabytes."""
