@@ -13,7 +13,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest
-from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile, merge_into_row_groups
+from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.warehouse import Tables
 
@@ -67,10 +67,7 @@ def _small_files(known: DeltaTable) -> Iterator[list[DataFile]]:
 
 def _write_merged(place: FilePlace, files: list[DataFile]) -> NewFile | None:
     pieces = read_share(place.store, Share(tuple(files)), place.schema, None)
-    with FileWriter(place.store) as writer:
-        for rows in merge_into_row_groups(pieces):
-            writer.write(rows)
-        return writer.finish()
+    return write_file(place.store, merge_into_row_groups(pieces))
 
 
 def _replace(known: DeltaTable, merges: list[_Merge]) -> int:

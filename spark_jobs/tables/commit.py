@@ -22,7 +22,7 @@ from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, place_for_files
-from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
 from spark_jobs.tables.warehouse import TableProblem, Tables
@@ -62,9 +62,8 @@ def commit_rows(
 
     def write_once(place: FilePlace) -> list[NewFile]:
         if not written:
-            with FileWriter(place.store) as writer:
-                writer.write(pa.RecordBatch.from_pylist(rows, schema=place.schema))
-                written.extend(filter(None, [writer.finish()]))
+            pieces = [pa.RecordBatch.from_pylist(rows, schema=place.schema)]
+            written.extend(filter(None, [write_file(place.store, pieces)]))
         return written
 
     _commit(warehouse, table, write_once, step, batch_id, among=among)
@@ -102,11 +101,8 @@ def commit_frame(
     place = warehouse.place_for_files(table)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(place.store) as writer:
-            for batch in batches:
-                columns = [column.cast(field.type) for column, field in zip(batch.columns, place.schema, strict=True)]
-                writer.write(pa.record_batch(columns, schema=place.schema))
-            file = writer.finish()
+        columns = ([column.cast(field.type) for column, field in zip(batch, place.schema, strict=True)] for batch in batches)
+        file = write_file(place.store, (pa.record_batch(each, schema=place.schema) for each in columns))
         if file is not None:
             yield file.as_row()
 
@@ -180,11 +176,8 @@ def _copy_others(file: DataFile, place: FilePlace, remove: BatchRange) -> NewFil
     """A new file with the rows of this one that stay; None if there are none."""
     number = ds.field("batch_id")
     stay = number < remove.first if remove.last is None else (number < remove.first) | (number > remove.last)
-    with FileWriter(place.store) as writer:
-        # Piece by piece: rows may be large.
-        for piece in read_share(place.store, Share((file,)), place.schema, stay):
-            writer.write(piece)
-        return writer.finish()
+    # Piece by piece: rows may be large.
+    return write_file(place.store, read_share(place.store, Share((file,)), place.schema, stay))
 
 
 def _add(file: NewFile) -> AddAction:

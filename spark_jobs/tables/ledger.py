@@ -49,8 +49,8 @@ _COUNTS: Mapping[str, type[StepCounts]] = {
     REMOVED_LEDGER: RemovedBatches,
 }
 _T = TypeVar("_T")
-# A step seldom lags behind by more batches than the first number, and hardly ever by more than the second.
-_RECENT = (1, 20)
+# A step seldom lags behind by more batches than the first number, hardly ever by more than the second, and never by the last.
+_RECENT = (1, 20, 2**40)
 
 
 class OffsetRange(NamedTuple):
@@ -168,13 +168,8 @@ class Ledger:
     def last_ids(self) -> dict[str, int]:
         """Step -> the largest batch_id with this step; 0 if there is none."""
         found = dict.fromkeys(STEPS, 0)
-        for before in (*_RECENT, None):
-            wanted = ["batch_id", "step"]
-            recent = (
-                self.warehouse.newest_rows(LEDGER, before, wanted)
-                if before
-                else self.warehouse.small_rows(LEDGER, 1, columns=wanted)
-            )
+        for before in _RECENT:
+            recent = self.warehouse.newest_rows(LEDGER, before, ["batch_id", "step"])
             for row in recent:
                 if row["step"] in found:
                     found[row["step"]] = max(found[row["step"]], row["batch_id"])
@@ -188,8 +183,7 @@ class Ledger:
 
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
-        found = [_from_row(row) for row in self.warehouse.select_rows(LEDGER, ["kind", *_COLUMNS], condition)]
-        return sorted(found, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
+        return _in_order(map(_from_row, self.warehouse.select_rows(LEDGER, ["kind", *_COLUMNS], condition)))
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
@@ -205,25 +199,20 @@ class Ledger:
     def removals(self) -> dict[str, LedgerRow]:
         """Step -> its last row, for each of REMOVALS: which rows are removed for their age, and up to which batch."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])
-        last: dict[str, int] = {}
-        for row in known:
-            if row["step"] in REMOVALS:
-                last[row["step"]] = max(row["batch_id"], last.get(row["step"], 0))
+        removed = sorted((row["batch_id"], row["step"]) for row in known if row["step"] in REMOVALS)
+        last = {step: batch_id for batch_id, step in removed}
         return {step: row for step, batch_id in last.items() for row in self.rows(batch_id, batch_id) if row.step == step}
 
     def _checked(self, found: list[dict[str, Any]]) -> list[LedgerRow]:
         rows = [_from_row(row) for row in found]
-        for row in rows[:1]:
-            self._check_identity(row)
-        return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
-
-    def _check_identity(self, row: LedgerRow) -> None:
-        ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity
+        pipeline = self.warehouse.pipeline
+        ran_with, now = rows[0].pipeline.identity if rows else pipeline.identity, pipeline.identity
         if ran_with != now:
             raise NeedsOperator(
-                f"pipeline {self.warehouse.pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
+                f"pipeline {pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
                 f"now says {now}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
             )
+        return _in_order(rows)
 
     def plan(self, plan: LedgerRow) -> LedgerRow:
         """Writes the plan of a batch before any work on it, and returns the row that is in the table, which counts.
@@ -245,10 +234,13 @@ class Ledger:
         `among`: the same step with another text is not a repetition. Of two planners with one batch_id only one writes, so a plan is read
         again before it is used. Later steps follow from the plan and the tables, so a repetition would write the same.
         """
-        step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
         found = [_to_row(replace(row, finished_at=now)) for row in rows]
-        commit_rows(self.warehouse, LEDGER, found, step, batch_id, among)
+        commit_rows(self.warehouse, LEDGER, found, rows[-1].step, max(row.batch_id for row in rows), among)
+
+
+def _in_order(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
+    return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
 
 def _to_row(row: LedgerRow) -> dict[str, Any]:
@@ -270,7 +262,7 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
         | {
             "plan": plan_of_struct(row["kind"], row["plan"]),
             "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
-            "counts": _COUNTS.get(row["step"], StepCounts).of(dict(row["counts"])),
+            "counts": _COUNTS.get(row["step"], StepCounts)(**dict(row["counts"])),
             "output": output_of_struct(row["output"]),
             "versions": dict(row["versions"]),
         }
@@ -291,9 +283,7 @@ def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:
     """The last batch whose rows this one of REMOVALS removed for their age; 0 if there is none."""
-    if step not in removals:
-        return 0
-    return removals[step].batch_id - (step == REMOVED_LEDGER)
+    return removals[step].batch_id - (step == REMOVED_LEDGER) if step in removals else 0
 
 
 def paired_batches(rows: Iterable[LedgerRow]) -> list[dict[str, LedgerRow]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -57,12 +58,10 @@ class NewFile(NamedTuple):
         return pa.RecordBatch.from_pylist([self._asdict()])
 
 
-class _Sink:
+class _Sink(io.RawIOBase):
     """The file object that Arrow writes to. Arrow closes it after errors, too; only `complete` completes the upload, so a file that failed
     half-way never becomes visible.
     """
-
-    closed = False
 
     def __init__(self, store: Store, name: str) -> None:
         self._upload = open_writer(store.client, name, max_concurrency=2)
@@ -75,12 +74,6 @@ class _Sink:
 
     def writable(self) -> bool:
         return True
-
-    def flush(self) -> None:
-        """Does nothing: others see no half-written upload."""
-
-    def close(self) -> None:
-        """Does nothing; see `complete`."""
 
     def complete(self) -> None:
         self._upload.close()
@@ -153,6 +146,14 @@ class FileWriter:
             self._sink.complete()
         stats = {"numRecords": self.rows, "minValues": self.least, "maxValues": self.most, "nullCount": self.nulls}
         return NewFile(self.name, self._sink.size, json.dumps(stats))
+
+
+def write_file(store: Store, pieces: Iterable[pa.RecordBatch]) -> NewFile | None:
+    """Writes the pieces into one new file, each as a row group; None if they have no rows. Raises as `FileWriter`."""
+    with FileWriter(store) as writer:
+        for rows in pieces:
+            writer.write(rows)
+        return writer.finish()
 
 
 def merge_into_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column
 
@@ -128,11 +128,6 @@ class StepCounts:
         """Name -> count, in the order of the fields."""
         values = ((each, getattr(self, each.name)) for each in fields(self))
         return {each.name: value for each, value in values if value != each.default}
-
-    @classmethod
-    def of(cls, counts: Mapping[str, int]) -> Self:
-        """The counts as `flat` returned them; raises TypeError on a name that is not a field, and on a missing one."""
-        return cls(**counts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,16 +20,7 @@ from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.spark.session import tune_for_row_count
-from spark_jobs.tables.delta_log import (
-    all_files,
-    files_between,
-    files_of,
-    newest_batch,
-    newest_table,
-    oldest_batch,
-    place_for_files,
-    table_at_version,
-)
+from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile, InWorker, Share, frame_of_files, read_share, read_small_files
@@ -69,7 +60,13 @@ class Tables:
             with translate_file_errors(self.path(table)):
                 yield
         except TableNotFoundError:
-            raise self._missing(table) from None
+            if table == LEDGER:
+                raise MissingTable(
+                    f"there is no table {self.path(table)}: land_events creates the tables, run it first"
+                ) from None
+            raise MissingTable(
+                f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
+            ) from None
         except CommitFailedError:
             raise TableProblem(
                 f"other writers changed {self.path(table)} before each attempt to commit, so nothing was written: run this again"
@@ -78,17 +75,10 @@ class Tables:
             # The lines after the first are a stack trace.
             raise TableProblem(f"{self.path(table)} cannot be used: {str(error).splitlines()[0]}") from None
 
-    def _missing(self, table: str) -> MissingTable:
-        if table == LEDGER:
-            return MissingTable(f"there is no table {self.path(table)}: land_events creates the tables, run it first")
-        return MissingTable(
-            f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
-        )
-
     def newest(self, table: str) -> DeltaTable:
         """The newest version of a table. Raises MissingTable."""
         with self.translate_table_errors(table):
-            return newest_table(self.store(table))
+            return delta_log.newest_table(self.store(table))
 
     def exists(self, table: str) -> bool:
         """Whether there is a Delta table at the path."""
@@ -108,23 +98,23 @@ class Tables:
 
     def newest_batch(self, table: str) -> int | None:
         """The largest batch_id of a table; None if it has no rows."""
-        return newest_batch(self.newest(table))
+        return delta_log.newest_batch(self.newest(table))
 
     def oldest_batch(self, table: str) -> int | None:
         """The smallest batch_id of a table; None if it has no rows."""
-        return oldest_batch(self.newest(table))
+        return delta_log.oldest_batch(self.newest(table))
 
     def files(self, table: str, batches: Sequence[int] | None = None, version: int | None = None) -> list[DataFile]:
         """The files of a version (None: the newest) that can have rows of the batches, ascending (None: of all)."""
         with self.translate_table_errors(table):
-            known = self.newest(table) if version is None else table_at_version(self.store(table), version)
-            place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
-            return all_files(known) if batches is None else files_of(known, batches)
+            known = self.newest(table) if version is None else delta_log.table_at_version(self.store(table), version)
+            delta_log.place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
+            return delta_log.all_files(known) if batches is None else delta_log.files_of(known, batches)
 
     def place_for_files(self, table: str) -> FilePlace:
         """Where workers write files of the table. Raises NeedsOperator if another program has changed its columns."""
         with self.translate_table_errors(table):
-            return place_for_files(self.store(table), self.newest(table), declared_schema(self.pipeline, table))
+            return delta_log.place_for_files(self.store(table), self.newest(table), declared_schema(self.pipeline, table))
 
     def small_rows(
         self, table: str, first: int, last: int | None = None, columns: list[str] | None = None
@@ -138,7 +128,7 @@ class Tables:
     def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
         known = self.newest(table)
-        newest = newest_batch(known)
+        newest = delta_log.newest_batch(known)
         return [] if newest is None else self._rows(table, known, newest - before, None, columns)
 
     def _rows(
@@ -147,13 +137,13 @@ class Tables:
         schema = pa.schema(known.schema().to_arrow())
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with self.translate_table_errors(table):
-            files = files_between(known, first, last)
+            files = delta_log.files_between(known, first, last)
             return list(read_small_files(self.store(table), files, wanted, _between(first, last)).to_pylist())
 
     def stream_rows(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The table's columns, and its rows of the batches first..last, both inclusive, in pieces of some megabytes."""
         known = self.newest(table)
-        schema, share = pa.schema(known.schema().to_arrow()), Share(tuple(files_between(known, first, last)))
+        schema, share = pa.schema(known.schema().to_arrow()), Share(tuple(delta_log.files_between(known, first, last)))
         return schema, read_share(self.store(table), share, schema, _between(first, last))
 
     def select_rows(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
