@@ -179,17 +179,14 @@ def output_key(pipeline: Pipeline, key: tuple[str, ...]) -> bytes:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    # The backslash first, or those before a separator would be doubled as well.
-    for special in ("\\", "-"):
-        if _may_contain(texts, special.encode()):
-            texts = pc.replace_substring(texts, special, f"\\{special}")
-    return texts
-
-
-def _may_contain(texts: pa.Array, special: bytes) -> bool:
     # Most fields contain neither, and a search of the whole buffer is fast. Bytes outside these rows only cost a replacement.
     data = texts.buffers()[2]
-    return data is not None and special in data.to_pybytes()
+    content = data.to_pybytes() if data else b""
+    # The backslash first, or those before a separator would be doubled as well.
+    for special in ("\\", "-"):
+        if special.encode() in content:
+            texts = pc.replace_substring(texts, special, f"\\{special}")
+    return texts
 
 
 def json_strings(texts: pa.Array) -> pa.Array:

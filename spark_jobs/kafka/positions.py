@@ -78,9 +78,8 @@ class PublishRun(NamedTuple):
     ledger_position: int  # the last batch that the ledger calls published
     target: int
     largest: int  # bytes of the largest message that is sent, inclusive
-    recovered: tuple[
-        tuple[int, Position], ...
-    ] = ()  # by partition: positions that expired and were read back from the topic
+    # By partition: positions that expired and were read back from the topic.
+    recovered: tuple[tuple[int, Position], ...] = ()
 
     @property
     def group(self) -> str:

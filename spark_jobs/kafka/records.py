@@ -16,7 +16,7 @@ from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
-from spark_jobs.spark.workers import Stage
+from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables.diagnose import full_text
 
 RECORD = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
@@ -96,21 +96,12 @@ def read_records(spark: SparkSession, spans: Spans, all_there: bool, columns: Co
     `all_there`: an offset that the broker has lost fails the query; otherwise it is left out.
     """
     schema = ", ".join(f"`{name}` {_TYPES[name]}" for name in columns)
-    parts = shares(spans)
-    if not parts:
-        return spark.createDataFrame([], schema)
-    reader = _reader(kafka_settings(), parts, "error" if all_there else "earliest", tuple(columns))
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(reader, schema)
+    settings, if_lost, wanted = kafka_settings(), "error" if all_there else "earliest", tuple(columns)
 
+    def read(share: Share) -> Iterator[pa.RecordBatch]:
+        return read_span(settings, share.topic, share.partition, share.span, if_lost, wanted)
 
-def _reader(settings: Settings, parts: list[Share], if_lost: str, columns: tuple[str, ...]) -> Stage:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                topic, partition, span = parts[number]
-                yield from read_span(settings, topic, partition, span, if_lost, columns)
-
-    return read
+    return read_in_tasks(spark, shares(spans), read, schema)
 
 
 def read_span(
@@ -127,13 +118,10 @@ def read_span(
     silence, and with `error` ValueError if the log ends before the span does.
     """
     required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
-    consumer = Consumer(_READING | consumer_settings(settings, "event-pairing.landing") | required)
-    try:
+    with Consumer(_READING | consumer_settings(settings) | required) as consumer:
         consumer.assign([TopicPartition(topic, partition, span.first)])
         for messages in _pieces(consumer, span.first, span.until, whole=if_lost == "error"):
             yield from _batches(topic, partition, messages, columns)
-    finally:
-        consumer.close()
 
 
 def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:

@@ -7,6 +7,7 @@ then rejected rows and compounds, the rows of ledger and metrics last. A repetit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
@@ -110,20 +111,18 @@ def _next_removal(warehouse: Warehouse, state: LedgerState, part: Part, before: 
             base = last_removable(state.rows, waits - 1, before)
     if base is None or base.batch_id - (part.step == REMOVED_LEDGER) <= done:
         return None
+    ever = last.removed.removed_ever if last else 0
     if part.step == REMOVED_LEDGER:
-        sums = sum_batches(last, state.rows, base.batch_id)
+        sums, lost = sum_batches(last, state.rows, base.batch_id)
         rows = sum(row.batch_id < base.batch_id for row in state.rows)
-        batches = RemovedBatches(**sums.counts, removed=rows, removed_ever=_ever(last, rows), first_batch=done + 1)
-        return base.next_step(part.step, started, batches, offsets=sums.lost)
+        batches = RemovedBatches(**sums, removed=rows, removed_ever=ever + rows, first_batch=done + 1)
+        return base.next_step(part.step, started, batches, offsets=lost)
     rows = _count_rows(warehouse, part, state, done, base.batch_id)
-    is_raw = part.step == REMOVED_RAW
-    counts = RemovedCounts(
-        removed=rows,
-        removed_ever=_ever(last, rows),
-        first_batch=done + 1,
-        removed_until=_removed_until(warehouse, part, last, done, base.batch_id) if is_raw else None,
-        late_given_up=sum(events.events for events in left if events.batch_id <= base.batch_id) if is_raw else 0,
-    )
+    counts = RemovedCounts(removed=rows, removed_ever=ever + rows, first_batch=done + 1)
+    if part.step == REMOVED_RAW:
+        until = _removed_until(warehouse, part, last, done, base.batch_id)
+        given_up = sum(events.events for events in left if events.batch_id <= base.batch_id)
+        counts = replace(counts, removed_until=until, late_given_up=given_up)
     return base.next_step(part.step, started, counts)
 
 
@@ -146,13 +145,12 @@ def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int,
     if part.step == REMOVED_COMPOUNDS:
         # The outbox keeps rows of void batches.
         counts = [row.paired.compounds for row in state.rows if row.step == PAIRED and done < row.batch_id <= until]
-    elif part.step == REMOVED_REJECTED:
-        counts = [
-            row.paired.rejected for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until
-        ]
     else:
-        mine = {row.batch_id for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until}
-        counts = [row.landed.landed for row in state.rows if row.step == LANDED and row.batch_id in mine]
+        live = [row for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until]
+        counts = [row.paired.rejected for row in live]
+        if part.step == REMOVED_RAW:
+            mine = {row.batch_id for row in live}
+            counts = [row.landed.landed for row in state.rows if row.step == LANDED and row.batch_id in mine]
     found, what = _rows(warehouse, part, ["batch_id"], done, until).count(), " and ".join(part.tables)
     if found != sum(counts):
         raise BrokenInvariant(
@@ -173,10 +171,6 @@ def _removed_until(warehouse: Warehouse, part: Part, last: LedgerRow | None, don
     row = accepted.agg(F.max("ts").alias("until")).collect()[0]
     times = [ts for ts in (last.removed.removed_until if last else None, row["until"]) if ts is not None]
     return max(times, default=None)
-
-
-def _ever(last: LedgerRow | None, rows: int) -> int:
-    return (last.removed.removed_ever if last else 0) + rows
 
 
 def _remove(warehouse: Warehouse, part: Part, removal: LedgerRow | None, archive: Archive | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store
-from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, place_for_files
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
@@ -85,7 +84,8 @@ def _commit(
         return [*removal_actions(known, place, remove), *map(_add, files(place))]
 
     app_id = f"{warehouse.pipeline.name}.{step}{among}"
-    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
+    point = _step_of_any_pipeline(warehouse.pipeline, step)
+    with between_fault_points(point), warehouse.translate_table_errors(table):
         commit_once(store, actions, app_id, batch_id, f"{step} of batch {batch_id}")
 
 
@@ -193,15 +193,12 @@ def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
     return known is not None and known >= version
 
 
-@contextmanager
-def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
-    # FAULT_POINTS names raw tables by their side: their own names differ by pipeline.
+def _step_of_any_pipeline(pipeline: Pipeline, step: str) -> str:
+    """The step's name in FAULT_POINTS, where raw tables are named by their side: their own names differ by pipeline."""
     for side, name in ((pipeline.left, "raw_left"), (pipeline.right, "raw_right")):
         if step in (raw_table(side), _removal_step(raw_table(side))):
-            step = step.removesuffix(raw_table(side)) + name
-    fault_point(f"before_{step}")
-    yield
-    fault_point(f"after_{step}")
+            return step.removesuffix(raw_table(side)) + name
+    return step
 
 
 def _removal_step(table: str) -> str:

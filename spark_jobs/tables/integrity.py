@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.delta_log import create
 from spark_jobs.tables.ledger import STEPS, LedgerRow
@@ -30,9 +30,8 @@ def create_missing(warehouse: Tables) -> None:
     # On a store creating one table takes as long as creating all.
     with ThreadPoolExecutor(max_workers=len(others)) as pool:
         list(pool.map(lambda table: _create_empty(warehouse, table), others))
-    fault_point("before_ledger_created")
-    _create_empty(warehouse, LEDGER)
-    fault_point("after_ledger_created")
+    with between_fault_points("ledger_created"):
+        _create_empty(warehouse, LEDGER)
 
 
 def _create_empty(warehouse: Tables, table: str) -> None:

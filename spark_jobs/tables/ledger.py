@@ -71,6 +71,11 @@ class OffsetRange(NamedTuple):
     epoch: int = -1  # the leader epoch of end_offset, -1 if the broker did not say
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
     def planned(self) -> int:
         """Offsets in the range."""
         return self.until_offset - self.from_offset

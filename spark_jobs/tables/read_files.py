@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.config.store import Store
+from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables.diagnose import damaged
 from spark_jobs.tables.parquet_files import LONGEST_TEXTS, name_place_in_errors
 
@@ -106,19 +107,13 @@ def frame_of_files(
     made: InWorker | None = None,
 ) -> DataFrame:
     """The columns of the rows that fit, or what is `made` of them, as a DataFrame with one task a share."""
-    parts = shares(files)
-    returned = made.columns if made else columns
-    if not parts:
-        return spark.createDataFrame([], returned)
     schema = to_arrow_schema(columns, timezone="UTC")
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                pieces = read_share(store, parts[number], schema, where)
-                yield from map(made.make, pieces) if made else pieces
+    def read(share: Share) -> Iterator[pa.RecordBatch]:
+        pieces = read_share(store, share, schema, where)
+        return map(made.make, pieces) if made else pieces
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, returned)
+    return read_in_tasks(spark, shares(files), read, made.columns if made else columns)
 
 
 def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:

@@ -143,8 +143,14 @@ class Tables:
     def stream_rows(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The table's columns, and its rows of the batches first..last, both inclusive, in pieces of some megabytes."""
         known = self.newest(table)
-        schema, share = pa.schema(known.schema().to_arrow()), Share(tuple(delta_log.files_between(known, first, last)))
-        return schema, read_share(self.store(table), share, schema, _between(first, last))
+        schema = pa.schema(known.schema().to_arrow())
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            with self.translate_table_errors(table):
+                share = Share(tuple(delta_log.files_between(known, first, last)))
+                yield from read_share(self.store(table), share, schema, _between(first, last))
+
+        return schema, rows()
 
     def select_rows(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""
