@@ -83,12 +83,10 @@ class PublishRun(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The consumer group that holds the positions."""
         return publisher_group(self.pipeline)
 
 
 def publisher_group(pipeline: str) -> str:
-    """The name of the consumer group that holds a pipeline's positions."""
     return f"{pipeline}.publisher"
 
 

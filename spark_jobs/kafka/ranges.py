@@ -109,7 +109,6 @@ def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
 
 
 def has_lost(planned: OffsetRange, now: TopicsNow) -> bool:
-    """Whether the broker has lost a part of a planned range."""
     place = planned.place
     return place in now.end and (now.earliest[place] > planned.from_offset or now.same_until(place) < planned.until_offset)
 

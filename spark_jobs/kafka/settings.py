@@ -70,7 +70,6 @@ def _check(text: str) -> None:
 
 
 def address(settings: Settings) -> str:
-    """The brokers' addresses, for messages."""
     return str(settings["bootstrap.servers"])
 
 
@@ -81,7 +80,6 @@ def consumer_settings(settings: Settings, group: str = "event-pairing.landing") 
 
 
 def admin_settings(settings: Settings) -> Settings:
-    """For an admin client."""
     return _without((*_CONSUMER_ONLY, *_PRODUCER_ONLY), settings)
 
 

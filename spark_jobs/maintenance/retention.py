@@ -17,16 +17,10 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.maintenance.archive import Archive
-from spark_jobs.maintenance.removable import (
-    UnreplayedEvents,
-    first_waiting,
-    last_removable,
-    sum_batches,
-    unreplayed_events,
-    valid_batches,
-)
+from spark_jobs.maintenance.removable import first_waiting, last_removable, sum_batches, unreplayed_events, valid_batches
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import remove_batches
+from spark_jobs.tables.delta_log import oldest_batch
 from spark_jobs.tables.ledger import (
     LANDED,
     PAIRED,
@@ -103,12 +97,12 @@ def _read_state(ledger: Ledger) -> LedgerState:
 def _next_removal(warehouse: Warehouse, state: LedgerState, part: Part, before: int) -> LedgerRow | None:
     """The row for the next removal from a part: batches planned before epoch ms `before`; None if nothing can be removed."""
     started, last, done = datetime.now(UTC), state.removals.get(part.step), removed_through(state.removals, part.step)
-    base, left = last_removable(state.rows, _bound(warehouse, state, part), before), list[UnreplayedEvents]()
-    if part.step == REMOVED_RAW and base and base.batch_id > done:
-        left = unreplayed_events(warehouse, [row for row in state.rows if row.batch_id > done], base.batch_id)
-        if (waits := first_waiting(warehouse, state.rows, left)) is not None:
-            print(f"rows of batch {waits} and later ones stay: late events of it wait for their replay (late: replay)")
-            base = last_removable(state.rows, waits - 1, before)
+    base = last_removable(state.rows, _bound(warehouse, state, part), before)
+    newer = [row for row in state.rows if row.batch_id > done]
+    left = unreplayed_events(warehouse, newer, base.batch_id) if part.step == REMOVED_RAW and base else []
+    if left and (waits := first_waiting(warehouse, state.rows, left)) is not None:
+        print(f"rows of batch {waits} and later ones stay: late events of it wait for their replay (late: replay)")
+        base = last_removable(state.rows, waits - 1, before)
     if base is None or base.batch_id - (part.step == REMOVED_LEDGER) <= done:
         return None
     ever = last.removed.removed_ever if last else 0
@@ -130,7 +124,7 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     """The last batch that may be removed as far as other tables are concerned."""
     others = [each.step for each in parts(warehouse.pipeline) if each.step != REMOVED_LEDGER]
     if part.step == REMOVED_RAW:
-        oldest = warehouse.oldest_batch(OPEN)
+        oldest = oldest_batch(warehouse.newest(OPEN))
         # An open event may yet be rejected, with its bytes, which only raw rows have.
         return state.until if oldest is None else min(state.until, oldest - 1)
     if part.step == REMOVED_LEDGER:
@@ -179,7 +173,7 @@ def _remove(warehouse: Warehouse, part: Part, removal: LedgerRow | None, archive
         return
     first, until = removal.removed.first_batch, removed_through({part.step: removal}, part.step)
     for table in part.tables:
-        oldest = warehouse.oldest_batch(table)
+        oldest = oldest_batch(warehouse.newest(table))
         if oldest is None or oldest > until:
             continue
         if archive is not None:

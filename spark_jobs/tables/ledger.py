@@ -72,7 +72,6 @@ class OffsetRange(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int]:
-        """Topic and partition."""
         return self.topic, self.partition
 
     @property
@@ -92,7 +91,6 @@ class Rewind(NamedTuple):
     to_batch: int
 
     def voids(self, batch_id: int) -> bool:
-        """Whether this rewind made the batch void."""
         return self.to_batch < batch_id < self.batch_id
 
 
@@ -153,7 +151,6 @@ class LedgerRow:
     output_state = _Typed("output", OutputState)
 
     def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
-        """The row of a later step of the same batch."""
         return replace(self, step=step, started_at=started_at, counts=counts, **({"output": None} | changes))
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
@@ -54,7 +55,6 @@ class NewFile(NamedTuple):
     stats: str  # statistics in Delta's JSON
 
     def as_row(self) -> pa.RecordBatch:
-        """One row of `NEW_FILE`."""
         return pa.RecordBatch.from_pylist([self._asdict()])
 
 
@@ -91,7 +91,7 @@ class FileWriter:
         self.rows = 0
         self.least: dict[str, int] = {}
         self.most: dict[str, int] = {}
-        self.nulls: dict[str, int] = {}
+        self.nulls: Counter[str] = Counter()
         self.longest_texts = 0
         self._sink: _Sink | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -111,9 +111,13 @@ class FileWriter:
             self._writer = self._writer or self._open_writer(rows.schema)
             self._writer.write_batch(rows)
         self.rows += rows.num_rows
-        for name in rows.schema.names:
-            if name in SEARCHED:
-                self._count(name, rows.column(name))
+        for name in [name for name in rows.schema.names if name in SEARCHED]:
+            column = rows.column(name)
+            self.nulls[name] += column.null_count
+            if column.null_count < len(column):
+                edges = pc.min_max(column).as_py()
+                self.least[name] = min(edges["min"], self.least.get(name, edges["min"]))
+                self.most[name] = max(edges["max"], self.most.get(name, edges["max"]))
         texts = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if pa.types.is_string(column.type)]
         self.longest_texts = max(self.longest_texts, sum(texts))
 
@@ -128,13 +132,6 @@ class FileWriter:
             write_statistics=[name for name in schema.names if name in SEARCHED],
             store_schema=False,
         )
-
-    def _count(self, name: str, column: pa.Array) -> None:
-        self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-        if column.null_count < len(column):
-            edges = pc.min_max(column).as_py()
-            self.least[name] = min(edges["min"], self.least.get(name, edges["min"]))
-            self.most[name] = max(edges["max"], self.most.get(name, edges["max"]))
 
     def finish(self) -> NewFile | None:
         """Completes the file and returns it; None if there were no rows."""

@@ -26,7 +26,6 @@ class Window(NamedTuple):
     end: int
 
     def has(self, ts: Column) -> Column:
-        """Whether the timestamp lies in the interval."""
         return (ts >= self.start) & (ts < self.end)
 
     def __str__(self) -> str:

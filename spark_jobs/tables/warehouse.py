@@ -46,11 +46,9 @@ class Tables:
     pipeline: Pipeline
 
     def store(self, table: str) -> Store:
-        """Where a table is, and how it is reached."""
         return warehouse_store(self.root).at(self.pipeline.name, table)
 
     def path(self, table: str) -> str:
-        """Folder or URI of a table."""
         return self.store(table).uri
 
     @contextmanager
@@ -89,20 +87,11 @@ class Tables:
         return True
 
     def version(self, table: str) -> int:
-        """The table's newest Delta version."""
         return int(self.newest(table).version())
 
     def table_id(self, table: str) -> str:
         """The id that the table got when it was created; another id means another table."""
         return str(self.newest(table).metadata().id)
-
-    def newest_batch(self, table: str) -> int | None:
-        """The largest batch_id of a table; None if it has no rows."""
-        return delta_log.newest_batch(self.newest(table))
-
-    def oldest_batch(self, table: str) -> int | None:
-        """The smallest batch_id of a table; None if it has no rows."""
-        return delta_log.oldest_batch(self.newest(table))
 
     def files(self, table: str, batches: Sequence[int] | None = None, version: int | None = None) -> list[DataFile]:
         """The files of a version (None: the newest) that can have rows of the batches, ascending (None: of all)."""
