@@ -194,7 +194,7 @@ def _writing_stage(settings: Settings, parts: list[Share], store: Store, make: _
         for batch in batches:
             for number in batch["id"].to_pylist():
                 with FileWriter(store) as writer:
-                    for rows in merge_into_row_groups(map(make, read_span(settings, *parts[number]))):
+                    for rows in merge_into_row_groups(map(make, read_span(settings, parts[number]))):
                         writer.write(rows)
                     file = writer.finish()
                 # None of the offsets may have a record left.

@@ -158,7 +158,7 @@ def plan_run(
     known = UnfinishedPublication(row for row in begun if row.batch_id > whole.ledger_position and _is_on(row, topic))
     forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
-        recovered = recover_positions(warehouse, settings, whole, known, forgotten, operator.lost_positions)
+        recovered = recover_positions(warehouse, whole, known, forgotten, operator.lost_positions)
         whole = whole._replace(recovered=tuple(recovered.items()))
     run = next_run(whole, positions)
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))

@@ -10,7 +10,8 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -40,15 +41,14 @@ class LogFile(NamedTuple):
     mark: tuple[Any, ...]  # changes when the file is replaced, even by an equal one
 
 
+@dataclass
 class _CachedTable:
     """A table at the newest version that this process has read."""
 
-    def __init__(self) -> None:
-        # A commit holds it from reading the newest version to its end.
-        self.lock = threading.RLock()
-        self.table: DeltaTable | None = None
-        # Of the version's commit.
-        self.mark: tuple[Any, ...] = ()
+    # A commit holds it from reading the newest version to its end.
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    table: DeltaTable | None = None
+    mark: tuple[Any, ...] = ()  # of the version's commit
 
 
 _cache: dict[str, _CachedTable] = {}

@@ -16,12 +16,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from include.config.store import Store
-from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables.diagnose import damaged
 from spark_jobs.tables.parquet_files import LONGEST_TEXTS, name_place_in_errors
 
@@ -96,24 +92,6 @@ class InWorker(NamedTuple):
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
     columns: str  # the columns that it returns, in SQL
     is_summary: bool = False  # whether it returns far fewer rows than it gets
-
-
-def frame_of_files(
-    spark: SparkSession,
-    store: Store,
-    files: Iterable[DataFile],
-    columns: StructType,
-    where: ds.Expression | None,
-    made: InWorker | None = None,
-) -> DataFrame:
-    """The columns of the rows that fit, or what is `made` of them, as a DataFrame with one task a share."""
-    schema = to_arrow_schema(columns, timezone="UTC")
-
-    def read(share: Share) -> Iterator[pa.RecordBatch]:
-        pieces = read_share(store, share, schema, where)
-        return map(made.make, pieces) if made else pieces
-
-    return read_in_tasks(spark, shares(files), read, made.columns if made else columns)
 
 
 def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:

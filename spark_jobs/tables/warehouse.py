@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -14,16 +15,18 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.spark.session import tune_for_row_count
+from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, frame_of_files, read_share, read_small_files
+from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_share, read_small_files, shares
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
 # Makes a condition out of a function that returns a column for its name.
@@ -170,15 +173,21 @@ class Warehouse(Tables):
         """
         declared = declared_schema(self.pipeline, table)
         wanted = None if batches is None else sorted(set(batches))
-        files, conditions = self.files(table, wanted, version), [] if wanted is None else [_among(wanted)]
+        store, files = self.store(table), self.files(table, wanted, version)
+        conditions = [] if wanted is None else [_among(wanted)]
         if where is not None:
             conditions.append(where(pc.field))
-        condition = reduce(lambda one, other: one & other, conditions) if conditions else None
-        names = declared.names if columns is None else columns
+        condition = reduce(and_, conditions) if conditions else None
+        columns_read = StructType([declared[name] for name in (declared.names if columns is None else columns)])
+        schema = to_arrow_schema(columns_read, timezone="UTC")
+
+        def rows(share: Share) -> Iterator[pa.RecordBatch]:
+            pieces = read_share(store, share, schema, condition)
+            return map(made.make, pieces) if made else pieces
+
         # Of a summary the JVM gets few rows.
         tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
-        wanted_columns = StructType([declared[name] for name in names])
-        return frame_of_files(self.spark, self.store(table), files, wanted_columns, condition, made)
+        return read_in_tasks(self.spark, shares(files), rows, made.columns if made else columns_read)
 
 
 def _among(batches: Sequence[int]) -> ds.Expression:
