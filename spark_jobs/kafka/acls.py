@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
@@ -61,14 +62,12 @@ def unreadable_topic(settings: Settings, topics: Collection[str]) -> str | None:
     """The first topic that the user may describe, but not read; None if there is none or the broker does not answer."""
     admin = AdminClient(admin_settings(settings))
     wanted = TopicCollection(list(topics))
-    try:
+    # The caller asks because of an error, and reports that one.
+    with suppress(KafkaException):
         asked = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=ANSWER_WITHIN_S)
         for topic, answer in asked.items():
             if AclOperation.READ not in (answer.result().authorized_operations or [AclOperation.READ]):
                 return str(topic)
-    except KafkaException:
-        # The caller asks because of an error, and reports that one.
-        return None
     return None
 
 

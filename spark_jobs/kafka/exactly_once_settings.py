@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from include.config.secret_values import HIDDEN
 from spark_jobs.faults.problems import NeedsOperator
 
-# librdkafka's default.
-_REQUEST_TIMEOUT_MS = 30_000
 # Values that belong to these settings. Any other value is not repeated, because it may be a password in the wrong place.
 _SAYABLE = re.compile(
     r"-?\d{1,9}|true|false|read_\w+|sasl_(ssl|plaintext)|(consistent|fnv1a)(_random)?|random", re.IGNORECASE
@@ -58,7 +57,7 @@ def check_exactly_once(settings: Mapping[str, Any]) -> None:
 
 def _check_times(settings: Mapping[str, Any]) -> None:
     delivery = _milliseconds(settings, *_DELIVERY)
-    request = _milliseconds(settings, "request.timeout.ms") or _REQUEST_TIMEOUT_MS
+    request = _milliseconds(settings, "request.timeout.ms") or 30_000  # librdkafka's default
     linger = _milliseconds(settings, "linger.ms", "queue.buffering.max.ms") or 0
     transaction = _milliseconds(settings, "transaction.timeout.ms")
     consequence = ""
@@ -92,12 +91,9 @@ def _check_login(settings: Mapping[str, Any]) -> None:
 
 
 def _milliseconds(settings: Mapping[str, Any], *names: str) -> float | None:
-    for name in names:
-        if name in settings:
-            try:
-                return float(settings[name])
-            except (TypeError, ValueError):
-                return None
+    given = next((settings[name] for name in names if name in settings), "")
+    with suppress(TypeError, ValueError):
+        return float(given)
     return None
 
 

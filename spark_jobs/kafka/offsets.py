@@ -18,6 +18,7 @@ from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, 
 
 Partition = tuple[str, int]
 _MARKERS_WITHIN_S = 2.0
+_COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 _CONNECTION_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _URL_SAFE = str.maketrans("+/", "-_")
 
@@ -44,7 +45,7 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     with admin_client(settings) as admin:
         partitions = [place for topic in topics for place in partitions_of_topic(admin, topic, settings)]
         wall_time = time.time_ns() // 1_000_000
-        written = _list_ends(admin, partitions, IsolationLevel.READ_UNCOMMITTED)
+        written = _list_ends(admin, partitions, _UNCOMMITTED)
         earliest, ends = (_ask_offsets(admin, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return TopicsNow(
             wall_time,
@@ -65,10 +66,7 @@ def wait_for_markers(settings: Settings, topic: str) -> None:
         partitions = partitions_of_topic(admin, topic, settings)
         give_up = time.monotonic() + _MARKERS_WITHIN_S
         while time.monotonic() < give_up:
-            committed, written = (
-                _list_ends(admin, partitions, isolation)
-                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-            )
+            committed, written = (_list_ends(admin, partitions, each) for each in (_COMMITTED, _UNCOMMITTED))
             if committed == written:
                 return
             time.sleep(0.05)
@@ -78,7 +76,7 @@ def ends_written(settings: Settings, topic: str) -> dict[int, int]:
     """Partition -> end (exclusive) of all that was written to it, open transactions included."""
     with admin_client(settings) as admin:
         partitions = partitions_of_topic(admin, topic, settings)
-        ends = _list_ends(admin, partitions, IsolationLevel.READ_UNCOMMITTED)
+        ends = _list_ends(admin, partitions, _UNCOMMITTED)
     return {number: end for (_, number), end in ends.items()}
 
 
@@ -137,10 +135,7 @@ def _list_ends(admin: AdminClient, partitions: list[Partition], isolation: Isola
 
 
 def _ask_offsets(
-    admin: AdminClient,
-    partitions: list[Partition],
-    spec: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    admin: AdminClient, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel = _COMMITTED
 ) -> dict[Partition, ListOffsetsResultInfo]:
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
 

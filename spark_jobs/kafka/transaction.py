@@ -114,10 +114,7 @@ class Transaction:
         """Commits the records and the position. If it raises, the outcome is unknown until another producer has fenced this one."""
         place = TopicPartition(self._run.topic, self._partition, position.batch_id, metadata=position.metadata())
         group = self._consumer.consumer_group_metadata()
-
-        def send_offsets() -> None:
-            self._producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S)
-
+        send_offsets = partial(self._producer.send_offsets_to_transaction, [place], group, ANSWER_WITHIN_S)
         retry_transient(lambda: with_timeout(ANSWER_WITHIN_S + 1, send_offsets))
         fault_point("transaction_offsets_sent")
         self.is_commit_unknown = True

@@ -18,9 +18,8 @@ from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.warehouse import Tables
 
 _T = TypeVar("_T")
-_MB = 1024 * 1024
 # Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.
-_FULL_SIZE = 64 * _MB
+_FULL_SIZE = 64 * 1024 * 1024
 _HOUR_MS = 3_600_000
 _TRIES = 20
 _LOG_RETENTION = "delta.logRetentionDuration"

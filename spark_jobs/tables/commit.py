@@ -94,8 +94,7 @@ def commit_frame(
 ) -> None:
     """As `commit`, with rows of Spark, which its workers write. Raises TableProblem if they do not have the declared columns."""
     declared = declared_schema(warehouse.pipeline, table)
-    given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
-    wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
+    given, wanted = ([(each.name, each.dataType.simpleString()) for each in columns] for columns in (rows.schema, declared))
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
     place = warehouse.place_for_files(table)

@@ -258,17 +258,14 @@ def _to_row(row: LedgerRow) -> dict[str, Any]:
 
 def _from_row(row: dict[str, Any]) -> LedgerRow:
     # Arrow has maps as lists of pairs.
-    found = {name: row[name] for name in _COLUMNS}
-    return LedgerRow(
-        **found
-        | {
-            "plan": plan_of_struct(row["kind"], row["plan"]),
-            "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
-            "counts": _COUNTS.get(row["step"], StepCounts)(**dict(row["counts"])),
-            "output": output_of_struct(row["output"]),
-            "versions": dict(row["versions"]),
-        }
-    )
+    typed = {
+        "plan": plan_of_struct(row["kind"], row["plan"]),
+        "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
+        "counts": _COUNTS.get(row["step"], StepCounts)(**dict(row["counts"])),
+        "output": output_of_struct(row["output"]),
+        "versions": dict(row["versions"]),
+    }
+    return LedgerRow(**{name: row[name] for name in _COLUMNS} | typed)
 
 
 def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
