@@ -91,12 +91,9 @@ def landed_beyond(known: Iterable[OffsetRange], now: TopicsNow) -> dict[Partitio
 
 def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
     """The last paired batch, not void, that read only below these offsets; 0 if there is none."""
-    fits = [
-        steps[PAIRED].batch_id
-        for steps in paired_batches(ledger.rows(1))
-        if all(at.until_offset <= beyond.get(at.place, at.until_offset) for at in steps[PAIRED].offsets)
-    ]
-    return max(fits, default=0)
+    paired = (steps[PAIRED] for steps in paired_batches(ledger.rows(1)))
+    below = (row for row in paired if all(at.until_offset <= beyond.get(at.place, at.until_offset) for at in row.offsets))
+    return max((row.batch_id for row in below), default=0)
 
 
 def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:

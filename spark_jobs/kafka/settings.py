@@ -87,13 +87,8 @@ def producer_settings(settings: Settings, transactional_id: str) -> Settings:
     """For a transactional producer with Java's default partitioner."""
     # A large batch is one transaction. A quarter of an hour is the longest timeout that a broker allows by default.
     preset = {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000}
-    required = {
-        "transactional.id": transactional_id,
-        "enable.idempotence": True,
-        "acks": "all",
-        "partitioner": "murmur2_random",
-    }
-    return _without(_CONSUMER_ONLY, preset | settings) | required
+    required = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+    return _without(_CONSUMER_ONLY, preset | settings) | required | {"transactional.id": transactional_id}
 
 
 def delivery_timeout_s(settings: Settings) -> float:

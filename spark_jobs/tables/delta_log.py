@@ -187,15 +187,10 @@ def table_at_version(store: Store, version: int) -> DeltaTable:
     return table if table.version() == version else DeltaTable(store.uri, version, store.delta_options)
 
 
-def create(store: Store, schema: StructType, properties: dict[str, str]) -> None:
+def create(store: Store, declared: StructType, properties: dict[str, str | None]) -> None:
     """Creates the table at the place unless there is one."""
-    DeltaTable.create(
-        store.made().uri,
-        Schema.from_json(schema.json()),
-        mode="ignore",
-        configuration={**properties},
-        storage_options=store.delta_options,
-    )
+    uri, schema, options = store.made().uri, Schema.from_json(declared.json()), store.delta_options
+    DeltaTable.create(uri, schema, mode="ignore", configuration=properties, storage_options=options)
 
 
 def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:

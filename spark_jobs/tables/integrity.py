@@ -43,7 +43,7 @@ def _create_empty(warehouse: Tables, table: str) -> None:
             )
         return
     declared = declared_schema(warehouse.pipeline, table)
-    properties = {
+    properties: dict[str, str | None] = {
         "delta.checkpointInterval": _CHECKPOINT_EVERY,
         "delta.dataSkippingStatsColumns": ",".join(name for name in SEARCHED if name in declared.fieldNames()),
         # maintain_tables cuts the logs.

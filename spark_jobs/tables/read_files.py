@@ -132,18 +132,14 @@ def _pieces(
     store: Store, file: DataFile, share: Share, schema: pa.Schema, where: ds.Expression | None
 ) -> Iterator[pa.RecordBatch]:
     fragment = _open_fragment(store, file)
-    groups = fragment.row_groups
+    groups, in_file = fragment.row_groups, _file_schema(fragment, schema)
     if where is not None:
-        groups = [
-            group
-            for each in fragment.split_by_row_group(where, schema=_file_schema(fragment, schema))
-            for group in each.row_groups
-        ]
+        groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
     for group in groups[share.part :: share.parts]:
         at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * group.num_rows // max(group.total_byte_size, 1)))
         part = fragment.subset(row_group_ids=[group.id])
         found = part.to_batches(
-            schema=_file_schema(fragment, schema),
+            schema=in_file,
             columns=schema.names,
             filter=where,
             batch_size=at_once,
