@@ -6,6 +6,8 @@ is a file `<name>.released`. Without the variable, as in production, a point doe
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -51,3 +53,11 @@ def fault_point(name: str) -> None:
     draft.rename(Path(folder, f"{name}.reached"))
     while not Path(folder, f"{name}.released").exists():
         time.sleep(0.05)
+
+
+@contextmanager
+def between_fault_points(step: str) -> Iterator[None]:
+    """The points before and after a step, around a block or a function; after an error none."""
+    fault_point(f"before_{step}")
+    yield
+    fault_point(f"after_{step}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
@@ -29,15 +30,6 @@ def on_group(group: str) -> Right:
     return Right("Read", f"--group {group}")
 
 
-def on_transactions(group: str) -> Right:
-    """All transactional ids of a publisher, one for each output partition."""
-    return Right("Write", f"--transactional-id {group}- --resource-pattern-type prefixed")
-
-
-# Brokers before 2.8 require it of every idempotent producer.
-_IDEMPOTENT_WRITE = Right("IdempotentWrite", "--cluster")
-
-
 def grant_command(settings: Settings, right: Right) -> str:
     """The command that grants the right to the user of kafka_default, without the broker's address."""
     # Which user a client certificate stands for is known to the broker only.
@@ -57,28 +49,25 @@ def refused_right(error: KafkaError, topic: str, group: str, operation: str) -> 
     return {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: on_topic(operation, topic),
         KafkaError.GROUP_AUTHORIZATION_FAILED: on_group(group),
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: on_transactions(group),
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED: _IDEMPOTENT_WRITE,
+        # All ids of the publisher, one for each output partition.
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Right(
+            "Write", f"--transactional-id {group}- --resource-pattern-type prefixed"
+        ),
+        # Brokers before 2.8 require it of every idempotent producer.
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: Right("IdempotentWrite", "--cluster"),
     }.get(error.code())
-
-
-def is_refusal(error: KafkaError) -> bool:
-    """Whether the broker refused for want of a right."""
-    return refused_right(error, "", "", "") is not None
 
 
 def unreadable_topic(settings: Settings, topics: Collection[str]) -> str | None:
     """The first topic that the user may describe, but not read; None if there is none or the broker does not answer."""
     admin = AdminClient(admin_settings(settings))
     wanted = TopicCollection(list(topics))
-    try:
+    # The caller asks because of an error, and reports that one.
+    with suppress(KafkaException):
         asked = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=ANSWER_WITHIN_S)
         for topic, answer in asked.items():
             if AclOperation.READ not in (answer.result().authorized_operations or [AclOperation.READ]):
                 return str(topic)
-    except KafkaException:
-        # The caller asks because of an error, and reports that one.
-        return None
     return None
 
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 from include.config.secret_values import HIDDEN
 from spark_jobs.faults.problems import NeedsOperator
 
-# librdkafka's default.
-_REQUEST_TIMEOUT_MS = 30_000
 # Values that belong to these settings. Any other value is not repeated, because it may be a password in the wrong place.
 _SAYABLE = re.compile(
     r"-?\d{1,9}|true|false|read_\w+|sasl_(ssl|plaintext)|(consistent|fnv1a)(_random)?|random", re.IGNORECASE
 )
 _DELIVERY = ("delivery.timeout.ms", "message.timeout.ms")
-
-
-class _Rule(NamedTuple):
-    """Which values a setting may have."""
-
-    names: tuple[str, ...]  # all names of the setting
-    is_fine: Callable[[str], bool]
-    consequence: str  # of any other value
 
 
 def _one_of(*values: str) -> Callable[[str], bool]:
@@ -35,55 +26,53 @@ def _number(is_fine: Callable[[int], bool]) -> Callable[[str], bool]:
     return lambda value: not value.lstrip("-").isdigit() or is_fine(int(value))
 
 
-_RULES = (
-    _Rule(("acks", "request.required.acks"), _one_of("all", "-1"),
-          "a record that not all replicas have can be lost with a broker, while the position says that it was sent"),
-    _Rule(("enable.idempotence",), _one_of("true"), "a request that is repeated would double its records"),
-    _Rule(("max.in.flight", "max.in.flight.requests.per.connection"), _number(lambda requests: 1 <= requests <= 5),
-          "with more than 5 requests under way the broker cannot tell a repeated one from a new one"),
-    _Rule(("retries", "message.send.max.retries"), _number(lambda retries: retries > 0),
-          "without repeats the first broker that moves ends the publication"),
-    _Rule(("partitioner",), _one_of("murmur2_random", "murmur2"),
-          "compounds would be in other partitions than a Java producer and the positions put them"),
-    _Rule(("isolation.level",), _one_of("read_committed"), "records of aborted transactions would be paired"),
-    _Rule(("enable.auto.commit",), _one_of("false"), "a position would move without its records"),
-    _Rule(("delivery.report.only.error",), _one_of("false"), "the acknowledged records could not be counted"),
-    _Rule(("enable.ssl.certificate.verification",), _one_of("true"),
-          "a server in the broker's place would get the login; set the right certificate authority instead"),
+# All names of a setting, which values are fine, and the consequence of any other.
+_RULES: tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...] = (
+    (("acks", "request.required.acks"), _one_of("all", "-1"),
+     "a record that not all replicas have can be lost with a broker, while the position says that it was sent"),
+    (("enable.idempotence",), _one_of("true"), "a request that is repeated would double its records"),
+    (("max.in.flight", "max.in.flight.requests.per.connection"), _number(lambda requests: 1 <= requests <= 5),
+     "with more than 5 requests under way the broker cannot tell a repeated one from a new one"),
+    (("retries", "message.send.max.retries"), _number(lambda retries: retries > 0),
+     "without repeats the first broker that moves ends the publication"),
+    (("partitioner",), _one_of("murmur2_random", "murmur2"),
+     "compounds would be in other partitions than a Java producer and the positions put them"),
+    (("isolation.level",), _one_of("read_committed"), "records of aborted transactions would be paired"),
+    (("enable.auto.commit",), _one_of("false"), "a position would move without its records"),
+    (("delivery.report.only.error",), _one_of("false"), "the acknowledged records could not be counted"),
+    (("enable.ssl.certificate.verification",), _one_of("true"),
+     "a server in the broker's place would get the login; set the right certificate authority instead"),
 )  # fmt: skip
 
 
 def check_exactly_once(settings: Mapping[str, Any]) -> None:
     """Raises NeedsOperator with the setting's name and its consequence."""
-    for rule in _RULES:
-        for name in rule.names:
-            if name in settings and not rule.is_fine(_text(settings[name])):
-                raise _refused(name, settings[name], rule.consequence)
+    for names, is_fine, consequence in _RULES:
+        for name in names:
+            if name in settings and not is_fine(_text(settings[name])):
+                raise _refused(name, settings[name], consequence)
     _check_times(settings)
     _check_login(settings)
 
 
 def _check_times(settings: Mapping[str, Any]) -> None:
     delivery = _milliseconds(settings, *_DELIVERY)
-    request = _milliseconds(settings, "request.timeout.ms") or _REQUEST_TIMEOUT_MS
+    request = _milliseconds(settings, "request.timeout.ms") or 30_000  # librdkafka's default
     linger = _milliseconds(settings, "linger.ms", "queue.buffering.max.ms") or 0
     transaction = _milliseconds(settings, "transaction.timeout.ms")
-    if delivery is None:
-        return
-    name = next(name for name in _DELIVERY if name in settings)
-    if delivery < linger + request:
-        raise _refused(
-            name,
-            f"{delivery:.0f}",
+    consequence = ""
+    if delivery is not None and delivery < linger + request:
+        consequence = (
             f"it is less than linger.ms + request.timeout.ms ({linger:.0f} + {request:.0f}), so a record would be given up before the "
-            "broker has had time to answer",
+            "broker has had time to answer"
         )
-    if transaction is not None and delivery > transaction:
-        raise _refused(
-            name,
-            f"{delivery:.0f}",
-            f"it is more than transaction.timeout.ms ({transaction:.0f}), so the broker would end a transaction with records under way",
+    elif delivery is not None and transaction is not None and delivery > transaction:
+        consequence = (
+            f"it is more than transaction.timeout.ms ({transaction:.0f}), so the broker would end a transaction with records "
+            "under way"
         )
+    if consequence:
+        raise _refused(next(name for name in _DELIVERY if name in settings), f"{delivery:.0f}", consequence)
 
 
 def _check_login(settings: Mapping[str, Any]) -> None:
@@ -102,17 +91,14 @@ def _check_login(settings: Mapping[str, Any]) -> None:
 
 
 def _milliseconds(settings: Mapping[str, Any], *names: str) -> float | None:
-    for name in names:
-        if name in settings:
-            try:
-                return float(settings[name])
-            except (TypeError, ValueError):
-                return None
+    given = next((settings[name] for name in names if name in settings), "")
+    with suppress(TypeError, ValueError):
+        return float(given)
     return None
 
 
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) or str(value).lower() in ("true", "false", "all") else str(value)
+    return str(value).lower() if str(value).lower() in ("true", "false", "all") else str(value)
 
 
 def _refused(name: str, value: object, consequence: str) -> NeedsOperator:

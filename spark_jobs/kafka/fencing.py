@@ -45,11 +45,8 @@ def fence_and_read_positions(settings: Settings, group: str, topic: str, partiti
         # Fencing comes first, because it ends the transactions of dead publishers. A read before that waits for their timeouts.
         with ThreadPoolExecutor(max_workers=8) as threads:
             list(threads.map(lambda partition: fenced_producer(settings, group, topic, partition), range(partitions)))
-        consumer = Consumer(consumer_settings(settings, group))
-        try:
+        with Consumer(consumer_settings(settings, group)) as consumer:
             return committed_positions(consumer, topic, range(partitions))
-        finally:
-            consumer.close()
     except KafkaException as error:
         problem = error.args[0]
         if right := refused_right(problem, topic, group, "Read"):

@@ -37,7 +37,6 @@ _ASKING = {"auto.offset.reset": "error", "max.partition.fetch.bytes": 1, "queued
 _AT_ONCE = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 5}
 # librdkafka reports it only as text.
 _ENDS_AT = re.compile(r"truncation detected .*broker end offset is (\d+)")
-_TRUNCATED = "truncation detected"
 
 
 def ask_inputs(pipeline: Pipeline, ids: TopicIds | None, known: Collection[OffsetRange]) -> TopicsNow:
@@ -48,7 +47,7 @@ def ask_inputs(pipeline: Pipeline, ids: TopicIds | None, known: Collection[Offse
     settings = kafka_settings()
     now = ask_broker(settings, [side.topic for side in pipeline.sides])
     check_ids(pipeline, ids, now)
-    return now._replace(cut=cut_since(settings, [at for at in known if (at.topic, at.partition) in now.end]))
+    return now._replace(cut=cut_since(settings, [at for at in known if at.place in now.end]))
 
 
 def check_ids(pipeline: Pipeline, known: TopicIds | None, now: TopicsNow) -> TopicIds:
@@ -69,35 +68,27 @@ def cut_since(settings: Settings, known: Iterable[OffsetRange]) -> dict[Partitio
 
     Leaves out partitions without a known epoch. Raises BrokerProblem, and NeedsOperator for a missing right.
     """
-    seen = {(at.topic, at.partition): (at.end_offset, at.epoch) for at in known if at.epoch >= 0 and at.end_offset}
+    seen = {at.place: (at.end_offset, at.epoch) for at in known if at.epoch >= 0 and at.end_offset}
     if not seen:
         return {}
-    consumer = Consumer(consumer_settings(settings, "event-pairing.landing") | _ASKING | _AT_ONCE)
-    try:
+    cuts, waiting, silent_since = dict[Partition, int](), set(seen), time.monotonic()
+    with Consumer(consumer_settings(settings) | _ASKING | _AT_ONCE) as consumer:
         consumer.assign([TopicPartition(*place, end, leader_epoch=epoch) for place, (end, epoch) in seen.items()])
-        return _cuts(consumer, set(seen), settings)
-    finally:
-        consumer.close()
-
-
-def _cuts(consumer: Consumer, waiting: set[Partition], settings: Settings) -> dict[Partition, int]:
-    cuts: dict[Partition, int] = {}
-    silent_since = time.monotonic()
-    while waiting:
-        for message in consumer.consume(len(waiting), 0.1):
-            place = (message.topic() or "", message.partition() or 0)
-            if place in waiting and _is_answer(message, settings):
-                waiting.discard(place)
-                # Under steady traffic its further records would crowd out the answers of the other partitions.
-                consumer.incremental_unassign([TopicPartition(*place)])
-                silent_since = time.monotonic()
-                if (offset := _cut_at(message.error())) is not None:
-                    cuts[place] = offset
-        if waiting and time.monotonic() - silent_since > ANSWER_WITHIN_S:
-            places = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(waiting))
-            raise BrokerProblem(
-                f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s about the end of {places}"
-            )
+        while waiting:
+            for message in consumer.consume(len(waiting), 0.1):
+                place = (message.topic() or "", message.partition() or 0)
+                if place in waiting and _is_answer(message, settings):
+                    waiting.discard(place)
+                    # Under steady traffic its further records would crowd out the answers of the other partitions.
+                    consumer.incremental_unassign([TopicPartition(*place)])
+                    silent_since = time.monotonic()
+                    if (offset := _cut_at(message.error())) is not None:
+                        cuts[place] = offset
+            if waiting and time.monotonic() - silent_since > ANSWER_WITHIN_S:
+                places = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(waiting))
+                raise BrokerProblem(
+                    f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s about the end of {places}"
+                )
     return cuts
 
 
@@ -125,7 +116,7 @@ def _cut_at(error: KafkaError | None) -> int | None:
     if found := _ENDS_AT.search(text):
         return int(found[1])
     # Without the offset nothing of the log is known to be the same.
-    return 0 if _TRUNCATED in text else None
+    return 0 if "truncation detected" in text else None
 
 
 def commit_landed_offsets(settings: Settings, group: str, landed: Iterable[OffsetRange]) -> None:

@@ -18,7 +18,7 @@ from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, ends_writ
 from spark_jobs.kafka.output_topic import cleanup_of
 from spark_jobs.kafka.positions import Position, PublishRun
 from spark_jobs.kafka.records import Span, read_records, translate_read_errors
-from spark_jobs.kafka.settings import Settings
+from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
@@ -46,18 +46,14 @@ class UnfinishedPublication:
 
 
 def recover_positions(
-    warehouse: Warehouse,
-    settings: Settings,
-    whole: PublishRun,
-    unfinished: UnfinishedPublication,
-    missing: list[int],
-    accepts_repeats: bool,
+    warehouse: Warehouse, whole: PublishRun, unfinished: UnfinishedPublication, missing: list[int], accepts_repeats: bool
 ) -> dict[int, Position]:
     """Partition -> position, for those of the `missing` partitions that something was sent to. Earlier publishers must be fenced.
 
     `accepts_repeats`: the operator wants the messages of a partition sent again if it is not known which were sent; without it that raises
     NeedsOperator. Raises JobProblem where an open transaction hides the end of the topic.
     """
+    settings = kafka_settings()
     wait_for_markers(settings, whole.topic)
     topics, written = ask_broker(settings, [whole.topic]), ends_written(settings, whole.topic)
     spans = {(whole.topic, number): Span(unfinished.ends.get(number, 0), written[number]) for number in missing}
@@ -70,7 +66,7 @@ def recover_positions(
                 f"{whole.topic}-{number} can be read up to offset {end} only, but is written up to {span.until}: another producer's "
                 "transaction is open there; publishing waits for its end, to see what it has sent itself"
             )
-    unknown, reason = _unknown(warehouse, settings, unfinished, spans, topics)
+    unknown, reason = _unknown(warehouse, unfinished, spans, topics)
     if unknown and not accepts_repeats:
         numbers = ", ".join(str(number) for _, number in sorted(unknown))
         raise NeedsOperator(
@@ -84,17 +80,13 @@ def recover_positions(
 
 
 def _unknown(
-    warehouse: Warehouse,
-    settings: Settings,
-    unfinished: UnfinishedPublication,
-    spans: Mapping[Partition, Span],
-    topics: TopicsNow,
+    warehouse: Warehouse, unfinished: UnfinishedPublication, spans: Mapping[Partition, Span], topics: TopicsNow
 ) -> tuple[set[Partition], str]:
     """The partitions from which the broker may have removed messages of the publication, and why."""
     if cut := {place for place, span in spans.items() if topics.earliest[place] > span.first}:
         return cut, "retention has removed messages since"
     ((topic, _), *_) = spans
-    cleanup = cleanup_of(settings, topic)
+    cleanup = cleanup_of(kafka_settings(), topic)
     if cleanup.compacted is False:
         return set(), ""
     reason = "the topic is compacted" if cleanup.compacted else "the topic may be compacted"

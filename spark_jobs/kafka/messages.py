@@ -43,22 +43,18 @@ class Message(NamedTuple):
     headers: list[tuple[str, str | bytes | None]]
 
 
-def message_columns(pipeline: Pipeline) -> list[str]:
-    """The columns of compound_events that messages are made of."""
-    return [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
-
-
 def read_compounds(
     warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int] | None = None, where: Condition | None = None
 ) -> DataFrame:
     """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`. `partitions`: see `message_maker`."""
     pipeline = warehouse.pipeline
+    columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
     made = InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
-    return warehouse.read(COMPOUNDS, message_columns(pipeline), batches=batches, where=where, made=made)
+    return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function from rows of compound_events (`message_columns`) to rows of `MESSAGE_COLUMNS`.
+    """A function from rows of compound_events to rows of `MESSAGE_COLUMNS`.
 
     `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null).
     """
@@ -137,7 +133,6 @@ def fits(message: Message, limit: int) -> bool:
 
 
 def pair_id(message: Message) -> str:
-    """The pair_id in a message's headers."""
     return next(value.decode() for name, value in message.headers if name == "pair-id" and isinstance(value, bytes))
 
 
@@ -179,17 +174,14 @@ def output_key(pipeline: Pipeline, key: tuple[str, ...]) -> bytes:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    # The backslash first, or those before a separator would be doubled as well.
-    for special in ("\\", "-"):
-        if _may_contain(texts, special.encode()):
-            texts = pc.replace_substring(texts, special, f"\\{special}")
-    return texts
-
-
-def _may_contain(texts: pa.Array, special: bytes) -> bool:
     # Most fields contain neither, and a search of the whole buffer is fast. Bytes outside these rows only cost a replacement.
     data = texts.buffers()[2]
-    return data is not None and special in data.to_pybytes()
+    content = data.to_pybytes() if data else b""
+    # The backslash first, or those before a separator would be doubled as well.
+    for special in ("\\", "-"):
+        if special.encode() in content:
+            texts = pc.replace_substring(texts, special, f"\\{special}")
+    return texts
 
 
 def json_strings(texts: pa.Array) -> pa.Array:

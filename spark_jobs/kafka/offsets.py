@@ -18,6 +18,7 @@ from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, 
 
 Partition = tuple[str, int]
 _MARKERS_WITHIN_S = 2.0
+_COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 _CONNECTION_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _URL_SAFE = str.maketrans("+/", "-_")
 
@@ -44,7 +45,7 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
     with admin_client(settings) as admin:
         partitions = [place for topic in topics for place in partitions_of_topic(admin, topic, settings)]
         wall_time = time.time_ns() // 1_000_000
-        written = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        written = _list_ends(admin, partitions, _UNCOMMITTED)
         earliest, ends = (_ask_offsets(admin, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return TopicsNow(
             wall_time,
@@ -65,10 +66,7 @@ def wait_for_markers(settings: Settings, topic: str) -> None:
         partitions = partitions_of_topic(admin, topic, settings)
         give_up = time.monotonic() + _MARKERS_WITHIN_S
         while time.monotonic() < give_up:
-            committed, written = (
-                _list_offsets(admin, partitions, OffsetSpec.latest(), isolation)
-                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-            )
+            committed, written = (_list_ends(admin, partitions, each) for each in (_COMMITTED, _UNCOMMITTED))
             if committed == written:
                 return
             time.sleep(0.05)
@@ -78,37 +76,28 @@ def ends_written(settings: Settings, topic: str) -> dict[int, int]:
     """Partition -> end (exclusive) of all that was written to it, open transactions included."""
     with admin_client(settings) as admin:
         partitions = partitions_of_topic(admin, topic, settings)
-        ends = _list_offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        ends = _list_ends(admin, partitions, _UNCOMMITTED)
     return {number: end for (_, number), end in ends.items()}
-
-
-class _Admin(AdminClient):
-    """Keeps the errors of its connections: a request that times out does not carry them."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._errors: list[KafkaError] = []
-        super().__init__(admin_settings(settings) | {"error_cb": self._errors.append})
-
-    def connection_errors(self) -> list[KafkaError]:
-        """The errors so far, but for "all brokers down", which the timeout says itself."""
-        self.poll(0)
-        return [error for error in self._errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
 
 
 @contextmanager
 def admin_client(settings: Settings) -> Iterator[AdminClient]:
     """A client for the block. A KafkaException of the block becomes a BrokerProblem, or NeedsOperator if the connection is refused."""
-    admin = _Admin(settings)
+    # Of the connections: a request that times out does not carry them.
+    errors: list[KafkaError] = []
+    admin = AdminClient(admin_settings(settings) | {"error_cb": errors.append})
     try:
         yield admin
     except KafkaException as error:
-        raise _no_answer(settings, error, admin) from None
+        admin.poll(0)
+        # That all brokers are down is what the timeout says itself.
+        connecting = [each for each in errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
+        raise _no_answer(settings, error.args[0], connecting) from None
 
 
-def _no_answer(settings: Settings, error: KafkaException, admin: _Admin) -> JobProblem:
-    errors = [error.args[0], *admin.connection_errors()]
-    reasons = [" ".join(each.str().split()) for each in errors]
-    for each, reason in zip(errors[1:], reasons[1:], strict=True):
+def _no_answer(settings: Settings, error: KafkaError, connecting: list[KafkaError]) -> JobProblem:
+    reasons = [" ".join(each.str().split()) for each in (error, *connecting)]
+    for each, reason in zip(connecting, reasons[1:], strict=True):
         if each.code() in _CONNECTION_REFUSED:
             return NeedsOperator(
                 f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password or certificate "
@@ -140,17 +129,13 @@ def partitions_of_topic(admin: AdminClient, topic: str, settings: Settings, oper
     return [(topic, number) for number in range(len(found.partitions))]
 
 
-def _list_offsets(
-    admin: AdminClient, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel
-) -> dict[Partition, int]:
-    return {place: answer.offset for place, answer in _ask_offsets(admin, partitions, spec, isolation).items()}
+def _list_ends(admin: AdminClient, partitions: list[Partition], isolation: IsolationLevel) -> dict[Partition, int]:
+    answers = _ask_offsets(admin, partitions, OffsetSpec.latest(), isolation)
+    return {place: answer.offset for place, answer in answers.items()}
 
 
 def _ask_offsets(
-    admin: AdminClient,
-    partitions: list[Partition],
-    spec: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    admin: AdminClient, partitions: list[Partition], spec: OffsetSpec, isolation: IsolationLevel = _COMMITTED
 ) -> dict[Partition, ListOffsetsResultInfo]:
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
 

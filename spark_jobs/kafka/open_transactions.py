@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -84,28 +85,22 @@ def unreadable_problem(settings: Settings, error: Unreadable) -> JobProblem:
 def _first_written(settings: Settings, held: HeldPartition) -> int | None:
     """The timestamp of the open transaction's first record; None if the user may not read it."""
     uncommitted = {"isolation.level": "read_uncommitted", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-    consumer = Consumer(consumer_settings(settings, "event-pairing.landing") | uncommitted)
-    try:
+    with suppress(KafkaException), Consumer(consumer_settings(settings) | uncommitted) as consumer:
         consumer.assign([TopicPartition(held.topic, held.partition, held.offset)])
-        message = next(read_messages(consumer, held.offset, held.offset + 1), None)
-    except KafkaException:
-        return None
-    finally:
-        consumer.close()
-    return None if message is None else message.timestamp()[1]
+        for message in read_messages(consumer, held.offset, held.offset + 1):
+            return message.timestamp()[1]
+    return None
 
 
 def undecided_positions(settings: Settings, group: str, topic: str, partitions: int) -> list[int]:
     """The partitions whose position only read_uncommitted can read: an open transaction has moved it."""
 
     def can_be_read(partition: int, isolation: str) -> bool:
-        consumer = Consumer(consumer_settings(settings, group) | {"isolation.level": isolation})
-        try:
-            committed_positions(consumer, topic, range(partition, partition + 1), within_s=3.0)
-        except KafkaException:
-            return False
-        finally:
-            consumer.close()
+        with Consumer(consumer_settings(settings, group) | {"isolation.level": isolation}) as consumer:
+            try:
+                committed_positions(consumer, topic, range(partition, partition + 1), within_s=3.0)
+            except KafkaException:
+                return False
         return True
 
     def is_undecided(partition: int) -> bool:

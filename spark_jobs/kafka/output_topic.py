@@ -52,9 +52,8 @@ class Cleanup(NamedTuple):
     """How the broker removes records of a topic."""
 
     compacted: bool | None  # later records of a key replace earlier ones; None if the user may not see it
-    tombstones_ms: int = (
-        86_400_000  # how long a record without a value stays after its cleaning; Kafka's default if not seen
-    )
+    # How long a record without a value stays after its cleaning; Kafka's default if not seen.
+    tombstones_ms: int = 86_400_000
 
 
 def cleanup_of(settings: Settings, topic: str) -> Cleanup:

@@ -78,18 +78,15 @@ class PublishRun(NamedTuple):
     ledger_position: int  # the last batch that the ledger calls published
     target: int
     largest: int  # bytes of the largest message that is sent, inclusive
-    recovered: tuple[
-        tuple[int, Position], ...
-    ] = ()  # by partition: positions that expired and were read back from the topic
+    # By partition: positions that expired and were read back from the topic.
+    recovered: tuple[tuple[int, Position], ...] = ()
 
     @property
     def group(self) -> str:
-        """The consumer group that holds the positions."""
         return publisher_group(self.pipeline)
 
 
 def publisher_group(pipeline: str) -> str:
-    """The name of the consumer group that holds a pipeline's positions."""
     return f"{pipeline}.publisher"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem
@@ -43,24 +43,16 @@ def publish_partition(settings: Settings, run: PublishRun, partition: int, messa
 
     Raises BrokerProblem and other JobProblems.
     """
-    consumer = Consumer(consumer_settings(settings, run.group))
-    publisher = _PartitionPublisher(settings, consumer, run, partition)
-    try:
-        return publisher.send(messages)
-    except (KafkaException, SystemError) as error:
-        # The client raises a fatal error inside its callbacks; Python wraps that in a SystemError.
-        cause = error if isinstance(error, KafkaException) else error.__cause__
-        if not isinstance(cause, KafkaException):
-            raise
-        problem = cause.args[0]
-        # If no record failed, the position did, and committing offsets on a topic needs the right to read it.
-        if right := refused_right(problem, run.topic, run.group, "Write" if publisher.records_failed() else "Read"):
-            raise missing_right(settings, right) from None
-        raise BrokerProblem(
-            f"publishing to {run.topic}-{partition} at {address(settings)} failed: {problem.str()} ({problem.name()}); {publisher.outcome()}"
-        ) from None
-    finally:
-        consumer.close()
+    with Consumer(consumer_settings(settings, run.group)) as consumer:
+        publisher = _PartitionPublisher(settings, consumer, run, partition)
+        try:
+            return publisher.send(messages)
+        except (KafkaException, SystemError) as error:
+            # The client raises a fatal error inside its callbacks; Python wraps that in a SystemError.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            raise publisher.problem(cause.args[0]) from None
 
 
 class _PartitionPublisher:
@@ -106,15 +98,19 @@ class _PartitionPublisher:
             raise
         return PartitionReport(self.partition, sent, dict(read), dict(self.acknowledged), dict(self.refused), self.too_large)
 
-    def records_failed(self) -> bool:
-        """Whether the broker refused records of the last transaction."""
-        return self.transaction is not None and self.transaction.failure is not None
-
-    def outcome(self) -> str:
-        """What is known of the last transaction after an error."""
-        if self.transaction is not None and self.transaction.is_commit_unknown:
-            return "whether its last transaction is committed is not known; the next run asks the broker, and sends what is missing"
-        return "nothing of the open transaction is visible, the next run sends it again"
+    def problem(self, error: KafkaError) -> JobProblem:
+        """The problem for the operator, with what is known of the last transaction."""
+        run, last = self.run, self.transaction
+        # If no record failed, the position did, and committing offsets on a topic needs the right to read it.
+        operation = "Write" if last is not None and last.deliveries.failure is not None else "Read"
+        if right := refused_right(error, run.topic, run.group, operation):
+            return missing_right(self.settings, right)
+        outcome = "nothing of the open transaction is visible, the next run sends it again"
+        if last is not None and last.is_commit_unknown:
+            outcome = "whether its last transaction is committed is not known; the next run asks the broker, and sends what is missing"
+        return BrokerProblem(
+            f"publishing to {run.topic}-{self.partition} at {address(self.settings)} failed: {error.str()} ({error.name()}); {outcome}"
+        )
 
     def _fence(self) -> Transaction:
         self.transaction = Transaction(self.settings, self.consumer, self.run, self.partition, self.acknowledged)

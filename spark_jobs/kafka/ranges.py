@@ -32,24 +32,17 @@ def plan_ranges(
     record is lost (`landed_beyond`).
     """
     _check_partitions(previous, now)
-    starts = {place: max(now.earliest[place], _stopped_at(previous.get(place))) for place in sorted(now.end)}
+    # A partition that is added after the first batch must begin at 0.
+    new = {place: OffsetRange(*place, 0, 0, 0, began=0 if previous else first) for place, first in now.earliest.items()}
+    before = {place: previous.get(place, new[place]).behind() for place in sorted(now.end)}
+    starts = {place: max(now.earliest[place], known.from_offset) for place, known in before.items()}
     quota = _share_out({place: now.end[place] - start for place, start in starts.items()}, max_records)
     ranges = []
-    for place, start in starts.items():
-        known = previous.get(place)
-        at = OffsetRange(
-            topic=place[0],
-            partition=place[1],
-            from_offset=start,
-            until_offset=start + quota[place],
-            end_offset=now.end[place],
-            max_ts=known.max_ts if known else None,
-            # A partition that is added after the first batch must begin at 0.
-            lost=start - _stopped_at(known) if previous else 0,
-            began=known.began if known else 0 if previous else start,
-            epoch=now.epochs.get(place, -1),
-        )
-        ranges.append(_with_cut(at, now.same_until(place), known.end_offset) if known else at)
+    for place, known in before.items():
+        start, end, epoch = starts[place], now.end[place], now.epochs.get(place, -1)
+        at = known._replace(from_offset=start, until_offset=start + quota[place], end_offset=end, epoch=epoch)
+        at = at._replace(lost=start - known.from_offset if previous else 0)
+        ranges.append(_with_cut(at, now.same_until(place), known.end_offset))
     _refuse_losses(ranges, accepted_losses)
     return ranges
 
@@ -64,10 +57,10 @@ def ranges_left(
     """
     left, since = [], []
     for known in planned:
-        place = (known.topic, known.partition)
+        place = known.place
         _check_partitions([place], now)
         mine = landed.get(place)
-        there = min(now.earliest[place], mine.first if mine else now.earliest[place])
+        there = min(now.earliest[place], mine.first) if mine else now.earliest[place]
         first = min(max(known.from_offset, there), known.until_offset)
         until, same = known.until_offset, now.same_until(place)
         at = known._replace(from_offset=first, lost=first - known.from_offset, cut_from=0, cut=0)
@@ -89,22 +82,18 @@ def landed_beyond(known: Iterable[OffsetRange], now: TopicsNow) -> dict[Partitio
 
     `known`: ranges as landed, or as planned behind what was landed; their `from_offset` counts.
     """
-    beyond = {}
-    for at in known:
-        place = (at.topic, at.partition)
-        if place in now.end and now.same_until(place) < at.from_offset - at.lost:
-            beyond[place] = now.same_until(place)
-    return beyond
+    return {
+        at.place: now.same_until(at.place)
+        for at in known
+        if at.place in now.end and now.same_until(at.place) < at.from_offset - at.lost
+    }
 
 
 def batch_before(ledger: Ledger, beyond: Mapping[Partition, int]) -> int:
     """The last paired batch, not void, that read only below these offsets; 0 if there is none."""
-    fits = [
-        steps[PAIRED].batch_id
-        for steps in paired_batches(ledger.rows(1))
-        if all(at.until_offset <= beyond.get((at.topic, at.partition), at.until_offset) for at in steps[PAIRED].offsets)
-    ]
-    return max(fits, default=0)
+    paired = (steps[PAIRED] for steps in paired_batches(ledger.rows(1)))
+    below = (row for row in paired if all(at.until_offset <= beyond.get(at.place, at.until_offset) for at in row.offsets))
+    return max((row.batch_id for row in below), default=0)
 
 
 def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
@@ -117,14 +106,13 @@ def cut_below(ledger: Ledger, beyond: Mapping[Partition, int]) -> NeedsOperator:
 
 
 def has_lost(planned: OffsetRange, now: TopicsNow) -> bool:
-    """Whether the broker has lost a part of a planned range."""
-    place = (planned.topic, planned.partition)
+    place = planned.place
     return place in now.end and (now.earliest[place] > planned.from_offset or now.same_until(place) < planned.until_offset)
 
 
 def first_offsets(ranges: Iterable[OffsetRange]) -> dict[Partition, int]:
     """Partition -> its first offset when the pipeline began, where that was not 0."""
-    return {(at.topic, at.partition): at.began for at in ranges if at.began}
+    return {at.place: at.began for at in ranges if at.began}
 
 
 def lost_range(topic: str, partition: int, first: int, until: int) -> str:
@@ -172,10 +160,6 @@ def _check_partitions(places: Iterable[Partition], now: TopicsNow) -> None:
                 f"partition {partition} of {topic} is gone: the topic was created again with fewer partitions, or this is another broker, "
                 "or one restored from a backup; correct that, or start a new pipeline under another name"
             )
-
-
-def _stopped_at(previous: OffsetRange | None) -> int:
-    return previous.until_offset if previous else 0
 
 
 def _share_out(backlog: Mapping[Partition, int], max_records: int) -> dict[Partition, int]:

@@ -16,7 +16,7 @@ from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
-from spark_jobs.spark.workers import Stage
+from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables.diagnose import full_text
 
 RECORD = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
@@ -96,44 +96,27 @@ def read_records(spark: SparkSession, spans: Spans, all_there: bool, columns: Co
     `all_there`: an offset that the broker has lost fails the query; otherwise it is left out.
     """
     schema = ", ".join(f"`{name}` {_TYPES[name]}" for name in columns)
-    parts = shares(spans)
-    if not parts:
-        return spark.createDataFrame([], schema)
-    reader = _reader(kafka_settings(), parts, "error" if all_there else "earliest", tuple(columns))
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(reader, schema)
+    settings, if_lost, wanted = kafka_settings(), "error" if all_there else "earliest", tuple(columns)
 
+    def read(share: Share) -> Iterator[pa.RecordBatch]:
+        return read_span(settings, share, if_lost, wanted)
 
-def _reader(settings: Settings, parts: list[Share], if_lost: str, columns: tuple[str, ...]) -> Stage:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                topic, partition, span = parts[number]
-                yield from read_span(settings, topic, partition, span, if_lost, columns)
-
-    return read
+    return read_in_tasks(spark, shares(spans), read, schema)
 
 
 def read_span(
-    settings: Settings,
-    topic: str,
-    partition: int,
-    span: Span,
-    if_lost: str = "error",
-    columns: tuple[str, ...] = (*RECORD, BAD_HEADER),
+    settings: Settings, share: Share, if_lost: str = "error", columns: tuple[str, ...] = (*RECORD, BAD_HEADER)
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of a span, in order, in batches of at most some megabytes.
+    """The committed records of the share's span, in order, in batches of at most some megabytes.
 
     `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
     silence, and with `error` ValueError if the log ends before the span does.
     """
     required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
-    consumer = Consumer(_READING | consumer_settings(settings, "event-pairing.landing") | required)
-    try:
-        consumer.assign([TopicPartition(topic, partition, span.first)])
-        for messages in _pieces(consumer, span.first, span.until, whole=if_lost == "error"):
-            yield from _batches(topic, partition, messages, columns)
-    finally:
-        consumer.close()
+    with Consumer(_READING | consumer_settings(settings) | required) as consumer:
+        consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
+        for messages in _pieces(consumer, *share.span, whole=if_lost == "error"):
+            yield from _batches(share, messages, columns)
 
 
 def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:
@@ -205,8 +188,8 @@ def decoded_headers(messages: Iterable[Message]) -> tuple[list[Any], list[int]]:
     return [each or None for each in headers], undecodable
 
 
-def _batches(topic: str, partition: int, messages: list[Message], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    rows = _without_values(topic, partition, messages, columns)
+def _batches(share: Share, messages: list[Message], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    rows = _without_values(share, messages, columns)
     # len() of a message is the size of its value.
     sizes = list(map(len, messages)) if "value" in columns else [0] * len(messages)
     if rows.nbytes + sum(sizes) <= _BYTES_AT_ONCE:
@@ -221,13 +204,13 @@ def _batches(topic: str, partition: int, messages: list[Message], columns: tuple
         yield piece.select(columns)
 
 
-def _without_values(topic: str, partition: int, messages: list[Message], columns: tuple[str, ...]) -> pa.RecordBatch:
+def _without_values(share: Share, messages: list[Message], columns: tuple[str, ...]) -> pa.RecordBatch:
     """The offsets and all other wanted columns but the values."""
     rows = {"offset": pa.array([message.offset() for message in messages], pa.int64())}
     if "topic" in columns:
-        rows["topic"] = pa.repeat(pa.scalar(topic, pa.string()), len(messages))
+        rows["topic"] = pa.repeat(pa.scalar(share.topic, pa.string()), len(messages))
     if "partition" in columns:
-        rows["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(messages))
+        rows["partition"] = pa.repeat(pa.scalar(share.partition, pa.int32()), len(messages))
     if "record_timestamp" in columns:
         stamps = [message.timestamp() for message in messages]
         # Kafka's own value for "no timestamp".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -69,39 +70,25 @@ def _check(text: str) -> None:
 
 
 def address(settings: Settings) -> str:
-    """The brokers' addresses, for messages."""
     return str(settings["bootstrap.servers"])
 
 
-def consumer_settings(settings: Settings, group: str) -> Settings:
-    """For a consumer that commits only when told and reads committed records only."""
-    mine = {name: value for name, value in settings.items() if name not in _PRODUCER_ONLY}
+def consumer_settings(settings: Settings, group: str = "event-pairing.landing") -> Settings:
+    """For a consumer that commits only when told and reads committed records only. The default group commits nothing."""
     required = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-    return mine | required | {"logger": _quiet_logger()}
+    return _without(_PRODUCER_ONLY, settings) | required
 
 
 def admin_settings(settings: Settings) -> Settings:
-    """For an admin client."""
-    only = (*_CONSUMER_ONLY, *_PRODUCER_ONLY)
-    return {name: value for name, value in settings.items() if name not in only} | {"logger": _quiet_logger()}
+    return _without((*_CONSUMER_ONLY, *_PRODUCER_ONLY), settings)
 
 
 def producer_settings(settings: Settings, transactional_id: str) -> Settings:
     """For a transactional producer with Java's default partitioner."""
-    mine = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-    required = {
-        "transactional.id": transactional_id,
-        "enable.idempotence": True,
-        "acks": "all",
-        "partitioner": "murmur2_random",
-    }
     # A large batch is one transaction. A quarter of an hour is the longest timeout that a broker allows by default.
-    return (
-        {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000}
-        | mine
-        | required
-        | {"logger": _quiet_logger()}
-    )
+    preset = {"linger.ms": 20, "compression.type": "lz4", "transaction.timeout.ms": 900_000}
+    required = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+    return _without(_CONSUMER_ONLY, preset | settings) | required | {"transactional.id": transactional_id}
 
 
 def delivery_timeout_s(settings: Settings) -> float:
@@ -110,9 +97,9 @@ def delivery_timeout_s(settings: Settings) -> float:
     return ANSWER_WITHIN_S if given is None else float(given) / 1000 + 1
 
 
-def _quiet_logger() -> logging.Logger:
-    """Silent: librdkafka would log every failed connection, which the job reports once in its own error."""
+def _without(others: Collection[str], settings: Settings) -> Settings:
+    """The settings but for those of other clients. Silent: librdkafka would log every failed connection, which the job reports once."""
     logger = logging.getLogger("librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    return logger
+    return {name: value for name, value in settings.items() if name not in others} | {"logger": logger}

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as DeliveredMessage
 
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.kafka.acls import is_refusal
+from spark_jobs.kafka.acls import refused_right
 from spark_jobs.kafka.fencing import fenced_producer
 from spark_jobs.kafka.messages import BATCH_FRAME, Message
 from spark_jobs.kafka.positions import Position, PublishRun, committed_positions
@@ -28,6 +28,7 @@ class _Deliveries:
     def __init__(self, place: str, acknowledged: Counter[int]) -> None:
         self.place, self.acknowledged = place, acknowledged
         self.failure: KafkaError | None = None
+        """The first error with which the broker refused a record."""
         self.failures = 0
 
     def report(self, batch_id: int, error: KafkaError | None, message: DeliveredMessage) -> None:
@@ -56,22 +57,17 @@ class Transaction:
         self, settings: Settings, consumer: Consumer, run: PublishRun, partition: int, acknowledged: Counter[int]
     ) -> None:
         self._consumer, self._run, self._partition = consumer, run, partition
-        self._deliveries = _Deliveries(f"{run.topic}-{partition}", acknowledged)
+        self.deliveries = _Deliveries(f"{run.topic}-{partition}", acknowledged)
         self._delivery_timeout_s = delivery_timeout_s(settings)
         # The client fills its batches up to this limit and does not count their frame.
         limited = settings | {"message.max.bytes": max(run.largest - BATCH_FRAME, 1000)}
         self._producer = fenced_producer(limited, run.group, run.topic, partition)
         (self.position,) = committed_positions(consumer, run.topic, range(partition, partition + 1)).values()
         self.records = 0
-        self._batch_id, self._on_delivery = 0, partial(self._deliveries.report, 0)
+        self._batch_id, self._on_delivery = 0, partial(self.deliveries.report, 0)
         self._open = False
         self.is_commit_unknown = False
         """It asked for the commit and has no answer yet."""
-
-    @property
-    def failure(self) -> KafkaError | None:
-        """The first error with which the broker refused a record."""
-        return self._deliveries.failure
 
     def begin(self) -> None:
         """Call before the first record."""
@@ -82,7 +78,7 @@ class Transaction:
     def send(self, message: Message) -> None:
         """Queues the message; waits while the client's queue is full."""
         if message.batch_id != self._batch_id:
-            self._batch_id, self._on_delivery = message.batch_id, partial(self._deliveries.report, message.batch_id)
+            self._batch_id, self._on_delivery = message.batch_id, partial(self.deliveries.report, message.batch_id)
         while True:
             try:
                 self._producer.produce(
@@ -118,10 +114,7 @@ class Transaction:
         """Commits the records and the position. If it raises, the outcome is unknown until another producer has fenced this one."""
         place = TopicPartition(self._run.topic, self._partition, position.batch_id, metadata=position.metadata())
         group = self._consumer.consumer_group_metadata()
-
-        def send_offsets() -> None:
-            self._producer.send_offsets_to_transaction([place], group, ANSWER_WITHIN_S)
-
+        send_offsets = partial(self._producer.send_offsets_to_transaction, [place], group, ANSWER_WITHIN_S)
         retry_transient(lambda: with_timeout(ANSWER_WITHIN_S + 1, send_offsets))
         fault_point("transaction_offsets_sent")
         self.is_commit_unknown = True
@@ -137,7 +130,9 @@ class Transaction:
             self._producer.abort_transaction(ANSWER_WITHIN_S)
         except KafkaException as error:
             # The client calls it fatal to abort a transaction that it had no right to begin; the cause then says more.
-            refused = isinstance(cause, KafkaException) and is_refusal(cause.args[0])
+            refused = isinstance(cause, KafkaException) and refused_right(
+                cause.args[0], self._run.topic, self._run.group, "Write"
+            )
             if error.args[0].fatal() and not refused:
                 # This error names the reason; the cause at times only says that it is fatal.
                 raise
@@ -147,7 +142,7 @@ class Transaction:
     def _wait_for_acknowledgements(self) -> None:
         """Waits for as long as the number of unacknowledged records falls."""
         waiting, give_up = len(self._producer), time.monotonic() + self._delivery_timeout_s
-        while waiting and self.failure is None and time.monotonic() < give_up:
+        while waiting and self.deliveries.failure is None and time.monotonic() < give_up:
             left = self._producer.flush(1.0)
             if left < waiting:
                 waiting, give_up = left, time.monotonic() + self._delivery_timeout_s
@@ -156,15 +151,15 @@ class Transaction:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def _raise_failure(self) -> None:
-        if self.failure is not None:
-            raise KafkaException(self._reason(self.failure)) from None
-
-    def _reason(self, failure: KafkaError) -> KafkaError:
-        """Why the transaction failed, where the record's error is only that it was purged with it."""
-        if failure.code() in _PURGED:
+        """Raises the first error of a record, or why the transaction failed, where that is only that it was purged with it."""
+        reason = self.deliveries.failure
+        if reason is None:
+            return
+        if reason.code() in _PURGED:
             try:
                 # An open transaction refuses it as a wrong state, a failed one with the reason.
                 self._producer.begin_transaction()
             except KafkaException as error:
-                return failure if error.args[0].code() == KafkaError._STATE else error.args[0]
-        return failure
+                if error.args[0].code() != KafkaError._STATE:
+                    reason = error.args[0]
+        raise KafkaException(reason) from None

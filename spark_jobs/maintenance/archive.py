@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include.config.store import warehouse_store
-from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.parquet_files import CODEC
@@ -58,46 +58,34 @@ class Archive(NamedTuple):
 
         Raises JobProblem if they cannot be written, BrokenInvariant if other rows come back.
         """
-        with warehouse.translate_table_errors(table):
-            schema, rows = warehouse.stream_rows(table, first, last)
+        schema, rows = warehouse.stream_rows(table, first, last)
         folder = self.folder / table
         file = folder / f"batches-{first:010d}-{last:010d}.parquet"
         draft = file.with_suffix(".draft")
-        fault_point("before_archived")
-        with _archive_errors(folder):
+        with between_fault_points("archived"), _archive_errors(folder):
             folder.mkdir(exist_ok=True)
-        with warehouse.translate_table_errors(table):
             written = _write(draft, schema, rows)
-        with _archive_errors(folder):
             read = _read(draft)
-        if read != written:
-            raise BrokenInvariant(
-                f"{draft} has {read.total()} of the {written.total()} rows that were written into it: the archive's disk cannot be "
-                "trusted; nothing was deleted"
-            )
-        with _archive_errors(folder):
+            if read != written:
+                raise BrokenInvariant(
+                    f"{draft} has {read.total()} of the {written.total()} rows that were written into it: the archive's disk cannot be "
+                    "trusted; nothing was deleted"
+                )
             draft.replace(file)
             _sync(folder)
-        fault_point("after_archived")
 
 
 def _write(file: Path, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> Counter[int]:
-    """Writes the rows and returns how many there are of each batch. Errors of `rows` are the table's, and pass."""
+    """Writes the rows and returns how many there are of each batch."""
     counts: Counter[int] = Counter()
-    with _archive_errors(file.parent):
-        writer = pq.ParquetWriter(file, schema, compression=CODEC)
     try:
-        for piece in rows:
-            with _archive_errors(file.parent):
+        with pq.ParquetWriter(file, schema, compression=CODEC) as writer:
+            for piece in rows:
                 writer.write_batch(piece)
-            counts.update(_by_batch(piece))
-        with _archive_errors(file.parent):
-            writer.close()
-            _sync(file)
+                counts.update(_by_batch(piece))
+        _sync(file)
     except BaseException:
         # Frees a full disk of the draft.
-        with suppress(OSError):
-            writer.close()
         file.unlink(missing_ok=True)
         raise
     return counts
@@ -127,6 +115,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _archive_errors(folder: Path) -> Iterator[None]:
+    """Turns errors of the folder's disk into a JobProblem. Those of a table are JobProblems already, and pass."""
     try:
         yield
     except OSError as error:

@@ -3,88 +3,76 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, table_files
-from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile, merge_into_row_groups
+from spark_jobs.faults.fault_points import between_fault_points
+from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest
+from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.warehouse import Tables
 
 _T = TypeVar("_T")
-_MB = 1024 * 1024
 # Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.
-_FULL_SIZE = 64 * _MB
+_FULL_SIZE = 64 * 1024 * 1024
 _HOUR_MS = 3_600_000
 _TRIES = 20
 _LOG_RETENTION = "delta.logRetentionDuration"
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-class _Merge(NamedTuple):
-    """Small files, and the new one with the same rows."""
-
-    files: list[DataFile]
-    new: NewFile
+# Small files, and the new one with the same rows.
+_Merge = tuple[list[DataFile], NewFile]
 
 
+@between_fault_points("compacted")
 def compact(warehouse: Tables, table: str) -> int:
     """Merges the small files; returns how many there were. Rows and ledger stay the same.
 
     delta-rs's own compaction is no choice: if two merge the same files at once, both succeed, and every row is there twice.
     """
-    fault_point("before_compacted")
     place = warehouse.place_for_files(table)
     with warehouse.translate_table_errors(table):
-        with suppress(CommitFailedError), lock_newest(place.store) as known:
-            groups = list(_small_files(known))
-        merges = [_Merge(files, new) for files in groups if (new := _write_merged(place, files))]
-    removed = _change_newest(warehouse, table, lambda known: _replace(known, merges)) if merges else 0
-    fault_point("after_compacted")
-    return removed
+        with lock_newest(place.store) as known:
+            groups = _small_files(known)
+        merges = [(files, new) for files in groups if (new := _write_merged(place, files))]
+    return _change_newest(warehouse, table, lambda known: _replace(known, merges)) if merges else 0
 
 
-def _small_files(known: DeltaTable) -> Iterator[list[DataFile]]:
-    """Yields groups of two or more small files, neighbours by their batches, together not larger than a full file."""
-    group: list[DataFile] = []
-    for file, *_ in sorted(table_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
+def _small_files(known: DeltaTable) -> list[list[DataFile]]:
+    """Groups of two or more small files, neighbours by their batches, together not larger than a full file."""
+    groups: list[list[DataFile]] = [[]]
+    for file in sorted(all_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
         if file.size >= _FULL_SIZE:
             continue
-        if group and sum(each.size for each in group) + file.size > _FULL_SIZE:
-            if len(group) > 1:
-                yield group
-            group = []
-        group.append(file)
-    if len(group) > 1:
-        yield group
+        if sum(each.size for each in groups[-1]) + file.size > _FULL_SIZE:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for group in groups if len(group) > 1]
 
 
 def _write_merged(place: FilePlace, files: list[DataFile]) -> NewFile | None:
     pieces = read_share(place.store, Share(tuple(files)), place.schema, None)
-    with FileWriter(place.store) as writer:
-        for rows in merge_into_row_groups(pieces):
-            writer.write(rows)
-        return writer.finish()
+    return write_file(place.store, merge_into_row_groups(pieces))
 
 
 def _replace(known: DeltaTable, merges: list[_Merge]) -> int:
     """Commits the merges on exactly this version, without those that lack a file by now; returns how many files it removes."""
     there = {file.name for file in all_files(known)}
-    valid = [merge for merge in merges if there.issuperset(file.name for file in merge.files)]
+    valid = [(files, new) for files, new in merges if there.issuperset(file.name for file in files)]
     if not valid:
         return 0
-    now, old = time.time_ns() // 1_000_000, [file for merge in valid for file in merge.files]
+    now, old = time.time_ns() // 1_000_000, [file for files, _ in valid for file in files]
     # No row changes: programs that follow the table need not read these files.
     known.create_write_transaction(
         [
             *(RemoveAction(file.name, False, now, file.size) for file in old),
-            *(AddAction(merge.new.name, merge.new.size, {}, now, False, merge.new.stats) for merge in valid),
+            *(AddAction(new.name, new.size, {}, now, False, new.stats) for _, new in valid),
         ],
         "append",
         known.schema(),
@@ -107,37 +95,30 @@ def _change_newest(warehouse: Tables, table: str, change: Callable[[DeltaTable],
             return change(known)
 
 
+@between_fault_points("vacuumed")
 def vacuum(warehouse: Tables, table: str, kept_ms: int) -> None:
     """Deletes files that were removed from the table longer ago than `kept_ms`, and files as old that no commit names."""
-    fault_point("before_vacuumed")
     with warehouse.translate_table_errors(table), lock_newest(warehouse.store(table)) as known:
         hours = -(-kept_ms // _HOUR_MS)
         known.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True, post_commithook_properties=_NO_HOOKS)
-    fault_point("after_vacuumed")
 
 
+@between_fault_points("checkpoint")
 def make_checkpoint(warehouse: Tables, table: str, kept_ms: int | None) -> None:
     """Makes a checkpoint, and deletes the log before it that is older than `kept_ms`; None: keeps all of it."""
-    fault_point("before_checkpoint")
     _change_newest(warehouse, table, lambda known: _cut_log(known, kept_ms))
-    fault_point("after_checkpoint")
 
 
 def _cut_log(known: DeltaTable, kept_ms: int | None) -> None:
-    if kept_ms is not None:
-        _set_log_retention(known, kept_ms)
-    known.create_checkpoint()
-    if kept_ms is not None:
-        known.cleanup_metadata()
-
-
-def _set_log_retention(known: DeltaTable, kept_ms: int) -> None:
-    wanted = f"interval {-(-kept_ms // 1000)} seconds"
+    wanted = None if kept_ms is None else f"interval {-(-kept_ms // 1000)} seconds"
     # Each change is a commit.
-    if known.metadata().configuration.get(_LOG_RETENTION) != wanted:
+    if wanted and known.metadata().configuration.get(_LOG_RETENTION) != wanted:
         known.alter.set_table_properties(
             {_LOG_RETENTION: wanted},
             commit_properties=CommitProperties(max_commit_retries=0),
             post_commithook_properties=_NO_HOOKS,
         )
         known.update_incremental()
+    known.create_checkpoint()
+    if wanted:
+        known.cleanup_metadata()

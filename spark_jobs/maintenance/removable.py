@@ -47,9 +47,8 @@ class UnreplayedEvents(NamedTuple):
 
     batch_id: int
     events: int
-    # Smallest and largest of their timestamps.
-    first: int
-    last: int
+    first: int  # smallest of their timestamps
+    last: int  # largest one
 
 
 def unreplayed_events(warehouse: Warehouse, rows: Sequence[LedgerRow], until: int) -> list[UnreplayedEvents]:
@@ -85,17 +84,10 @@ def _late_by_minute(warehouse: Warehouse, batch_ids: list[int]) -> list[Unreplay
     return [UnreplayedEvents(*(row[name] for name in UnreplayedEvents._fields)) for row in counted.collect()]
 
 
-class Sums(NamedTuple):
-    """What stays of batches whose ledger rows are removed."""
-
-    # By the names of RemovedBatches.
-    counts: dict[str, int]
-    # The ranges of records that the operator gave up as lost.
-    lost: tuple[OffsetRange, ...]
-
-
-def sum_batches(before: LedgerRow | None, rows: Iterable[LedgerRow], first: int) -> Sums:
-    """The sums over all batches ahead of batch `first`.
+def sum_batches(
+    before: LedgerRow | None, rows: Iterable[LedgerRow], first: int
+) -> tuple[dict[str, int], tuple[OffsetRange, ...]]:
+    """The sums over all batches ahead of batch `first`, by the names of RemovedBatches, and the ranges that were given up as lost.
 
     `rows`: the ledger from the first batch that is left to the newest; `before`: the row with the sums of earlier removals. A lost range
     ends at its `from_offset`, as in the row of its batch. Void batches do not count: their records were read again, and lost again.
@@ -113,9 +105,6 @@ def sum_batches(before: LedgerRow | None, rows: Iterable[LedgerRow], first: int)
         if landed is not None:
             counts.update({name: getattr(landed.landed, name) for name in _LANDED})
             counts.update({name: getattr(paired.paired, name) for name in _PAIRED})
-            lost += (_lost_part(at) for at in landed.offsets if at.lost or at.cut)
-    return Sums(dict(counts), tuple(lost))
-
-
-def _lost_part(at: OffsetRange) -> OffsetRange:
-    return at._replace(until_offset=at.from_offset, end_offset=at.from_offset, max_ts=None)
+            given_up = (at for at in landed.offsets if at.lost or at.cut)
+            lost += (at._replace(until_offset=at.from_offset, end_offset=at.from_offset, max_ts=None) for at in given_up)
+    return dict(counts), tuple(lost)

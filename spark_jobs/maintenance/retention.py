@@ -7,6 +7,7 @@ then rejected rows and compounds, the rows of ledger and metrics last. A repetit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
@@ -16,16 +17,10 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.maintenance.archive import Archive
-from spark_jobs.maintenance.removable import (
-    UnreplayedEvents,
-    first_waiting,
-    last_removable,
-    sum_batches,
-    unreplayed_events,
-    valid_batches,
-)
+from spark_jobs.maintenance.removable import first_waiting, last_removable, sum_batches, unreplayed_events, valid_batches
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import remove_batches
+from spark_jobs.tables.delta_log import oldest_batch
 from spark_jobs.tables.ledger import (
     LANDED,
     PAIRED,
@@ -47,21 +42,17 @@ from spark_jobs.tables.warehouse import Warehouse
 class Part(NamedTuple):
     """Tables whose rows are removed together."""
 
-    # One of REMOVALS.
-    step: str
-    # The age from which on rows are removed; None: never.
-    kept_ms: int | None
+    step: str  # one of REMOVALS
+    kept_ms: int | None  # the age from which on rows are removed; None: never
     tables: tuple[str, ...]
 
 
 class LedgerState(NamedTuple):
     """The ledger as it is now."""
 
-    # All rows from its first batch on.
-    rows: list[LedgerRow]
+    rows: list[LedgerRow]  # all rows from its first batch on
     removals: dict[str, LedgerRow]
-    # The last batch that is published and reported with all before it.
-    until: int
+    until: int  # the last batch that is published and reported with all before it
     reported: int
 
 
@@ -106,28 +97,26 @@ def _read_state(ledger: Ledger) -> LedgerState:
 def _next_removal(warehouse: Warehouse, state: LedgerState, part: Part, before: int) -> LedgerRow | None:
     """The row for the next removal from a part: batches planned before epoch ms `before`; None if nothing can be removed."""
     started, last, done = datetime.now(UTC), state.removals.get(part.step), removed_through(state.removals, part.step)
-    base, left = last_removable(state.rows, _bound(warehouse, state, part), before), list[UnreplayedEvents]()
-    if part.step == REMOVED_RAW and base and base.batch_id > done:
-        left = unreplayed_events(warehouse, [row for row in state.rows if row.batch_id > done], base.batch_id)
-        if (waits := first_waiting(warehouse, state.rows, left)) is not None:
-            print(f"rows of batch {waits} and later ones stay: late events of it wait for their replay (late: replay)")
-            base = last_removable(state.rows, waits - 1, before)
+    base = last_removable(state.rows, _bound(warehouse, state, part), before)
+    newer = [row for row in state.rows if row.batch_id > done]
+    left = unreplayed_events(warehouse, newer, base.batch_id) if part.step == REMOVED_RAW and base else []
+    if left and (waits := first_waiting(warehouse, state.rows, left)) is not None:
+        print(f"rows of batch {waits} and later ones stay: late events of it wait for their replay (late: replay)")
+        base = last_removable(state.rows, waits - 1, before)
     if base is None or base.batch_id - (part.step == REMOVED_LEDGER) <= done:
         return None
+    ever = last.removed.removed_ever if last else 0
     if part.step == REMOVED_LEDGER:
-        sums = sum_batches(last, state.rows, base.batch_id)
+        sums, lost = sum_batches(last, state.rows, base.batch_id)
         rows = sum(row.batch_id < base.batch_id for row in state.rows)
-        batches = RemovedBatches(**sums.counts, removed=rows, removed_ever=_ever(last, rows), first_batch=done + 1)
-        return base.next_step(part.step, started, batches, offsets=sums.lost)
+        batches = RemovedBatches(**sums, removed=rows, removed_ever=ever + rows, first_batch=done + 1)
+        return base.next_step(part.step, started, batches, offsets=lost)
     rows = _count_rows(warehouse, part, state, done, base.batch_id)
-    is_raw = part.step == REMOVED_RAW
-    counts = RemovedCounts(
-        removed=rows,
-        removed_ever=_ever(last, rows),
-        first_batch=done + 1,
-        removed_until=_removed_until(warehouse, part, last, done, base.batch_id) if is_raw else None,
-        late_given_up=sum(events.events for events in left if events.batch_id <= base.batch_id) if is_raw else 0,
-    )
+    counts = RemovedCounts(removed=rows, removed_ever=ever + rows, first_batch=done + 1)
+    if part.step == REMOVED_RAW:
+        until = _removed_until(warehouse, part, last, done, base.batch_id)
+        given_up = sum(events.events for events in left if events.batch_id <= base.batch_id)
+        counts = replace(counts, removed_until=until, late_given_up=given_up)
     return base.next_step(part.step, started, counts)
 
 
@@ -135,7 +124,7 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     """The last batch that may be removed as far as other tables are concerned."""
     others = [each.step for each in parts(warehouse.pipeline) if each.step != REMOVED_LEDGER]
     if part.step == REMOVED_RAW:
-        oldest = warehouse.oldest_batch(OPEN)
+        oldest = oldest_batch(warehouse.newest(OPEN))
         # An open event may yet be rejected, with its bytes, which only raw rows have.
         return state.until if oldest is None else min(state.until, oldest - 1)
     if part.step == REMOVED_LEDGER:
@@ -150,13 +139,12 @@ def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int,
     if part.step == REMOVED_COMPOUNDS:
         # The outbox keeps rows of void batches.
         counts = [row.paired.compounds for row in state.rows if row.step == PAIRED and done < row.batch_id <= until]
-    elif part.step == REMOVED_REJECTED:
-        counts = [
-            row.paired.rejected for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until
-        ]
     else:
-        mine = {row.batch_id for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until}
-        counts = [row.landed.landed for row in state.rows if row.step == LANDED and row.batch_id in mine]
+        live = [row for row in valid_batches(state.rows) if row.kind == LIVE and done < row.batch_id <= until]
+        counts = [row.paired.rejected for row in live]
+        if part.step == REMOVED_RAW:
+            mine = {row.batch_id for row in live}
+            counts = [row.landed.landed for row in state.rows if row.step == LANDED and row.batch_id in mine]
     found, what = _rows(warehouse, part, ["batch_id"], done, until).count(), " and ".join(part.tables)
     if found != sum(counts):
         raise BrokenInvariant(
@@ -179,17 +167,13 @@ def _removed_until(warehouse: Warehouse, part: Part, last: LedgerRow | None, don
     return max(times, default=None)
 
 
-def _ever(last: LedgerRow | None, rows: int) -> int:
-    return (last.removed.removed_ever if last else 0) + rows
-
-
 def _remove(warehouse: Warehouse, part: Part, removal: LedgerRow | None, archive: Archive | None) -> None:
     """Completes the removal that the ledger's row describes."""
     if removal is None:
         return
     first, until = removal.removed.first_batch, removed_through({part.step: removal}, part.step)
     for table in part.tables:
-        oldest = warehouse.oldest_batch(table)
+        oldest = oldest_batch(warehouse.newest(table))
         if oldest is None or oldest > until:
             continue
         if archive is not None:

@@ -41,13 +41,11 @@ def unfinished_uploads(store: Store) -> UnfinishedUploads | None:
     prefix = parts.path.lstrip("/")
     asked = {"uploads": "", "prefix": f"{prefix}/" if prefix else "", "max-uploads": str(_AT_MOST)}
     try:
-        with urllib.request.urlopen(
-            _signed(Store(f"s3://{parts.netloc}", store.options), asked), timeout=_WITHIN_S
-        ) as answer:
+        url = _signed(Store(f"s3://{parts.netloc}", store.options), asked)
+        with urllib.request.urlopen(url, timeout=_WITHIN_S) as answer:
             page = ElementTree.fromstring(answer.read())
-        begun = [
-            datetime.fromisoformat(text.text or "").astimezone(UTC) for text in page.iterfind(f"{_S3}Upload/{_S3}Initiated")
-        ]
+        moments = (found.text or "" for found in page.iterfind(f"{_S3}Upload/{_S3}Initiated"))
+        begun = [datetime.fromisoformat(moment).astimezone(UTC) for moment in moments]
     except (BaseError, OSError, StoreRefused, ValueError, ElementTree.ParseError):
         # The right to list uploads is one that jobs do not need.
         return None

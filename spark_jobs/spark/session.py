@@ -28,16 +28,6 @@ _DEFAULT_PORT = 15002
 BYTES_TO_PYTHON = 16_000_000
 # Rows of one table. From here on compiling a plan, or 0.1 s to look for a faster way, takes less time than it saves.
 MANY_ROWS = 100_000
-_COMPILED: dict[str, str | bool] = {
-    "spark.sql.codegen.wholeStage": True,
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-    "spark.sql.adaptive.enabled": True,
-}
-_INTERPRETED: dict[str, str | bool] = {
-    "spark.sql.codegen.wholeStage": False,
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": False,
-}
 
 
 class NoSparkServer(JobProblem):
@@ -119,7 +109,7 @@ def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     # Limits pieces of large rows; a piece on its way to Python takes several times its size, outside the heap.
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BYTES_TO_PYTHON))
-    _configure(spark, _INTERPRETED)
+    _compile_plans(spark, False)
     ship_code(spark)
     return spark
 
@@ -159,9 +149,10 @@ def tune_for_row_count(spark: SparkSession, rows: int) -> None:
     Plans of a new session are interpreted: compiling one takes longer than running it on a few thousand rows.
     """
     if rows >= MANY_ROWS:
-        _configure(spark, _COMPILED)
+        _compile_plans(spark, True)
 
 
-def _configure(spark: SparkSession, settings: Mapping[str, str | bool]) -> None:
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+def _compile_plans(spark: SparkSession, wanted: bool) -> None:
+    spark.conf.set("spark.sql.codegen.wholeStage", wanted)
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if wanted else "NO_CODEGEN")
+    spark.conf.set("spark.sql.adaptive.enabled", wanted)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
+T = TypeVar("T")
 # A function for `mapInArrow`.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -38,6 +41,21 @@ def skip_size_checks(spark: SparkSession, longest: int | None) -> Iterator[None]
         return
     with override_settings(spark, _NOT_SIZED):
         yield
+
+
+def read_in_tasks(
+    spark: SparkSession, parts: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], columns: StructType | str
+) -> DataFrame:
+    """The rows that `read` returns of each part, which has a task of its own."""
+    if not parts:
+        return spark.createDataFrame([], columns)
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from read(parts[number])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(stage, columns)
 
 
 def release_memory() -> None:

@@ -197,7 +197,7 @@ def _writing_stage(
         for batch in batches:
             for number in batch["id"].to_pylist():
                 with FileWriter(place.store) as writer:
-                    for rows in merge_into_row_groups(map(raw_rows, read_span(settings, *parts[number]))):
+                    for rows in merge_into_row_groups(map(raw_rows, read_span(settings, parts[number]))):
                         writer.write(rows)
                     file = writer.finish()
                 # None of the offsets may have a record left.

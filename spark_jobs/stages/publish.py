@@ -150,7 +150,7 @@ def plan_run(
     known = UnfinishedPublication(row for row in mine if row.batch_id > whole.ledger_position)
     forgotten = [number for number, position in positions.items() if position is None and number < known.partitions]
     if forgotten:
-        recovered = recover_positions(warehouse, settings, whole, known, forgotten, accepted_lost)
+        recovered = recover_positions(warehouse, whole, known, forgotten, accepted_lost)
         whole = whole._replace(recovered=tuple(recovered.items()))
     run = next_run(whole, positions)
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))

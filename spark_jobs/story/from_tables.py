@@ -16,6 +16,7 @@ from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message,
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
 from spark_jobs.tables import ledger as steps
+from spark_jobs.tables.delta_log import newest_batch
 from spark_jobs.tables.ledger import Ledger, LedgerRow
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
@@ -85,7 +86,7 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
     Raises MissingTable if there is no ledger, NeedsOperator if the file's topics or key are not those of the tables.
     """
     ledger = Ledger(warehouse)
-    newest = warehouse.newest_batch(LEDGER)
+    newest = newest_batch(warehouse.newest(LEDGER))
     if newest is None:
         return [], {}, {}
     # Checks that topics and key are those of the tables.

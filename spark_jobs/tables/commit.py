@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,9 +19,9 @@ from pyspark.sql import DataFrame
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store
-from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.tables.delta_log import invalidate, lock_newest, place_for_files, table_files
-from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
+from spark_jobs.faults.fault_points import between_fault_points
+from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, place_for_files
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
 from spark_jobs.tables.warehouse import TableProblem, Tables
@@ -50,34 +49,44 @@ def commit(
 
     Does nothing if the table has a change of (`step`, `batch_id`) or of a later batch.
     """
-    store, added = warehouse.store(table), list(files)
-
-    def actions(known: DeltaTable) -> list[Action]:
-        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
-        return [*removal_actions(known, place, remove), *map(_add, added)]
-
-    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
-        commit_once(store, actions, *_fence(warehouse, step, batch_id))
+    added = list(files)
+    _commit(warehouse, table, lambda place: added, step, batch_id, remove)
 
 
 def commit_rows(
     warehouse: Tables, table: str, rows: list[dict[str, Any]], step: str, batch_id: int, among: str = ""
 ) -> None:
     """Appends a few rows (column -> value, all declared columns), fenced as by `commit`, among the commits with the same text `among`."""
-    store = warehouse.store(table)
     written: list[NewFile] = []
+
+    def write_once(place: FilePlace) -> list[NewFile]:
+        if not written:
+            pieces = [pa.RecordBatch.from_pylist(rows, schema=place.schema)]
+            written.extend(filter(None, [write_file(place.store, pieces)]))
+        return written
+
+    _commit(warehouse, table, write_once, step, batch_id, among=among)
+
+
+def _commit(
+    warehouse: Tables,
+    table: str,
+    files: Callable[[FilePlace], list[NewFile]],
+    step: str,
+    batch_id: int,
+    remove: BatchRange | None = None,
+    among: str = "",
+) -> None:
+    store = warehouse.store(table)
 
     def actions(known: DeltaTable) -> list[Action]:
         place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
-        if not written:
-            with FileWriter(place.store) as writer:
-                writer.write(pa.RecordBatch.from_pylist(rows, schema=place.schema))
-                file = writer.finish()
-            written.extend([file] if file else [])
-        return list(map(_add, written))
+        return [*removal_actions(known, place, remove), *map(_add, files(place))]
 
-    with _between_fault_points(warehouse.pipeline, step), warehouse.translate_table_errors(table):
-        commit_once(store, actions, *_fence(warehouse, step, batch_id, among))
+    app_id = f"{warehouse.pipeline.name}.{step}{among}"
+    point = _step_of_any_pipeline(warehouse.pipeline, step)
+    with between_fault_points(point), warehouse.translate_table_errors(table):
+        commit_once(store, actions, app_id, batch_id, f"{step} of batch {batch_id}")
 
 
 def commit_frame(
@@ -85,18 +94,14 @@ def commit_frame(
 ) -> None:
     """As `commit`, with rows of Spark, which its workers write. Raises TableProblem if they do not have the declared columns."""
     declared = declared_schema(warehouse.pipeline, table)
-    given = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
-    wanted = [(field.name, field.dataType.simpleString()) for field in declared.fields]
+    given, wanted = ([(each.name, each.dataType.simpleString()) for each in columns] for columns in (rows.schema, declared))
     if given != wanted:
         raise TableProblem(f"{table}: rows do not have the declared columns: {set(given) ^ set(wanted) or 'other order'}")
     place = warehouse.place_for_files(table)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(place.store) as writer:
-            for batch in batches:
-                columns = [column.cast(field.type) for column, field in zip(batch.columns, place.schema, strict=True)]
-                writer.write(pa.record_batch(columns, schema=place.schema))
-            file = writer.finish()
+        columns = ([column.cast(field.type) for column, field in zip(batch, place.schema, strict=True)] for batch in batches)
+        file = write_file(place.store, (pa.record_batch(each, schema=place.schema) for each in columns))
         if file is not None:
             yield file.as_row()
 
@@ -110,7 +115,7 @@ def remove_batches(warehouse: Tables, table: str, until: int) -> None:
 
     The fence is of a step of its own: the table's own writes have used the transaction versions of these batches.
     """
-    commit(warehouse, table, [], removal_step(table), until, BatchRange(0, until))
+    commit(warehouse, table, [], _removal_step(table), until, BatchRange(0, until))
 
 
 def is_committed(warehouse: Tables, table: str, step: str, batch_id: int) -> bool:
@@ -156,9 +161,10 @@ def removal_actions(table: DeltaTable, place: FilePlace, remove: BatchRange | No
     if remove is None:
         return
     now, first, last = _now(), remove.first, remove.last
-    for file, low, high, _ in table_files(table):
-        if (high is not None and high < first) or (low is not None and last is not None and low > last):
+    for file in all_files(table):
+        if not file.can_have(first, last):
             continue
+        low, high = file.first_batch, file.last_batch
         yield RemoveAction(file.name, True, now, file.size)
         inside = low is not None and high is not None and low >= first and (last is None or high <= last)
         if not inside and remove != ALL_BATCHES and (kept := _copy_others(file, place, remove)):
@@ -169,11 +175,8 @@ def _copy_others(file: DataFile, place: FilePlace, remove: BatchRange) -> NewFil
     """A new file with the rows of this one that stay; None if there are none."""
     number = ds.field("batch_id")
     stay = number < remove.first if remove.last is None else (number < remove.first) | (number > remove.last)
-    with FileWriter(place.store) as writer:
-        # Piece by piece: rows may be large.
-        for piece in read_share(place.store, Share((file,)), place.schema, stay):
-            writer.write(piece)
-        return writer.finish()
+    # Piece by piece: rows may be large.
+    return write_file(place.store, read_share(place.store, Share((file,)), place.schema, stay))
 
 
 def _add(file: NewFile) -> AddAction:
@@ -189,27 +192,13 @@ def _has_version(table: DeltaTable, app_id: str, version: int) -> bool:
     return known is not None and known >= version
 
 
-def _fence(warehouse: Tables, step: str, batch_id: int, among: str = "") -> tuple[str, int, str]:
-    """`app_id`, `version` and `message` of `commit_once`."""
-    return f"{warehouse.pipeline.name}.{step}{among}", batch_id, f"{step} of batch {batch_id}"
-
-
-@contextmanager
-def _between_fault_points(pipeline: Pipeline, step: str) -> Iterator[None]:
-    name = _step_of_any_pipeline(pipeline, step)
-    fault_point(f"before_{name}")
-    yield
-    fault_point(f"after_{name}")
-
-
 def _step_of_any_pipeline(pipeline: Pipeline, step: str) -> str:
     """The step's name in FAULT_POINTS, where raw tables are named by their side: their own names differ by pipeline."""
-    sides = {raw_table(pipeline.left): "raw_left", raw_table(pipeline.right): "raw_right"}
-    return next(
-        (step.removesuffix(table) + name for table, name in sides.items() if step in (table, removal_step(table))), step
-    )
+    for side, name in ((pipeline.left, "raw_left"), (pipeline.right, "raw_right")):
+        if step in (raw_table(side), _removal_step(raw_table(side))):
+            return step.removesuffix(raw_table(side)) + name
+    return step
 
 
-def removal_step(table: str) -> str:
-    """The step that removes rows of a table for their age."""
+def _removal_step(table: str) -> str:
     return f"removed_{table}"

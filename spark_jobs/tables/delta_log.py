@@ -10,7 +10,8 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,34 +35,20 @@ class LogFile(NamedTuple):
     """A file of a log."""
 
     version: int
-    # json, crc, or one that begins with checkpoint.
-    kind: str
+    kind: str  # json, crc, or one that begins with checkpoint
     path: str
     size: int
-    # Changes when the file is replaced, even by an equal one.
-    mark: tuple[Any, ...]
+    mark: tuple[Any, ...]  # changes when the file is replaced, even by an equal one
 
 
-class TableFile(NamedTuple):
-    """A data file of a version of a table, with its statistics; None where a statistic is missing."""
-
-    file: DataFile
-    # The smallest and the largest batch_id of its rows.
-    first_batch: int | None
-    last_batch: int | None
-    # Epoch ms.
-    modified_at: int
-
-
+@dataclass
 class _CachedTable:
     """A table at the newest version that this process has read."""
 
-    def __init__(self) -> None:
-        # A commit holds it from reading the newest version to its end.
-        self.lock = threading.RLock()
-        self.table: DeltaTable | None = None
-        # Of the version's commit.
-        self.mark: tuple[Any, ...] = ()
+    # A commit holds it from reading the newest version to its end.
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    table: DeltaTable | None = None
+    mark: tuple[Any, ...] = ()  # of the version's commit
 
 
 _cache: dict[str, _CachedTable] = {}
@@ -118,11 +105,6 @@ def lock_newest(store: Store) -> Iterator[DeltaTable]:
         if _trusted is not None:
             _trusted.add(store.uri)
         yield table
-
-
-def clear_cache() -> None:
-    """Closes all tables."""
-    _cache.clear()
 
 
 def invalidate(store: Store) -> None:
@@ -205,15 +187,10 @@ def table_at_version(store: Store, version: int) -> DeltaTable:
     return table if table.version() == version else DeltaTable(store.uri, version, store.delta_options)
 
 
-def create(store: Store, schema: StructType, properties: dict[str, str]) -> None:
+def create(store: Store, declared: StructType, properties: dict[str, str | None]) -> None:
     """Creates the table at the place unless there is one."""
-    DeltaTable.create(
-        store.made().uri,
-        Schema.from_json(schema.json()),
-        mode="ignore",
-        configuration={**properties},
-        storage_options=store.delta_options,
-    )
+    uri, schema, options = store.made().uri, Schema.from_json(declared.json()), store.delta_options
+    DeltaTable.create(uri, schema, mode="ignore", configuration=properties, storage_options=options)
 
 
 def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:
@@ -239,57 +216,39 @@ def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> Fi
     return FilePlace(store, schema)
 
 
-def table_files(table: DeltaTable) -> list[TableFile]:
+def all_files(table: DeltaTable) -> list[DataFile]:
     """All data files of this version of the table."""
     actions = pa.table(table.get_add_actions(flatten=True))
     unknown = pa.nulls(actions.num_rows)
-    wanted = (
-        "path",
-        "size_bytes",
-        "num_records",
-        "min.offset",
-        "max.offset",
-        "min.batch_id",
-        "max.batch_id",
-        "modification_time",
-    )
+    # In the order of DataFile's fields.
+    wanted = "path size_bytes num_records min.offset max.offset min.batch_id max.batch_id modification_time".split()
     columns = [(actions.column(name) if name in actions.column_names else unknown).to_pylist() for name in wanted]
     # Delta escapes names, once.
-    return [
-        TableFile(DataFile(unquote(name), size, rows or 0, *offsets), first, last, modified)
-        for name, size, rows, *offsets, first, last, modified in zip(*columns, strict=True)
-    ]
-
-
-def all_files(table: DeltaTable) -> list[DataFile]:
-    """All data files of this version of the table."""
-    return [each.file for each in table_files(table)]
+    return [DataFile(unquote(name), size, rows or 0, *more) for name, size, rows, *more in zip(*columns, strict=True)]
 
 
 def files_of(table: DeltaTable, batches: Sequence[int]) -> list[DataFile]:
     """The files that can have rows of one of the batches (ascending), by their statistics."""
 
-    def can_have(first: int | None, last: int | None) -> bool:
-        return first is None or last is None or bisect_left(batches, first) < bisect_right(batches, last)
-
-    return [each.file for each in table_files(table) if can_have(each.first_batch, each.last_batch)]
+    return [
+        file
+        for file in all_files(table)
+        if file.first_batch is None
+        or file.last_batch is None
+        or bisect_left(batches, file.first_batch) < bisect_right(batches, file.last_batch)
+    ]
 
 
 def files_between(table: DeltaTable, first: int, last: int | None) -> list[DataFile]:
     """The files that can have rows of the batches first..last, both inclusive; `last` None: all from `first` on."""
-    return [
-        each.file
-        for each in table_files(table)
-        if (each.last_batch is None or each.last_batch >= first)
-        and (last is None or each.first_batch is None or each.first_batch <= last)
-    ]
+    return [file for file in all_files(table) if file.can_have(first, last)]
 
 
 def newest_batch(table: DeltaTable) -> int | None:
     """The largest batch_id, by the statistics of the files; None if there are no rows."""
-    return max((each.last_batch for each in table_files(table) if each.last_batch is not None), default=None)
+    return max((file.last_batch for file in all_files(table) if file.last_batch is not None), default=None)
 
 
 def oldest_batch(table: DeltaTable) -> int | None:
     """The smallest batch_id, by the statistics of the files; None if there are no rows."""
-    return min((each.first_batch for each in table_files(table) if each.first_batch is not None), default=None)
+    return min((file.first_batch for file in all_files(table) if file.first_batch is not None), default=None)

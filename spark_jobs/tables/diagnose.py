@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
@@ -32,40 +32,35 @@ _RESUMES = "completed steps are kept; the next run resumes"
 class _StoreError(NamedTuple):
     """An error of a store, recognised by its text."""
 
-    sign: re.Pattern[str]
+    sign: str
     meaning: str
     remedy: str
-    # Whether trying again can help.
-    passes: bool = False
-
-
-def _error(sign: str, meaning: str, remedy: str, passes: bool = False) -> _StoreError:
-    return _StoreError(re.compile(sign), meaning, remedy, passes)
+    passes: bool = False  # whether trying again can help
 
 
 _CONNECTION = "the connection warehouse_default (PAIRING_STORE outside Airflow)"
 # The first that fits counts: exact signs stand before general ones.
 _STORE_ERRORS = (
-    _error("NoSuchBucket|ContainerNotFound|The specified bucket does not exist", "there is no such bucket or container",
-          "create it, or correct PAIRING_WAREHOUSE"),
-    _error("InvalidBucketName|InvalidResourceName|OutOfRangeInput", "the bucket's or container's name is not valid", "correct PAIRING_WAREHOUSE"),
-    _error("ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|RequestTimeTooSkewed", "the credentials have expired",
-          f"renew them in {_CONNECTION}", True),
-    _error("InvalidAccessKeyId|XAdminUserNotFound|SignatureDoesNotMatch|InvalidToken|AuthenticationFailed|InvalidAuthenticationInfo"
-          "|UnauthenticatedError|401 Unauthorized",
-          "the store does not accept the credentials", f"correct them in {_CONNECTION}"),
-    _error("PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|region.{0,40}is wrong|Received redirect without LOCATION",
-          "the store is in another region or at another endpoint", f"set region and endpoint in {_CONNECTION}"),
-    _error("AccessDenied|AuthorizationPermissionMismatch|AuthorizationFailure|403 Forbidden", "the store does not allow it",
-          "the user needs the rights to get, put, list and delete objects there"),
-    _error("NotImplemented|501 Not Implemented", "the store lacks what a table needs", "use one that honours If-None-Match (put-if-absent)"),
-    _error("SlowDown|ServerBusy|TooManyRequests|503 Service|429 Too", "the store asks for fewer requests", "try again later", True),
-    _error("InternalError|500 Internal|502 Bad|504 Gateway|OperationTimedOut", "the store had an error of its own", "try again later", True),
-    _error("missing credentials|no credentials|Error getting credentials|CredentialsNotLoaded|169\\.254\\.169\\.254|metadata server",
-          "there are no credentials for the store", f"give them in {_CONNECTION}, or give the machine a role"),
-    _error("error sending request|Connection refused|dns error|tcp connect error|connection closed|Connection reset|timed out|HTTP error"
-          "|error decoding response",
-          "the store does not answer", f"check the network and the endpoint in {_CONNECTION}; try again when it answers", True),
+    _StoreError("NoSuchBucket|ContainerNotFound|The specified bucket does not exist", "there is no such bucket or container",
+                "create it, or correct PAIRING_WAREHOUSE"),
+    _StoreError("InvalidBucketName|InvalidResourceName|OutOfRangeInput", "the bucket's or container's name is not valid", "correct PAIRING_WAREHOUSE"),
+    _StoreError("ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|RequestTimeTooSkewed", "the credentials have expired",
+                f"renew them in {_CONNECTION}", True),
+    _StoreError("InvalidAccessKeyId|XAdminUserNotFound|SignatureDoesNotMatch|InvalidToken|AuthenticationFailed|InvalidAuthenticationInfo"
+                "|UnauthenticatedError|401 Unauthorized",
+                "the store does not accept the credentials", f"correct them in {_CONNECTION}"),
+    _StoreError("PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|region.{0,40}is wrong|Received redirect without LOCATION",
+                "the store is in another region or at another endpoint", f"set region and endpoint in {_CONNECTION}"),
+    _StoreError("AccessDenied|AuthorizationPermissionMismatch|AuthorizationFailure|403 Forbidden", "the store does not allow it",
+                "the user needs the rights to get, put, list and delete objects there"),
+    _StoreError("NotImplemented|501 Not Implemented", "the store lacks what a table needs", "use one that honours If-None-Match (put-if-absent)"),
+    _StoreError("SlowDown|ServerBusy|TooManyRequests|503 Service|429 Too", "the store asks for fewer requests", "try again later", True),
+    _StoreError("InternalError|500 Internal|502 Bad|504 Gateway|OperationTimedOut", "the store had an error of its own", "try again later", True),
+    _StoreError("missing credentials|no credentials|Error getting credentials|CredentialsNotLoaded|169\\.254\\.169\\.254|metadata server",
+                "there are no credentials for the store", f"give them in {_CONNECTION}, or give the machine a role"),
+    _StoreError("error sending request|Connection refused|dns error|tcp connect error|connection closed|Connection reset|timed out|HTTP error"
+                "|error decoding response",
+                "the store does not answer", f"check the network and the endpoint in {_CONNECTION}; try again when it answers", True),
 )  # fmt: skip
 
 
@@ -111,7 +106,7 @@ def _raise_if_known(text: str, place: str) -> None:
         place = found[1]
     if local_folder(place) is None:
         for error in _STORE_ERRORS:
-            if _STORE_ERROR.search(text) and error.sign.search(text):
+            if _STORE_ERROR.search(text) and re.search(error.sign, text):
                 problem = JobProblem(f"the store of {place} cannot be used: {error.meaning}: {error.remedy}; {_RESUMES}")
                 raise (problem if error.passes else NeedsOperator(str(problem))) from None
         return
@@ -120,13 +115,9 @@ def _raise_if_known(text: str, place: str) -> None:
             raise JobProblem(f"{place} cannot be written ({reason}): free space there; {_RESUMES}") from None
     for reason in _FORBIDDEN:
         if reason in text:
-            _raise_forbidden(place, reason)
-
-
-def _raise_forbidden(place: str, reason: str) -> NoReturn:
-    raise NeedsOperator(
-        f"{place} cannot be written ({reason}): make it a folder that the user of the jobs may write; {_RESUMES}"
-    ) from None
+            raise NeedsOperator(
+                f"{place} cannot be written ({reason}): make it a folder that the user of the jobs may write; {_RESUMES}"
+            ) from None
 
 
 def damaged(file: str, what: str) -> NeedsOperator:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_jobs.faults.fault_points import fault_point
+from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.tables.delta_log import create
+from spark_jobs.tables.delta_log import create, newest_batch
 from spark_jobs.tables.ledger import STEPS, LedgerRow
 from spark_jobs.tables.parquet_files import SEARCHED
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, declared_schema, raw_table, schemas
@@ -30,9 +30,8 @@ def create_missing(warehouse: Tables) -> None:
     # On a store creating one table takes as long as creating all.
     with ThreadPoolExecutor(max_workers=len(others)) as pool:
         list(pool.map(lambda table: _create_empty(warehouse, table), others))
-    fault_point("before_ledger_created")
-    _create_empty(warehouse, LEDGER)
-    fault_point("after_ledger_created")
+    with between_fault_points("ledger_created"):
+        _create_empty(warehouse, LEDGER)
 
 
 def _create_empty(warehouse: Tables, table: str) -> None:
@@ -44,7 +43,7 @@ def _create_empty(warehouse: Tables, table: str) -> None:
             )
         return
     declared = declared_schema(warehouse.pipeline, table)
-    properties = {
+    properties: dict[str, str | None] = {
         "delta.checkpointInterval": _CHECKPOINT_EVERY,
         "delta.dataSkippingStatsColumns": ",".join(name for name in SEARCHED if name in declared.fieldNames()),
         # maintain_tables cuts the logs.
@@ -74,7 +73,6 @@ def newest_row(steps: Mapping[str, LedgerRow]) -> LedgerRow | None:
 
 
 def table_versions(warehouse: Tables, tables: Iterable[str]) -> dict[str, int]:
-    """The newest Delta version of each table."""
     wanted = list(tables)
     # On a store the first look at one table takes as long as at all of them.
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
@@ -92,7 +90,7 @@ def check_ledger(warehouse: Tables, last: LedgerRow | None) -> None:
     # Tables that have not changed since need no check.
     changed = [table for table, version in table_versions(warehouse, appended).items() if version != known.get(table, 0)]
     for table in changed:
-        newest = warehouse.newest_batch(table) or 0
+        newest = newest_batch(warehouse.newest(table)) or 0
         if newest > last_id:
             raise NeedsOperator(
                 f"{warehouse.path(table)} has rows of batch {newest}, but {LEDGER} ends at batch {last_id}: the ledger was put back "

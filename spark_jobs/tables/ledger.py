@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -37,24 +37,20 @@ PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "pa
 PUBLISHING = "publishing"
 # Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
-REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS = (
-    *("removed_raw", "removed_rejected", "removed_compounds"),
-    "removed_ledger",
-)
+REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
+REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
 _IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
     PUBLISHED: PublishedCounts,
     REPORTED: ReportedCounts,
-    REMOVED_RAW: RemovedCounts,
-    REMOVED_REJECTED: RemovedCounts,
-    REMOVED_COMPOUNDS: RemovedCounts,
+    **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
 }
 _T = TypeVar("_T")
-# A step seldom lags behind by more batches than the first number, and hardly ever by more than the second.
-_RECENT = (1, 20)
+# A step seldom lags behind by more batches than the first number, hardly ever by more than the second, and never by the last.
+_RECENT = (1, 20, 2**40)
 
 
 class OffsetRange(NamedTuple):
@@ -62,23 +58,21 @@ class OffsetRange(NamedTuple):
 
     topic: str
     partition: int
-    # Inclusive.
-    from_offset: int
-    # Exclusive.
-    until_offset: int
-    # The end for read_committed, exclusive, asked for after W.
-    end_offset: int
-    # Largest accepted timestamp landed from the partition so far (epoch ms; None: none yet).
-    max_ts: int | None = None
-    # Records before from_offset that the broker no longer had and the operator gave up.
-    lost: int = 0
+    from_offset: int  # inclusive
+    until_offset: int  # exclusive
+    end_offset: int  # the end for read_committed, exclusive, asked for after W
+    max_ts: int | None = None  # largest accepted timestamp landed from the partition so far (epoch ms; None: none yet)
+    lost: int = 0  # records before from_offset that the broker no longer had and the operator gave up
     # The first offset that the partition had when the pipeline planned its first batch; the same in all batches.
     began: int = 0
     # How many offsets, from `cut_from` on, the log had at its end and then lost; the operator gave them up.
     cut_from: int = 0
     cut: int = 0
-    # The leader epoch of end_offset, -1 if the broker did not say.
-    epoch: int = -1
+    epoch: int = -1  # the leader epoch of end_offset, -1 if the broker did not say
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.topic, self.partition
 
     @property
     def planned(self) -> int:
@@ -97,7 +91,6 @@ class Rewind(NamedTuple):
     to_batch: int
 
     def voids(self, batch_id: int) -> bool:
-        """Whether this rewind made the batch void."""
         return self.to_batch < batch_id < self.batch_id
 
 
@@ -107,21 +100,30 @@ def find_rewinds(rows: Iterable[LedgerRow]) -> list[Rewind]:
     return sorted(Rewind(batch_id, plan.to_batch) for batch_id, plan in plans if isinstance(plan, RewindPlan))
 
 
+class _Typed(Generic[_T]):
+    """A field of a row as the type that it has in rows of one step or in batches of one kind; raises TypeError in others."""
+
+    def __init__(self, field: str, wanted: type[_T]) -> None:
+        self.field, self.wanted = field, wanted
+
+    def __get__(self, row: LedgerRow, owner: type[LedgerRow]) -> _T:
+        value = getattr(row, self.field)
+        if not isinstance(value, self.wanted):
+            raise TypeError(f"the row has a {type(value).__name__}, not a {self.wanted.__name__}")
+        return value
+
+
 @dataclass(frozen=True)
 class LedgerRow:
     """One step of one batch."""
 
     batch_id: int
     step: str
-    # The batch's plan, in all of its rows.
-    plan: AnyPlan
+    plan: AnyPlan  # the batch's plan, in all of its rows
     offsets: tuple[OffsetRange, ...]
-    # W, in epoch ms.
-    wall_time: int
-    # The batch's clock, in epoch ms; None: minus infinity.
-    clock: int | None
-    # The settings in JSON.
-    config: str
+    wall_time: int  # W, in epoch ms
+    clock: int | None  # the batch's clock, in epoch ms; None: minus infinity
+    config: str  # the settings in JSON
     config_hash: str
     started_at: datetime
     counts: StepCounts = field(default_factory=StepCounts)
@@ -139,55 +141,17 @@ class LedgerRow:
         """The settings that the batch was planned with; it is finished with these even if the file has changed since."""
         return Pipeline.from_json(self.config)
 
-    @property
-    def replay(self) -> ReplayPlan:
-        """The plan of a replay; raises TypeError for a batch of another kind."""
-        return _checked_type(self.plan, ReplayPlan)
-
-    @property
-    def rewind(self) -> RewindPlan:
-        """The plan of a rewind; raises TypeError for a batch of another kind."""
-        return _checked_type(self.plan, RewindPlan)
-
-    @property
-    def landed(self) -> LandedCounts:
-        """The counts of a `landed` row; raises TypeError for another step."""
-        return _checked_type(self.counts, LandedCounts)
-
-    @property
-    def paired(self) -> PairedCounts:
-        """The counts of a `paired` row; raises TypeError for another step."""
-        return _checked_type(self.counts, PairedCounts)
-
-    @property
-    def published(self) -> PublishedCounts:
-        """The counts of a `published` row; raises TypeError for another step."""
-        return _checked_type(self.counts, PublishedCounts)
-
-    @property
-    def reported(self) -> ReportedCounts:
-        """The counts of a `reported` row; raises TypeError for another step."""
-        return _checked_type(self.counts, ReportedCounts)
-
-    @property
-    def removed(self) -> RemovedCounts:
-        """The counts of a row of REMOVALS; raises TypeError for another step."""
-        return _checked_type(self.counts, RemovedCounts)
-
-    @property
-    def output_state(self) -> OutputState:
-        """The output topic in a `publishing` or `published` row; raises TypeError for another step."""
-        return _checked_type(self.output, OutputState)
+    replay = _Typed("plan", ReplayPlan)
+    rewind = _Typed("plan", RewindPlan)
+    landed = _Typed("counts", LandedCounts)
+    paired = _Typed("counts", PairedCounts)
+    published = _Typed("counts", PublishedCounts)
+    reported = _Typed("counts", ReportedCounts)
+    removed = _Typed("counts", RemovedCounts)
+    output_state = _Typed("output", OutputState)
 
     def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
-        """The row of a later step of the same batch."""
         return replace(self, step=step, started_at=started_at, counts=counts, **({"output": None} | changes))
-
-
-def _checked_type(value: object, wanted: type[_T]) -> _T:
-    if not isinstance(value, wanted):
-        raise TypeError(f"the row has a {type(value).__name__}, not a {wanted.__name__}")
-    return value
 
 
 _COLUMNS = tuple(each.name for each in fields(LedgerRow))
@@ -206,13 +170,8 @@ class Ledger:
     def last_ids(self) -> dict[str, int]:
         """Step -> the largest batch_id with this step; 0 if there is none."""
         found = dict.fromkeys(STEPS, 0)
-        for before in (*_RECENT, None):
-            wanted = ["batch_id", "step"]
-            recent = (
-                self.warehouse.newest_rows(LEDGER, before, wanted)
-                if before
-                else self.warehouse.small_rows(LEDGER, 1, columns=wanted)
-            )
+        for before in _RECENT:
+            recent = self.warehouse.newest_rows(LEDGER, before, ["batch_id", "step"])
             for row in recent:
                 if row["step"] in found:
                     found[row["step"]] = max(found[row["step"]], row["batch_id"])
@@ -226,8 +185,7 @@ class Ledger:
 
     def where(self, condition: Condition) -> list[LedgerRow]:
         """The rows that fit, by batch and step."""
-        found = [_from_row(row) for row in self.warehouse.select_rows(LEDGER, ["kind", *_COLUMNS], condition)]
-        return sorted(found, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
+        return _in_order(map(_from_row, self.warehouse.select_rows(LEDGER, ["kind", *_COLUMNS], condition)))
 
     def rewinds(self) -> list[Rewind]:
         """Every rewind that was ever planned, by batch_id."""
@@ -243,25 +201,20 @@ class Ledger:
     def removals(self) -> dict[str, LedgerRow]:
         """Step -> its last row, for each of REMOVALS: which rows are removed for their age, and up to which batch."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])
-        last: dict[str, int] = {}
-        for row in known:
-            if row["step"] in REMOVALS:
-                last[row["step"]] = max(row["batch_id"], last.get(row["step"], 0))
+        removed = sorted((row["batch_id"], row["step"]) for row in known if row["step"] in REMOVALS)
+        last = {step: batch_id for batch_id, step in removed}
         return {step: row for step, batch_id in last.items() for row in self.rows(batch_id, batch_id) if row.step == step}
 
     def _checked(self, found: list[dict[str, Any]]) -> list[LedgerRow]:
         rows = [_from_row(row) for row in found]
-        for row in rows[:1]:
-            self._check_identity(row)
-        return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
-
-    def _check_identity(self, row: LedgerRow) -> None:
-        ran_with, now = row.pipeline.identity, self.warehouse.pipeline.identity
+        pipeline = self.warehouse.pipeline
+        ran_with, now = rows[0].pipeline.identity if rows else pipeline.identity, pipeline.identity
         if ran_with != now:
             raise NeedsOperator(
-                f"pipeline {self.warehouse.pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
+                f"pipeline {pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
                 f"now says {now}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
             )
+        return _in_order(rows)
 
     def plan(self, plan: LedgerRow) -> LedgerRow:
         """Writes the plan of a batch before any work on it, and returns the row that is in the table, which counts.
@@ -283,10 +236,13 @@ class Ledger:
         `among`: the same step with another text is not a repetition. Of two planners with one batch_id only one writes, so a plan is read
         again before it is used. Later steps follow from the plan and the tables, so a repetition would write the same.
         """
-        step, batch_id = rows[-1].step, max(row.batch_id for row in rows)
         now = datetime.now(UTC)
         found = [_to_row(replace(row, finished_at=now)) for row in rows]
-        commit_rows(self.warehouse, LEDGER, found, step, batch_id, among)
+        commit_rows(self.warehouse, LEDGER, found, rows[-1].step, max(row.batch_id for row in rows), among)
+
+
+def _in_order(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
+    return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
 
 def _to_row(row: LedgerRow) -> dict[str, Any]:
@@ -302,17 +258,14 @@ def _to_row(row: LedgerRow) -> dict[str, Any]:
 
 def _from_row(row: dict[str, Any]) -> LedgerRow:
     # Arrow has maps as lists of pairs.
-    found = {name: row[name] for name in _COLUMNS}
-    return LedgerRow(
-        **found
-        | {
-            "plan": plan_of_struct(row["kind"], row["plan"]),
-            "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
-            "counts": _COUNTS.get(row["step"], StepCounts).of(dict(row["counts"])),
-            "output": output_of_struct(row["output"]),
-            "versions": dict(row["versions"]),
-        }
-    )
+    typed = {
+        "plan": plan_of_struct(row["kind"], row["plan"]),
+        "offsets": tuple(OffsetRange(**offsets) for offsets in row["offsets"]),
+        "counts": _COUNTS.get(row["step"], StepCounts)(**dict(row["counts"])),
+        "output": output_of_struct(row["output"]),
+        "versions": dict(row["versions"]),
+    }
+    return LedgerRow(**{name: row[name] for name in _COLUMNS} | typed)
 
 
 def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
@@ -329,9 +282,7 @@ def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:
     """The last batch whose rows this one of REMOVALS removed for their age; 0 if there is none."""
-    if step not in removals:
-        return 0
-    return removals[step].batch_id - (step == REMOVED_LEDGER)
+    return removals[step].batch_id - (step == REMOVED_LEDGER) if step in removals else 0
 
 
 def paired_batches(rows: Iterable[LedgerRow]) -> list[dict[str, LedgerRow]]:

@@ -76,10 +76,8 @@ def check_store(store: Store) -> None:
 
     Raises NeedsOperator if two puts of one key succeeded, or none.
     """
-    address = {
-        "uri": store.uri,
-        "endpoint": next((value for name, value in store.options.items() if "endpoint" in name), ""),
-    }
+    endpoint = next((value for name, value in store.options.items() if "endpoint" in name), "")
+    address = {"uri": store.uri, "endpoint": endpoint}
     with translate_file_errors(store.uri):
         try:
             if json.loads(bytes(obstore.get(store.made().client, PROBE_RESULT).bytes())).get("store") == address:

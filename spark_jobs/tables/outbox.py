@@ -62,8 +62,8 @@ def pending_corrections(warehouse: Warehouse, ledger: Ledger, last: LedgerRow | 
     if last is None or (corrected := last.plan.corrected) is None:
         return None
     rewind = ledger.rows(corrected.last, corrected.last)[0]
-    ends = {(at.topic, at.partition): at.end_offset for at in rewind.offsets}
-    reached = {(at.topic, at.partition): at.until_offset for at in last.offsets}
+    ends = {at.place: at.end_offset for at in rewind.offsets}
+    reached = {at.place: at.until_offset for at in last.offsets}
     if all(reached.get(place, 0) >= end for place, end in ends.items()):
         waiting = warehouse.read(OPEN, ["topic", "partition", "offset"], version=last.versions[OPEN])
         if not waiting.where(_before(ends)).limit(1).count():

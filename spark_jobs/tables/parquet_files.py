@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
@@ -48,24 +50,18 @@ NEW_FILE = "name string, size bigint, stats string"
 class NewFile(NamedTuple):
     """A complete file."""
 
-    # Below the table's place.
-    name: str
-    # Bytes.
-    size: int
-    # Statistics in Delta's JSON.
-    stats: str
+    name: str  # below the table's place
+    size: int  # bytes
+    stats: str  # statistics in Delta's JSON
 
     def as_row(self) -> pa.RecordBatch:
-        """One row of `NEW_FILE`."""
         return pa.RecordBatch.from_pylist([self._asdict()])
 
 
-class _Sink:
+class _Sink(io.RawIOBase):
     """The file object that Arrow writes to. Arrow closes it after errors, too; only `complete` completes the upload, so a file that failed
     half-way never becomes visible.
     """
-
-    closed = False
 
     def __init__(self, store: Store, name: str) -> None:
         self._upload = open_writer(store.client, name, max_concurrency=2)
@@ -78,12 +74,6 @@ class _Sink:
 
     def writable(self) -> bool:
         return True
-
-    def flush(self) -> None:
-        """Does nothing: others see no half-written upload."""
-
-    def close(self) -> None:
-        """Does nothing; see `complete`."""
 
     def complete(self) -> None:
         self._upload.close()
@@ -101,7 +91,7 @@ class FileWriter:
         self.rows = 0
         self.least: dict[str, int] = {}
         self.most: dict[str, int] = {}
-        self.nulls: dict[str, int] = {}
+        self.nulls: Counter[str] = Counter()
         self.longest_texts = 0
         self._sink: _Sink | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -121,9 +111,13 @@ class FileWriter:
             self._writer = self._writer or self._open_writer(rows.schema)
             self._writer.write_batch(rows)
         self.rows += rows.num_rows
-        for name in rows.schema.names:
-            if name in SEARCHED:
-                self._count(name, rows.column(name))
+        for name in [name for name in rows.schema.names if name in SEARCHED]:
+            column = rows.column(name)
+            self.nulls[name] += column.null_count
+            if column.null_count < len(column):
+                edges = pc.min_max(column).as_py()
+                self.least[name] = min(edges["min"], self.least.get(name, edges["min"]))
+                self.most[name] = max(edges["max"], self.most.get(name, edges["max"]))
         texts = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if pa.types.is_string(column.type)]
         self.longest_texts = max(self.longest_texts, sum(texts))
 
@@ -139,13 +133,6 @@ class FileWriter:
             store_schema=False,
         )
 
-    def _count(self, name: str, column: pa.Array) -> None:
-        self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-        if column.null_count < len(column):
-            edges = pc.min_max(column).as_py()
-            self.least[name] = min(edges["min"], self.least.get(name, edges["min"]))
-            self.most[name] = max(edges["max"], self.most.get(name, edges["max"]))
-
     def finish(self) -> NewFile | None:
         """Completes the file and returns it; None if there were no rows."""
         if self._writer is None or self._sink is None:
@@ -156,6 +143,14 @@ class FileWriter:
             self._sink.complete()
         stats = {"numRecords": self.rows, "minValues": self.least, "maxValues": self.most, "nullCount": self.nulls}
         return NewFile(self.name, self._sink.size, json.dumps(stats))
+
+
+def write_file(store: Store, pieces: Iterable[pa.RecordBatch]) -> NewFile | None:
+    """Writes the pieces into one new file, each as a row group; None if they have no rows. Raises as `FileWriter`."""
+    with FileWriter(store) as writer:
+        for rows in pieces:
+            writer.write(rows)
+        return writer.finish()
 
 
 def merge_into_row_groups(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

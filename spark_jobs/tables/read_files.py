@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,9 +16,6 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from include.config.store import Store
 from spark_jobs.tables.diagnose import damaged
@@ -48,16 +44,21 @@ _DAMAGED = (
 
 
 class DataFile(NamedTuple):
-    """A data file of a table."""
+    """A data file of a version of a table, with its statistics; None where one is not known."""
 
-    # Below the table's place.
-    name: str
-    # Bytes.
-    size: int
+    name: str  # below the table's place
+    size: int  # bytes
     rows: int
-    # Smallest and largest offset of its rows; None if not known.
-    first: int | None = None
-    last: int | None = None
+    first: int | None = None  # smallest offset of its rows
+    last: int | None = None  # largest one
+    first_batch: int | None = None  # smallest batch_id of its rows
+    last_batch: int | None = None  # largest one
+    modified_at: int = 0  # epoch ms
+
+    def can_have(self, first: int, last: int | None) -> bool:
+        """Whether it can have rows of the batches first..last, both inclusive; `last` None: of any from `first` on."""
+        begins_later = last is not None and self.first_batch is not None and self.first_batch > last
+        return not begins_later and (self.last_batch is None or self.last_batch >= first)
 
 
 class Share(NamedTuple):
@@ -77,49 +78,20 @@ def shares(files: Iterable[DataFile]) -> list[Share]:
         if parts > 1:
             found += [Share((file,), part, parts) for part in range(parts)]
             continue
-        if waiting and not _fit([*waiting, file]):
+        together = [*waiting, file]
+        if sum(each.rows for each in together) > _ROWS_A_TASK or sum(each.size for each in together) > _BYTES_A_TASK:
             found.append(Share(tuple(waiting)))
-            waiting = []
-        waiting.append(file)
+            together = [file]
+        waiting = together
     return [*found, Share(tuple(waiting))] if waiting else found
-
-
-def _fit(files: Sequence[DataFile]) -> bool:
-    return sum(file.rows for file in files) <= _ROWS_A_TASK and sum(file.size for file in files) <= _BYTES_A_TASK
 
 
 class InWorker(NamedTuple):
     """A function that a worker applies to each piece of rows that it has read. Spark gets only its results."""
 
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
-    # The columns that it returns, in SQL.
-    columns: str
-    # Whether it returns far fewer rows than it gets.
-    is_summary: bool = False
-
-
-def frame_of_files(
-    spark: SparkSession,
-    store: Store,
-    files: Iterable[DataFile],
-    columns: StructType,
-    where: ds.Expression | None,
-    made: InWorker | None = None,
-) -> DataFrame:
-    """The columns of the rows that fit, or what is `made` of them, as a DataFrame with one task a share."""
-    parts = shares(files)
-    returned = made.columns if made else columns
-    if not parts:
-        return spark.createDataFrame([], returned)
-    schema = to_arrow_schema(columns, timezone="UTC")
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                pieces = read_share(store, parts[number], schema, where)
-                yield from map(made.make, pieces) if made else pieces
-
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, returned)
+    columns: str  # the columns that it returns, in SQL
+    is_summary: bool = False  # whether it returns far fewer rows than it gets
 
 
 def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:
@@ -139,24 +111,15 @@ def read_small_files(store: Store, files: Sequence[DataFile], schema: pa.Schema,
     def rows_of(file: DataFile) -> list[pa.RecordBatch]:
         return list(read_share(store, Share((file,)), schema, where))
 
-    if len(files) < 2:
-        return pa.Table.from_batches(chain.from_iterable(map(rows_of, files)), schema)
     # On a store reading one of them takes as long as all.
-    with ThreadPoolExecutor(max_workers=min(len(files), _FILES_AT_ONCE)) as pool:
+    with ThreadPoolExecutor(max_workers=_FILES_AT_ONCE) as pool:
         return pa.Table.from_batches(chain.from_iterable(pool.map(rows_of, files)), schema)
 
 
 def _next(pieces: Iterator[pa.RecordBatch], store: Store, name: str) -> pa.RecordBatch | None:
-    with _name_damaged_file(store, name):
-        return next(pieces, None)
-
-
-@contextmanager
-def _name_damaged_file(store: Store, name: str) -> Iterator[None]:
-    """Raises NeedsOperator with the file's name if it is missing or damaged, otherwise OSError with the table's place."""
     try:
         with name_place_in_errors(store):
-            yield
+            return next(pieces, None)
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise damaged(f"{store.uri}/{name}", "is missing") from None
@@ -169,19 +132,14 @@ def _pieces(
     store: Store, file: DataFile, share: Share, schema: pa.Schema, where: ds.Expression | None
 ) -> Iterator[pa.RecordBatch]:
     fragment = _open_fragment(store, file)
-    groups = fragment.row_groups
+    groups, in_file = fragment.row_groups, _file_schema(fragment, schema)
     if where is not None:
-        groups = [
-            group
-            for each in fragment.split_by_row_group(where, schema=_file_schema(fragment, schema))
-            for group in each.row_groups
-        ]
-    mine = groups[share.part :: share.parts]
-    for group in mine:
+        groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
+    for group in groups[share.part :: share.parts]:
         at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * group.num_rows // max(group.total_byte_size, 1)))
         part = fragment.subset(row_group_ids=[group.id])
         found = part.to_batches(
-            schema=_file_schema(fragment, schema),
+            schema=in_file,
             columns=schema.names,
             filter=where,
             batch_size=at_once,
@@ -197,15 +155,10 @@ def _pieces(
 def _file_schema(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Schema:
     """The columns of the file: a filter may need other columns than `schema` has."""
     there: pa.Schema = fragment.physical_schema
-    return pa.schema(
-        [schema.field(name) if name in schema.names else _not_a_view(there.field(name)) for name in there.names]
-    )
-
-
-def _not_a_view(field: pa.Field) -> pa.Field:
-    """The field with a type that Arrow can filter: a DELETE of delta-rs writes views of texts, which it cannot filter."""
+    # A DELETE of delta-rs writes views of texts, which Arrow cannot filter.
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return field.with_type(views.get(field.type, field.type))
+    others = {field.name: field.with_type(views.get(field.type, field.type)) for field in there}
+    return pa.schema([schema.field(name) if name in schema.names else others[name] for name in there.names])
 
 
 def _open_fragment(store: Store, file: DataFile) -> ds.ParquetFileFragment:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column
 
@@ -26,7 +26,6 @@ class Window(NamedTuple):
     end: int
 
     def has(self, ts: Column) -> Column:
-        """Whether the timestamp lies in the interval."""
         return (ts >= self.start) & (ts < self.end)
 
     def __str__(self) -> str:
@@ -53,19 +52,16 @@ class TopicIds(NamedTuple):
 class Plan:
     """What every batch starts from."""
 
-    # Events that the batches before it left open.
-    open_before: int
+    open_before: int  # events that the batches before it left open
     topic_ids: TopicIds
-    # Where this batch looks up revisions after a rewind.
-    corrected: CorrectedBatches | None = None
+    corrected: CorrectedBatches | None = None  # where this batch looks up revisions after a rewind
 
 
 @dataclass(frozen=True, kw_only=True)
 class LivePlan(Plan):
     """Reads new records."""
 
-    # Offsets that the topics had lost before the pipeline's first batch; 0 in all other batches.
-    gone_at_start: int = 0
+    gone_at_start: int = 0  # offsets that the topics had lost before the pipeline's first batch; 0 in all other batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +69,7 @@ class ReplayPlan(Plan):
     """Pairs an interval again."""
 
     window: Window
-    # How long before its own event a compound can have begun.
-    reach_ms: int
+    reach_ms: int  # how long before its own event a compound can have begun
     # Raw rows with events up to this event time (epoch ms, inclusive) may have been removed for their age; None if none were.
     removed_until: int | None = None
 
@@ -133,11 +128,6 @@ class StepCounts:
         values = ((each, getattr(self, each.name)) for each in fields(self))
         return {each.name: value for each, value in values if value != each.default}
 
-    @classmethod
-    def of(cls, counts: Mapping[str, int]) -> Self:
-        """The counts as `flat` returned them; raises TypeError on a name that is not a field, and on a missing one."""
-        return cls(**counts)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LandedCounts(StepCounts):
@@ -146,10 +136,8 @@ class LandedCounts(StepCounts):
     planned: int
     landed: int
     offset_gaps: int
-    # Offsets that the operator gave up.
-    lost: int
-    # Offsets on the broker that were not planned.
-    backlog: int
+    lost: int  # offsets that the operator gave up
+    backlog: int  # offsets on the broker that were not planned
     accepted: int
     landed_left: int
     accepted_left: int
@@ -161,9 +149,8 @@ class LandedCounts(StepCounts):
     future: int = 0
     bad_header: int = 0
     gone_at_start: int = 0
-    # Offsets behind open transactions, and the begin of the oldest of these (epoch ms).
-    held: int
-    held_since: int | None = None
+    held: int  # offsets behind open transactions
+    held_since: int | None = None  # the begin of the oldest of these (epoch ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +159,8 @@ class PairedCounts(StepCounts):
 
     open_before: int
     accepted: int
-    # Rows of compound_events; in a replay or rewind those that are new, changed or retracted.
-    compounds: int
-    # Rows of rejected_events, from landing and pairing.
-    rejected: int
+    compounds: int  # rows of compound_events; in a replay or rewind those that are new, changed or retracted
+    rejected: int  # rows of rejected_events, from landing and pairing
     pair: int
     left_only: int
     right_only: int
@@ -186,8 +171,7 @@ class PairedCounts(StepCounts):
     new: int = 0
     changed: int = 0
     retracted: int = 0
-    # Not written.
-    unchanged: int = 0
+    unchanged: int = 0  # not written
 
 
 def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
@@ -200,10 +184,8 @@ def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
 class PublishedCounts(StepCounts):
     """Records on the output topic."""
 
-    # Acknowledged records.
-    compounds: int
-    # Records that the topic refuses because of their size.
-    refused: int = 0
+    compounds: int  # acknowledged records
+    refused: int = 0  # records that the topic refuses because of their size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +193,7 @@ class ReportedCounts(StepCounts):
     """The verdict on a batch."""
 
     failed_checks: int
-    # The first batch of the same report.
-    first_of_report: int
+    first_of_report: int  # the first batch of the same report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,21 +202,17 @@ class RemovedCounts(StepCounts):
 
     removed: int
     removed_ever: int
-    # The first batch whose rows this step removes.
-    first_batch: int
-    # The largest timestamp (epoch ms) of an event that was ever removed.
-    removed_until: int | None = None
-    # Late events that were removed before a replay included them.
-    late_given_up: int = 0
+    first_batch: int  # the first batch whose rows this step removes
+    removed_until: int | None = None  # the largest timestamp (epoch ms) of an event that was ever removed
+    late_given_up: int = 0  # late events that were removed before a replay included them
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedBatches(RemovedCounts):
     """Removed rows of the ledger, and the sums over all batches whose rows were ever removed."""
 
-    # Live batches, and replays with rewinds.
-    batches: int = 0
-    corrections: int = 0
+    batches: int = 0  # live ones
+    corrections: int = 0  # replays and rewinds
     compounds: int = 0
     published: int = 0
     landed: int = 0
@@ -256,16 +233,11 @@ class OutputState:
     """The output topic as publishing found it (step `publishing`) or left it (`published`)."""
 
     topic_id: str
-    # Number of its partitions.
-    partitions: int
-    # Partition -> end, exclusive.
-    ends: Mapping[int, int] = field(default_factory=dict)
-    # Partition -> acknowledged records of the batch.
-    sent: Mapping[int, int] = field(default_factory=dict)
-    # The last batch of the same transaction.
-    position: int | None = None
-    # How long the broker keeps positions; None if it does not say.
-    positions_kept_minutes: int | None = None
+    partitions: int  # number of its partitions
+    ends: Mapping[int, int] = field(default_factory=dict)  # partition -> end, exclusive
+    sent: Mapping[int, int] = field(default_factory=dict)  # partition -> acknowledged records of the batch
+    position: int | None = None  # the last batch of the same transaction
+    positions_kept_minutes: int | None = None  # how long the broker keeps positions; None if it does not say
 
 
 OUTPUT_COLUMNS = (

@@ -23,12 +23,10 @@ _OFFSETS = (
 
 
 def raw_table(side: Side) -> str:
-    """Name of the raw table of one side."""
     return f"raw_{side.payload}"
 
 
 def declared_schema(pipeline: Pipeline, table: str) -> StructType:
-    """The declared schema of a table."""
     return _columns(schemas(pipeline)[table])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -14,25 +15,18 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.spark.session import tune_for_row_count
-from spark_jobs.tables.delta_log import (
-    all_files,
-    files_between,
-    files_of,
-    newest_batch,
-    newest_table,
-    oldest_batch,
-    place_for_files,
-    table_at_version,
-)
+from spark_jobs.spark.workers import read_in_tasks
+from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, frame_of_files, read_share, read_small_files
+from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_share, read_small_files, shares
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
 # Makes a condition out of a function that returns a column for its name.
@@ -51,16 +45,13 @@ class MissingTable(TableProblem, NeedsOperator):
 class Tables:
     """The tables as their logs describe them, and small reads of their rows; needs no Spark."""
 
-    # Folder or URI above the pipelines' tables, without a slash at the end.
-    root: str
+    root: str  # folder or URI above the pipelines' tables, without a slash at the end
     pipeline: Pipeline
 
     def store(self, table: str) -> Store:
-        """Where a table is, and how it is reached."""
         return warehouse_store(self.root).at(self.pipeline.name, table)
 
     def path(self, table: str) -> str:
-        """Folder or URI of a table."""
         return self.store(table).uri
 
     @contextmanager
@@ -70,7 +61,13 @@ class Tables:
             with translate_file_errors(self.path(table)):
                 yield
         except TableNotFoundError:
-            raise self._missing(table) from None
+            if table == LEDGER:
+                raise MissingTable(
+                    f"there is no table {self.path(table)}: land_events creates the tables, run it first"
+                ) from None
+            raise MissingTable(
+                f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
+            ) from None
         except CommitFailedError:
             raise TableProblem(
                 f"other writers changed {self.path(table)} before each attempt to commit, so nothing was written: run this again"
@@ -79,17 +76,10 @@ class Tables:
             # The lines after the first are a stack trace.
             raise TableProblem(f"{self.path(table)} cannot be used: {str(error).splitlines()[0]}") from None
 
-    def _missing(self, table: str) -> MissingTable:
-        if table == LEDGER:
-            return MissingTable(f"there is no table {self.path(table)}: land_events creates the tables, run it first")
-        return MissingTable(
-            f"{self.path(table)} is gone, but {self.path(LEDGER)} is there: put all tables of the pipeline back from one backup"
-        )
-
     def newest(self, table: str) -> DeltaTable:
         """The newest version of a table. Raises MissingTable."""
         with self.translate_table_errors(table):
-            return newest_table(self.store(table))
+            return delta_log.newest_table(self.store(table))
 
     def exists(self, table: str) -> bool:
         """Whether there is a Delta table at the path."""
@@ -100,32 +90,23 @@ class Tables:
         return True
 
     def version(self, table: str) -> int:
-        """The table's newest Delta version."""
         return int(self.newest(table).version())
 
     def table_id(self, table: str) -> str:
         """The id that the table got when it was created; another id means another table."""
         return str(self.newest(table).metadata().id)
 
-    def newest_batch(self, table: str) -> int | None:
-        """The largest batch_id of a table; None if it has no rows."""
-        return newest_batch(self.newest(table))
-
-    def oldest_batch(self, table: str) -> int | None:
-        """The smallest batch_id of a table; None if it has no rows."""
-        return oldest_batch(self.newest(table))
-
     def files(self, table: str, batches: Sequence[int] | None = None, version: int | None = None) -> list[DataFile]:
         """The files of a version (None: the newest) that can have rows of the batches, ascending (None: of all)."""
         with self.translate_table_errors(table):
-            known = self.newest(table) if version is None else table_at_version(self.store(table), version)
-            place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
-            return all_files(known) if batches is None else files_of(known, batches)
+            known = self.newest(table) if version is None else delta_log.table_at_version(self.store(table), version)
+            delta_log.place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
+            return delta_log.all_files(known) if batches is None else delta_log.files_of(known, batches)
 
     def place_for_files(self, table: str) -> FilePlace:
         """Where workers write files of the table. Raises NeedsOperator if another program has changed its columns."""
         with self.translate_table_errors(table):
-            return place_for_files(self.store(table), self.newest(table), declared_schema(self.pipeline, table))
+            return delta_log.place_for_files(self.store(table), self.newest(table), declared_schema(self.pipeline, table))
 
     def small_rows(
         self, table: str, first: int, last: int | None = None, columns: list[str] | None = None
@@ -134,29 +115,34 @@ class Tables:
 
         `columns` None: all. Maps are lists of pairs. Opens only files that can have such rows.
         """
-        return list(self.rows_between(table, first, last, columns).to_pylist())
+        return self._rows(table, self.newest(table), first, last, columns)
 
     def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
         known = self.newest(table)
-        newest = newest_batch(known)
-        return [] if newest is None else list(self._rows(table, known, newest - before, None, columns).to_pylist())
+        newest = delta_log.newest_batch(known)
+        return [] if newest is None else self._rows(table, known, newest - before, None, columns)
 
-    def rows_between(self, table: str, first: int, last: int | None, columns: list[str] | None = None) -> pa.Table:
-        """As `small_rows`, as an Arrow table."""
-        return self._rows(table, self.newest(table), first, last, columns)
-
-    def _rows(self, table: str, known: DeltaTable, first: int, last: int | None, columns: list[str] | None) -> pa.Table:
+    def _rows(
+        self, table: str, known: DeltaTable, first: int, last: int | None, columns: list[str] | None
+    ) -> list[dict[str, Any]]:
         schema = pa.schema(known.schema().to_arrow())
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with self.translate_table_errors(table):
-            return read_small_files(self.store(table), files_between(known, first, last), wanted, _between(first, last))
+            files = delta_log.files_between(known, first, last)
+            return list(read_small_files(self.store(table), files, wanted, _between(first, last)).to_pylist())
 
     def stream_rows(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The table's columns, and its rows of the batches first..last, both inclusive, in pieces of some megabytes."""
         known = self.newest(table)
-        schema, share = pa.schema(known.schema().to_arrow()), Share(tuple(files_between(known, first, last)))
-        return schema, read_share(self.store(table), share, schema, _between(first, last))
+        schema = pa.schema(known.schema().to_arrow())
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            with self.translate_table_errors(table):
+                share = Share(tuple(delta_log.files_between(known, first, last)))
+                yield from read_share(self.store(table), share, schema, _between(first, last))
+
+        return schema, rows()
 
     def select_rows(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""
@@ -187,15 +173,21 @@ class Warehouse(Tables):
         """
         declared = declared_schema(self.pipeline, table)
         wanted = None if batches is None else sorted(set(batches))
-        files, conditions = self.files(table, wanted, version), [] if wanted is None else [_among(wanted)]
+        store, files = self.store(table), self.files(table, wanted, version)
+        conditions = [] if wanted is None else [_among(wanted)]
         if where is not None:
             conditions.append(where(pc.field))
-        condition = reduce(lambda one, other: one & other, conditions) if conditions else None
-        names = declared.names if columns is None else columns
+        condition = reduce(and_, conditions) if conditions else None
+        columns_read = StructType([declared[name] for name in (declared.names if columns is None else columns)])
+        schema = to_arrow_schema(columns_read, timezone="UTC")
+
+        def rows(share: Share) -> Iterator[pa.RecordBatch]:
+            pieces = read_share(store, share, schema, condition)
+            return map(made.make, pieces) if made else pieces
+
         # Of a summary the JVM gets few rows.
         tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
-        wanted_columns = StructType([declared[name] for name in names])
-        return frame_of_files(self.spark, self.store(table), files, wanted_columns, condition, made)
+        return read_in_tasks(self.spark, shares(files), rows, made.columns if made else columns_read)
 
 
 def _among(batches: Sequence[int]) -> ds.Expression:

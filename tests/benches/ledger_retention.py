@@ -34,7 +34,7 @@ _AT = (288, 1_152, 2_592, 4_896)
 
 def look(ledger: Ledger, number: int) -> float:
     """Seconds."""
-    delta_log.clear_cache()
+    delta_log._cache.clear()
     begin = time.perf_counter()
     assert ledger.last_batch() and ledger.last_ids() and ledger.rows(number, number)
     ledger.removals()

@@ -119,7 +119,7 @@ def _counted(store: LocalS3, requests: Mapping[str, Counter[tuple[str, str]]]) -
     def job_ends(job: str) -> None:
         nonlocal begin
         # As in a process of its own, which knows no table yet.
-        delta_log.clear_cache()
+        delta_log._cache.clear()
         # The log is written a moment after the answer.
         time.sleep(0.2)
         if requests:

@@ -64,7 +64,7 @@ def maintain(monkeypatch):
                     file.write_text("\n".join(map(partial(aged, needed), file.read_text().splitlines())))
                 os.utime(file, (week_ago, week_ago))
         # A job is a process of its own.
-        delta_log.clear_cache()
+        delta_log._cache.clear()
         care = replace(warehouse.pipeline.maintenance, time_travel_ms=1)
         return maintain_tables.main(replace(warehouse, pipeline=replace(warehouse.pipeline, maintenance=care)))
 

@@ -86,7 +86,7 @@ def told(capsys):
 
     def line_of(warehouse, job):
         capsys.readouterr()
-        delta_log.clear_cache()
+        delta_log._cache.clear()
         with (
             pytest.raises(SystemExit) as ended,
             errors_in_one_line(),

@@ -22,7 +22,7 @@ from spark_jobs.kafka import offsets
 def test_a_commit_is_waited_for_until_its_markers_are_there(ends, questions, monkeypatch):
     answers, asked = iter(ends), []
     monkeypatch.setattr(offsets, "partitions_of_topic", lambda *_: [("t", 0)])
-    monkeypatch.setattr(offsets, "_list_offsets", lambda *given: (asked.append(given[-1]), next(answers))[1])
+    monkeypatch.setattr(offsets, "_list_ends", lambda *given: (asked.append(given[-1]), next(answers))[1])
     offsets.wait_for_markers({"bootstrap.servers": "127.0.0.1:1"}, "t")
     assert asked == [IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED] * (questions // 2)
 
@@ -30,7 +30,7 @@ def test_a_commit_is_waited_for_until_its_markers_are_there(ends, questions, mon
 def test_an_open_transaction_is_not_waited_for_long(monkeypatch):
     answers, asked = chain.from_iterable(repeat([{0: 5}, {0: 9}])), []
     monkeypatch.setattr(offsets, "partitions_of_topic", lambda *_: [("t", 0)])
-    monkeypatch.setattr(offsets, "_list_offsets", lambda *given: (asked.append(given[-1]), next(answers))[1])
+    monkeypatch.setattr(offsets, "_list_ends", lambda *given: (asked.append(given[-1]), next(answers))[1])
     monkeypatch.setattr(offsets, "_MARKERS_WITHIN_S", 0.2)
     begun = time.monotonic()
     offsets.wait_for_markers({"bootstrap.servers": "127.0.0.1:1"}, "t")

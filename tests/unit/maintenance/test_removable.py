@@ -76,8 +76,8 @@ def test_the_sums_are_those_of_batches_that_count_and_losses_stay_one_by_one():
     before = ledger_row(3, REMOVED_LEDGER, offsets=lost, **counts)
     again = sum_batches(before, [row for row in rows if row.batch_id >= 3], 6)
     assert again == sum_batches(None, rows, 6)
-    assert (again.counts["batches"], again.counts["corrections"], again.counts["lost"]) == (3, 1, 7)
-    assert [(at.from_offset, at.lost) for at in again.lost] == [(13, 3), (54, 4)]
+    assert (again[0]["batches"], again[0]["corrections"], again[0]["lost"]) == (3, 1, 7)
+    assert [(at.from_offset, at.lost) for at in again[1]] == [(13, 3), (54, 4)]
 
 
 def test_late_events_are_waited_for_where_the_dag_asks_for_their_replays():

@@ -118,8 +118,8 @@ def columns_of(declaration):
 @pytest.mark.parametrize("made", COUNTS, ids=lambda made: made.__name__)
 def test_counts_come_back_and_what_is_a_default_is_left_out(made):
     whole, least = full(made), bare(made)
-    assert (made.of(whole.flat()), list(whole.flat())) == (whole, names(made))
-    assert (made.of(least.flat()), list(least.flat())) == (least, [name for name in names(made) if name in least.flat()])
+    assert (made(**whole.flat()), list(whole.flat())) == (whole, names(made))
+    assert (made(**least.flat()), list(least.flat())) == (least, [name for name in names(made) if name in least.flat()])
     assert all(getattr(least, name) in (0, None) for name in names(made))
     assert {each.name for each in fields(made) if each.default is MISSING} == set(least.flat())
 
@@ -158,9 +158,9 @@ def test_every_outcome_and_every_reason_has_its_count():
 def test_a_count_that_the_step_does_not_have_or_that_is_missing_cannot_be(step):
     made = _COUNTS[step]
     with pytest.raises(TypeError, match="unheard_of"):
-        made.of(bare(made).flat() | {"unheard_of": 1})
+        made(**bare(made).flat() | {"unheard_of": 1})
     with pytest.raises(TypeError, match=re.escape(names(made)[0])):
-        made.of({name: 0 for name in names(made)[1:]})
+        made(**{name: 0 for name in names(made)[1:]})
 
 
 @pytest.mark.parametrize(("kind", "foreign"), [(LIVE, "to_batch"), (REPLAY, "gone_at_start"), (REWIND, "reach_ms")])
