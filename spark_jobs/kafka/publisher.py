@@ -25,6 +25,8 @@ from spark_jobs.tables.records import OutputState, PublishedCounts
 
 _RECORDS_A_TRANSACTION = 200_000
 _SHOWN = 20
+# The client tells of it itself, or hands on what the broker answers.
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 class PartitionReport(NamedTuple):
@@ -108,8 +110,10 @@ class _PartitionPublisher:
         outcome = "nothing of the open transaction is visible, the next run sends it again"
         if last is not None and last.is_commit_unknown:
             outcome = "whether its last transaction is committed is not known; the next run asks the broker, and sends what is missing"
+        is_fenced = error.code() in _FENCED
+        reason = "fenced by another publisher of this pipeline" if is_fenced else f"{error.str()} ({error.name()})"
         return BrokerProblem(
-            f"publishing to {run.topic}-{self.partition} at {address(self.settings)} failed: {error.str()} ({error.name()}); {outcome}"
+            f"publishing to {run.topic}-{self.partition} at {address(self.settings)} failed: {reason}; {outcome}"
         )
 
     def _fence(self) -> Transaction:

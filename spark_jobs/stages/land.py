@@ -5,7 +5,7 @@ Workers read spans of offsets, parse them, and write files of the raw table; the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -30,13 +30,13 @@ from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
-from spark_jobs.spark.workers import Stage, release_memory
+from spark_jobs.spark.workers import read_in_tasks, release_memory
 from spark_jobs.stages.landed_counts import advance, count, landed_counts
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.outbox import pending_corrections
-from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile, merge_into_row_groups
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.records import LivePlan
 from spark_jobs.tables.schemas import OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -169,20 +169,19 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
     place, parts = warehouse.place_for_files(table), shares(spans)
     fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
     latest_ts = planned.wall_time + pipeline.max_future_ms
-    stage = _writing_stage(kafka_settings(), parts, place, fields, latest_ts, planned.batch_id)
+    land_share = _share_lander(kafka_settings(), place, fields, latest_ts, planned.batch_id)
 
     def append() -> None:
-        numbers = warehouse.spark.range(0, len(parts), 1, len(parts))
-        written = numbers.mapInArrow(stage, NEW_FILE).collect()
+        written = read_in_tasks(warehouse.spark, parts, land_share, NEW_FILE).collect()
         commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
     translate_read_errors(append, [side.topic])
 
 
-def _writing_stage(
-    settings: Settings, parts: list[Share], place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
-) -> Stage:
-    """A stage that reads the shares with the numbers `id`, writes their records into files, and returns these (`NewFile`)."""
+def _share_lander(
+    settings: Settings, place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
+) -> Callable[[Share], Iterator[pa.RecordBatch]]:
+    """A function that reads a share, writes its records into a file, and returns that (`NEW_FILE`)."""
 
     def raw_rows(records: pa.RecordBatch) -> pa.RecordBatch:
         parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest_ts)
@@ -192,16 +191,10 @@ def _writing_stage(
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
         return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def land_share(share: Share) -> Iterator[pa.RecordBatch]:
         release_memory()
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                with FileWriter(place.store) as writer:
-                    for rows in merge_into_row_groups(map(raw_rows, read_span(settings, parts[number]))):
-                        writer.write(rows)
-                    file = writer.finish()
-                # None of the offsets may have a record left.
-                if file is not None:
-                    yield file.as_row()
+        # None of the offsets may have a record left.
+        if file := write_file(place.store, merge_into_row_groups(map(raw_rows, read_span(settings, share)))):
+            yield file.as_row()
 
-    return run
+    return land_share

@@ -312,18 +312,23 @@ def test_settings_that_break_the_promise_are_refused_before_anything_is_sent(
     assert publish_compounds.main(warehouse)["sent"] == CALLS
 
 
-def test_a_publisher_that_was_fenced_says_so(pipeline, broker):
+@pytest.mark.parametrize("after", [0, 1_000], ids=["records refused", "position refused"])
+def test_a_publisher_that_was_fenced_says_so(after, pipeline, broker):
     run = PublishRun(
         pipeline.name, pipeline.output_topic, "id", False, "table", PARTITIONS, ledger_position=0, target=1, largest=100_000
     )
 
     def messages():
         yield Message(1, b"a", b"1", [("pair-id", b"x-0-1")])
-        later = Producer(producer_settings(kafka_settings(), transactional_id(run.group, 0)))
-        later.init_transactions(20)
-        for number in range(1_000):
-            yield Message(1, b"b", b"2", [("pair-id", f"x-0-{number}".encode())])
+        for number in range(1_001):
+            if number == after:
+                later = Producer(producer_settings(kafka_settings(), transactional_id(run.group, 0)))
+                later.init_transactions(20)
+            if number < 1_000:
+                yield Message(1, b"b", b"2", [("pair-id", f"x-0-{number}".encode())])
 
-    with pytest.raises(BrokerProblem, match=r"fenced.*nothing of the open transaction is visible"):
+    with pytest.raises(
+        BrokerProblem, match="fenced by another publisher of this pipeline; nothing of the open transaction is"
+    ):
         publisher.publish_partition(kafka_settings(), run, 0, messages())
     assert consume(broker.bootstrap, pipeline.output_topic) == []
