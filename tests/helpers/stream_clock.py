@@ -71,8 +71,7 @@ def killed_at(monkeypatch, point):
             raise Killed(name)
 
     with monkeypatch.context() as patched:
-        for module in ("spark_jobs.tables.commit", "spark_jobs.maintenance.archive"):
-            patched.setattr(f"{module}.fault_point", die)
+        patched.setattr("spark_jobs.faults.fault_points.fault_point", die)
         with pytest.raises(Killed):
             yield
 
