@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 
 from spark_jobs.job.arguments import fail, time_argument
-from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup, job_parser, warehouse_folder
+from spark_jobs.job.run import job_parser, reading_tables
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.history import UnknownKey
 from spark_jobs.story.page import page
-from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.warehouse import Tables
 
 
@@ -38,15 +37,12 @@ if __name__ == "__main__":
     parser.add_argument("--around", type=time_argument, metavar="TIME", help="show only what lies about this point in time")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the story as a page, too")
     given = parser.parse_args()
-    pipeline = given.pipeline
-    if len(given.key) != len(pipeline.key):
-        fail(f"the key is one value for each of {', '.join(pipeline.key)}, in this order; {len(given.key)} given")
+    if len(given.key) != len(given.pipeline.key):
+        fail(f"the key is one value for each of {', '.join(given.pipeline.key)}, in this order; {len(given.key)} given")
     # A reader like head may close the pipe early.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    root = warehouse_folder(given.warehouse)
-    with exit_without_cleanup(), errors_in_one_line(), translate_file_errors(f"{root}/{pipeline.name}"):
+    with reading_tables(given) as tables:
         try:
-            # Small reads need no JVM.
-            main(Tables(root, pipeline), tuple(given.key), given.around, given.html)
+            main(tables, tuple(given.key), given.around, given.html)
         except UnknownKey as unknown:
             sys.exit(str(unknown))

@@ -24,10 +24,11 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.session import end_session, reading_session, spark_session
+from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import java_line, translate_file_errors
 from spark_jobs.tables.one_writer import check_store, writer_lock
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 # Names a file that Airflow's task holds locked for as long as it lives.
 TASK_VARIABLE = "PAIRING_TASK_LOCK"
@@ -73,16 +74,23 @@ def run_job(
 
 
 @contextmanager
-def reading_job(job: str, arguments: argparse.Namespace) -> Iterator[Warehouse]:
-    """The warehouse for a block that only reads, without the writer's lock; ends the process after it as `run_job` does."""
+def reading_tables(arguments: argparse.Namespace) -> Iterator[Tables]:
+    """The tables for a block that only reads, without the writer's lock and without Spark; ends the process after it as `run_job` does."""
     with exit_without_cleanup(), errors_in_one_line():
         root = warehouse_folder(arguments.warehouse)
         with translate_file_errors(f"{root}/{arguments.pipeline.name}"):
-            spark = reading_session(job, arguments.pipeline.name)
-            try:
-                yield Warehouse(root, arguments.pipeline, spark)
-            finally:
-                spark.stop()
+            yield Tables(root, arguments.pipeline)
+
+
+@contextmanager
+def reading_job(job: str, arguments: argparse.Namespace) -> Iterator[Warehouse]:
+    """As `reading_tables`, with a Spark session."""
+    with reading_tables(arguments) as tables:
+        spark = reading_session(job, tables.pipeline.name)
+        try:
+            yield Warehouse(tables.root, tables.pipeline, spark)
+        finally:
+            spark.stop()
 
 
 @contextmanager
@@ -99,6 +107,7 @@ def exit_without_cleanup() -> Iterator[None]:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)
+    SHIPPED.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

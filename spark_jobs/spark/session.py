@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from include.config.project import REMOTE_VARIABLE
 from include.config.store import hide_cloud_variables
 from spark_jobs.faults.problems import JobProblem
-from spark_jobs.spark.shipping import SHIPPED, ship_code
+from spark_jobs.spark.shipping import ship_code
 
 _DEFAULT_PORT = 15002
 
@@ -58,7 +58,6 @@ def end_session(spark: SparkSession) -> None:
         spark.client.close()
     else:
         spark.stop()
-    SHIPPED.close()
 
 
 def _start(job: str, pipeline: str) -> SparkSession:

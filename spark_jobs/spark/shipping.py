@@ -21,7 +21,7 @@ _PACKAGES = ("spark_jobs", "include/config")
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
-# A driver of its own serves the archive to its executors for as long as it lives. Ending the session closes this.
+# A driver of its own serves the archive to its executors for as long as it lives. The end of a job closes this.
 SHIPPED = ExitStack()
 
 

@@ -34,7 +34,7 @@ IMPATIENT = {"max_retries": "2", "retry_timeout": "5s"}
 
 
 def told(
-    tmp_path: Path, root: str, options: dict[str, str], command: str = "spark_jobs.land_events"
+    tmp_path: Path, root: str, options: dict[str, str], command: str = "land_events", *arguments: str
 ) -> tuple[str, dict[str, Any]]:
     """What the job says, and its outcome for Airflow."""
     outcome = tmp_path / "outcome.json"
@@ -42,7 +42,7 @@ def told(
         OPTIONS_VARIABLE: json.dumps(options | IMPATIENT),
         "PAIRING_OUTCOME": str(outcome),
     }
-    asked = [sys.executable, "-m", command, "--pipeline", str(FILE), "--warehouse", root]
+    asked = [sys.executable, "-m", f"spark_jobs.{command}", "--pipeline", str(FILE), "--warehouse", root, *arguments]
     done = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1 and done.stdout == "", done
     (line,) = done.stderr.splitlines()
@@ -122,13 +122,21 @@ def test_a_store_that_is_away(s3, tmp_path):
 )
 def test_a_uri_with_a_typo_or_with_credentials_in_it(root, remedy, s3, tmp_path):
     before = there(s3.options)
-    # Every command takes the same way to its tables.
-    for command in ("spark_jobs.land_events", "spark_jobs.maintain_tables"):
-        line, outcome = told(tmp_path, root.format(bucket=BUCKET, secret=SECRET), s3.options, command)
-        assert remedy in line
-        assert SECRET not in json.dumps(outcome) and "me:" not in line
-        assert outcome["retry"] is False
+    line, outcome = told(tmp_path, root.format(bucket=BUCKET, secret=SECRET), s3.options)
+    assert remedy in line
+    assert SECRET not in json.dumps(outcome) and "me:" not in line
+    assert outcome["retry"] is False
     assert there(s3.options) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("maintain_tables",), ("reconcile",), ("explain_pair", "ann", "bob"), ("rewind", "--to-batch=1"), ("report_quality",)],
+    ids=lambda command: command[0],
+)
+def test_every_command_refuses_such_a_uri(command, tmp_path):
+    line, _ = told(tmp_path, "s4://bucket/w", {}, *command)
+    assert "warehouse s4://… is refused: use a folder, s3://, az://, abfss:// or gs://" in line
 
 
 # Tables that another program has changed
