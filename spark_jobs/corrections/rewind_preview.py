@@ -54,7 +54,7 @@ def make_preview(warehouse: Warehouse, target: Target, topics: TopicsNow) -> Pre
             continue
         missing = missing_parts(at, topics)
         again[at] = [lost_range(at.topic, at.partition, *part) for part in missing]
-        first, last = landed.get((at.topic, at.partition), (0, -1))
+        first, last = landed.get(at.place, (0, -1))
         parts = zip(again[at], missing, strict=True)
         lost += [text for text, (begin, end) in parts if first < end and last >= begin]
     return Preview(target, _rows(warehouse, target), again, lost)
@@ -107,7 +107,7 @@ def _landed(warehouse: Warehouse, target: Target) -> dict[tuple[str, int], tuple
 
 def missing_parts(at: OffsetRange, topics: TopicsNow) -> list[tuple[int, int]]:
     """The parts at the begin and at the end of the range that the broker no longer has: first offset inclusive, end exclusive."""
-    place = (at.topic, at.partition)
+    place = at.place
     first = min(max(topics.earliest.get(place, at.end_offset), at.from_offset), at.end_offset)
     end = max(topics.same_until(place), first) if place in topics.end else at.end_offset
     return [part for part in ((at.from_offset, first), (end, at.end_offset)) if part[0] < part[1]]

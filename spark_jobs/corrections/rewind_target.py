@@ -132,11 +132,11 @@ def plan_rewind(warehouse: Tables, target: Target) -> LedgerRow:
 
 def starting_ranges(target: Target) -> tuple[OffsetRange, ...]:
     """Empty ranges from which the next batch continues; `end_offset` is how far any batch has read (exclusive)."""
-    known = {(at.topic, at.partition): at for at in target.base.offsets} if target.base else {}
+    known = {at.place: at for at in target.base.offsets} if target.base else {}
     ends: dict[Partition, tuple[int, int]] = {}
     for row in [*target.before, *target.given_up]:
         for at in row.offsets:
-            place = (at.topic, at.partition)
+            place = at.place
             # A partition that is newer than the batch is read again from its begin; records lost before that are lost again.
             known.setdefault(place, at._replace(until_offset=at.from_offset - at.lost, max_ts=None))
             end = (at.end_offset if row.kind == REWIND else at.until_offset, at.epoch)

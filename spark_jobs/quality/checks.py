@@ -152,14 +152,14 @@ def breaks(ranges: Iterable[OffsetRange], until: Mapping[Partition, int]) -> Ite
     `until`: where the batch before ended, exclusive; a partition that is not in it begins at its `began`.
     """
     for at in ranges:
-        before, begin = until.get((at.topic, at.partition), at.began), at.from_offset - at.lost
+        before, begin = until.get(at.place, at.began), at.from_offset - at.lost
         if begin != before:
             yield at, before, begin
 
 
 def ends_of_ranges(ranges: Iterable[OffsetRange]) -> dict[Partition, int]:
     """Where each partition's range ends, exclusive."""
-    return {(at.topic, at.partition): at.until_offset for at in ranges}
+    return {at.place: at.until_offset for at in ranges}
 
 
 def continuity(batch: Batch, previous: Batch | None) -> Metrics:

@@ -34,7 +34,7 @@ def with_gaps(batches: Iterable[Batch], topics: TopicsNow) -> Ranges:
 
     def is_there(at: OffsetRange) -> bool:
         # At its end, too: a log may have been cut since.
-        place = (at.topic, at.partition)
+        place = at.place
         return topics.earliest.get(place, at.until_offset) <= at.from_offset and at.until_offset <= topics.end.get(place, 0)
 
     gaps = ((batch.batch_id, batch.landed.offsets) for batch in batches if batch.landing.offset_gaps)
@@ -46,7 +46,7 @@ def joined_spans(ranges: Iterable[OffsetRange]) -> dict[Partition, Span]:
     """Of each partition from the first offset of its ranges to the last."""
     spans: dict[Partition, Span] = {}
     for at in ranges:
-        known = spans.get((at.topic, at.partition), Span(at.from_offset, at.until_offset))
+        known = spans.get(at.place, Span(at.from_offset, at.until_offset))
         spans[at.topic, at.partition] = Span(min(known.first, at.from_offset), max(known.until, at.until_offset))
     return spans
 

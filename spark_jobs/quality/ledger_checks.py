@@ -155,7 +155,7 @@ class LedgerSummary:
 
     def began(self) -> int:
         """Offsets before those with which the partitions began for the pipeline."""
-        return sum({(at.topic, at.partition): at.began for at in self.ranges}.values())
+        return sum({at.place: at.began for at in self.ranges}.values())
 
     def checked(self, raw: Iterable[RawRows], removed: RemovedRows) -> Iterator[Offence]:
         """Everything that is wrong. `raw`: of all batches that still have raw rows."""
@@ -173,7 +173,7 @@ class LedgerSummary:
         until: dict[Partition, int] = {}
         for batch_id, batch in self.batches.items():
             if batch.ranges and is_cut:
-                until = {(at.topic, at.partition): at.from_offset - at.lost for at in batch.ranges}
+                until = {at.place: at.from_offset - at.lost for at in batch.ranges}
                 is_cut = False
             for at, before, begin in breaks(batch.ranges, until):
                 finding = Finding.OFFSETS_SKIPPED if begin > before else Finding.OFFSETS_TWICE
@@ -186,7 +186,7 @@ class LedgerSummary:
         nothing = LedgerBatch(True, False, (), 0, 0, 0)
         for batch_id in sorted({*by_batch, *(number for number in self.batches if number > after)}):
             batch, landed = self.batches.get(batch_id, nothing), by_batch.get(batch_id, [])
-            ranges = {(at.topic, at.partition): at for at in batch.ranges}
+            ranges = {at.place: at for at in batch.ranges}
             for _, topic, partition, _, first, last in landed:
                 at = ranges.get((topic, partition))
                 if at is None or first < at.from_offset or last >= at.until_offset:
@@ -209,10 +209,10 @@ def read_ledger(ledger: Ledger, first: int, horizon: int, last: int, rewinds: Se
 
 def planned_ranges(planned: LedgerRow, landed: LedgerRow | None) -> tuple[OffsetRange, ...]:
     """The ranges as planned, less what the broker lost before it was landed: the `landed` row says so, and adds it to `lost` and `cut`."""
-    by_then = {(at.topic, at.partition): at for at in landed.offsets} if landed else {}
+    by_then = {at.place: at for at in landed.offsets} if landed else {}
 
     def left_of(at: OffsetRange) -> OffsetRange:
-        then = by_then.get((at.topic, at.partition), at)
+        then = by_then.get(at.place, at)
         until = then.until_offset if then.cut > at.cut else at.until_offset
         first = at.from_offset + then.lost - at.lost
         return at._replace(from_offset=first, until_offset=until, lost=then.lost, cut=then.cut)

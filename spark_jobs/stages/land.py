@@ -55,7 +55,7 @@ def plan_batch(
     started = datetime.now(UTC)
     pipeline = warehouse.pipeline
     check_ledger(warehouse, last)
-    previous = {(known.topic, known.partition): known for known in last.offsets} if last else {}
+    previous = {known.place: known for known in last.offsets} if last else {}
     now = ask_inputs(pipeline, last.plan.topic_ids if last else None, previous.values())
     if beyond := landed_beyond([known.behind() for known in previous.values()], now):
         raise cut_below(ledger, beyond)
@@ -155,11 +155,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
 
     Raises errors of the broker and of the tables.
     """
-    spans = {
-        (at.topic, at.partition): Span(at.from_offset, at.until_offset)
-        for at in ranges
-        if at.topic == side.topic and at.planned
-    }
+    spans = {at.place: Span(at.from_offset, at.until_offset) for at in ranges if at.topic == side.topic and at.planned}
     pipeline, table = planned.pipeline, raw_table(side)
     if not spans:
         return

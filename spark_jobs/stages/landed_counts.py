@@ -112,7 +112,7 @@ def _overlap(runs: pa.Table) -> bool:
 
 def advance(known: OffsetRange, rows: list[LandedRows]) -> OffsetRange:
     """The landed range with its largest accepted timestamp; raises BrokenInvariant if other offsets of its partition are landed."""
-    mine = [row for row in rows if (row.topic, row.partition) == (known.topic, known.partition)]
+    mine = [row for row in rows if (row.topic, row.partition) == known.place]
     for row in mine:
         outside = row.first < known.from_offset or row.last >= known.until_offset
         if outside or row.records != row.offsets:

@@ -72,6 +72,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int]:
+        """Topic and partition."""
         return self.topic, self.partition
 
     @property
