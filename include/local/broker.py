@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.local.machine import JARS, SetupError, demo_folder, java, project_environment
+from include.local.machine import JARS, SetupError, console_logging, demo_folder, java, project_environment
 from include.local.process import (
     LocalServer,
     check_port,
@@ -31,14 +31,8 @@ from include.local.process import (
 FOLDER = demo_folder("broker")
 DEFAULT_PORT = 9092
 
-LOGGING = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
+LOGGING = f"""\
+{console_logging("warn", "%d %p %c{1}: %m%n%ex{short}")}\
 logger.network.name = org.apache.kafka.clients.NetworkClient
 logger.network.level = error
 """

@@ -7,13 +7,11 @@ executors import of the project came with the job.
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import subprocess
 from pathlib import Path
 
-from include.local.machine import LOCAL, VENV, SetupError, java, say
-from include.local.process import LocalServer, free_port, running_program, start_program
+from include.local.machine import LOCAL, VENV, console_logging, java, say
+from include.local.process import LocalServer, check_port, free_port, log_path, running_program, start_program
+from include.local.setup import LOCK, LOG, fingerprint, is_done, mark_done, run, sync_packages, wait_for_turn
 
 PYTHON = LOCAL / "cluster-python"
 WORKERS = 2
@@ -23,29 +21,17 @@ _MEMORY = "2g"
 
 def worker_python() -> Path:
     """Makes a virtual environment for the workers, once: the lock's packages, linked from uv's cache where that is on the same disk."""
-    stamp, lock = PYTHON / "lock", (LOCAL.parent / "requirements.lock").read_text(encoding="utf-8")
-    if not (stamp.is_file() and stamp.read_text() == lock):
-        say("Python packages of the cluster's workers ...")
-        shutil.rmtree(PYTHON, ignore_errors=True)
-        uv = VENV / "bin" / "uv"
-        options: list[str | Path] = [
-            "--python",
-            PYTHON / "bin" / "python",
-            "--system-certs",
-            "--require-hashes",
-            "--compile-bytecode",
-        ]
-        constraints = ["--build-constraints", "requirements.lock"]
-        commands: list[list[str | Path]] = [
-            [uv, "venv", "--python", VENV / "bin" / "python", PYTHON],
-            [uv, "pip", "sync", *options, *constraints, "requirements.lock"],
-        ]
-        for command in commands:
-            done = subprocess.run(command, cwd=LOCAL.parent, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-            if done.returncode:
-                raise SetupError(f"the workers' packages could not be installed: {done.stderr.strip()[-300:]}")
-        stamp.write_text(lock)
-    return PYTHON / "bin" / "python"
+    python, packages = PYTHON / "bin" / "python", fingerprint(LOCK)
+    with (LOCAL / "cluster-python.lock").open("w") as lock:
+        wait_for_turn(lock)
+        if not is_done(PYTHON, packages):
+            say("Python packages of the cluster's workers ...")
+            LOG.parent.mkdir(parents=True, exist_ok=True)
+            uv, base = VENV / "bin" / "uv", VENV / "bin" / "python"
+            run("virtual environment of the workers", [uv, "venv", "--clear", "--python", base, PYTHON], lock)
+            sync_packages(python, lock)
+            mark_done(PYTHON, packages)
+    return python
 
 
 class LocalCluster(LocalServer):
@@ -69,39 +55,29 @@ class LocalCluster(LocalServer):
         if all(running_program(self.folder, name) for name in self._names()):
             return False
         self.stop()
-        python = worker_python()
+        check_port(self.port, "CLUSTER_PORT")
+        python, signs = worker_python(), ("ERROR", "Exception")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = log_path(self.folder, "master")
+        # Workers of an earlier start do not count.
+        log.write_text("")
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
         self._run("master", python, [*master, "--webui-port", str(free_port())])
-        self.wait_until(
-            self._listens, "the Spark master", "master", ("ERROR", "Exception"), f"does not listen on {self.master}"
-        )
-        for number in range(1, WORKERS + 1):
-            self.start_worker(number)
-        log = self.folder / "master.log"
+        self.wait_until(self.listens, "the Spark master", "master", signs, f"does not listen on {self.master}")
+        for name in self._names()[1:]:
+            self._start_worker(name, python)
 
         def registered() -> bool:
             return log.read_text(errors="replace").count("Registering worker") >= WORKERS
 
-        self.wait_until(registered, "the Spark cluster", "master", ("ERROR", "Exception"), "has not all its workers")
+        self.wait_until(registered, "the Spark cluster", "master", signs, "has not all its workers")
         return True
 
-    def start_worker(self, number: int) -> None:
-        """Starts worker 1, 2, …; a worker that was killed is started anew."""
-        place = self.folder / f"worker-{number}-files"
+    def _start_worker(self, name: str, python: Path) -> None:
+        place = self.folder / f"{name}-files"
         place.mkdir(parents=True, exist_ok=True)
-        options = [
-            "--host",
-            "127.0.0.1",
-            "--cores",
-            "1",
-            "--memory",
-            _MEMORY,
-            "--work-dir",
-            str(place),
-            "--webui-port",
-            str(free_port()),
-        ]
-        self._run(f"worker-{number}", worker_python(), ["org.apache.spark.deploy.worker.Worker", *options, self.master])
+        options = f"--host 127.0.0.1 --cores 1 --memory {_MEMORY} --webui-port {free_port()} --work-dir".split()
+        self._run(name, python, ["org.apache.spark.deploy.worker.Worker", *options, str(place), self.master])
 
     def _names(self) -> list[str]:
         return ["master", *(f"worker-{number}" for number in range(1, WORKERS + 1))]
@@ -110,7 +86,7 @@ class LocalCluster(LocalServer):
         home = next(python.parent.parent.glob("lib/python*/site-packages/pyspark"))
         conf = self.folder / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        (conf / "log4j2.properties").write_text(_LOGGING)
+        (conf / "log4j2.properties").write_text(console_logging("info"))
         # Nothing of the caller's environment, so nothing that only this machine has.
         environment = {
             "PATH": f"{python.parent}{os.pathsep}{os.defpath}",
@@ -123,18 +99,3 @@ class LocalCluster(LocalServer):
             **{variable: os.environ[variable] for variable in ("JAVA_HOME", "LANG") if variable in os.environ},
         }
         start_program(self.folder, name, [java(), "-Xmx512m", "-cp", f"{conf}:{home}/jars/*", *program], environment)
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-_LOGGING = """\
-rootLogger.level = info
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-"""

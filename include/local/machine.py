@@ -68,6 +68,19 @@ def say(text: str) -> None:
     print(f"{time.monotonic() - STARTED:6.1f} s  {text}", flush=True)
 
 
+def console_logging(level: str, pattern: str = "%d{HH:mm:ss} %p %c{1}: %m%n%ex") -> str:
+    """Properties of log4j: everything from this level on goes to standard error."""
+    return f"""\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = {pattern}
+"""
+
+
 def project_environment() -> dict[str, str]:
     """The environment of the programs that the project starts: the caller's, without settings of other Sparks and Airflows."""
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}

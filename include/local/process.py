@@ -66,6 +66,11 @@ class LocalServer(ABC):
         """Ends all its processes in order and keeps its data; False if it did not run."""
         return stop_programs(self.folder)
 
+    def listens(self) -> bool:
+        """Whether anything listens on the port."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
     def wait_until(self, ready: Callable[[], bool], name: str, program: str, signs: Sequence[str], not_ready: str) -> None:
         """Returns when `ready` is true. Raises SetupError if the program ends (with the log lines that have one of `signs`), or after READY_WITHIN_S."""
         log = log_path(self.folder, program)

@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
-from include.local.machine import JARS, LOCAL, ROOT, SPARK_CONF, VENV, SetupError, check_disk, check_python, java, say
+from include.local.machine import (
+    JARS,
+    LOCAL,
+    ROOT,
+    SPARK_CONF,
+    VENV,
+    SetupError,
+    check_disk,
+    check_python,
+    console_logging,
+    java,
+    say,
+)
 
 LOCK = ROOT / "requirements.lock"
 LOG = LOCAL / "log" / "setup.log"
@@ -75,9 +87,13 @@ def install_packages(lock: IO[str]) -> None:
         raise SetupError(f"{LOCK} does not pin uv: restore the file, or write it anew with make lock")
     uv_lock = LOCAL / "uv.lock"
     uv_lock.write_text(locked_uv[0])
-    python = str(VENV / "bin" / "python")
-    run("uv", [python, "-m", "pip", "install", "--require-hashes", "-r", uv_lock], lock)
-    options = ["--python", python, "--system-certs", "--compile-bytecode"]
+    run("uv", [VENV / "bin" / "python", "-m", "pip", "install", "--require-hashes", "-r", uv_lock], lock)
+    sync_packages(VENV / "bin" / "python", lock)
+
+
+def sync_packages(python: Path, lock: IO[str]) -> None:
+    """Installs the locked packages for this Python, and removes all others."""
+    options = ["--python", str(python), "--system-certs", "--compile-bytecode"]
     locked = ["--require-hashes", "--build-constraints", str(LOCK), str(LOCK)]
     # The lock is complete, so nothing is resolved: to learn its dependencies, uv would fetch and build PySpark once more each time.
     run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)
@@ -124,14 +140,8 @@ def spark_defaults() -> str:
     return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
-QUIET_LOGGING = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+QUIET_LOGGING = f"""\
+{console_logging("warn")}\
 logger.hadoop.name = org.apache.hadoop.util.NativeCodeLoader
 logger.hadoop.level = error
 logger.plans.name = org.apache.spark.util.SparkStringUtils

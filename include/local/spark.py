@@ -7,7 +7,6 @@ be ended at any moment; Airflow tries a job that was running again.
 from __future__ import annotations
 
 import hashlib
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -109,11 +108,7 @@ class LocalSpark(LocalServer):
 
     def _wait_until_it_listens(self) -> None:
         signs = ("ERROR", "Error", "Exception")
-        self.wait_until(self._listens, "the Spark server", "server", signs, f"does not listen on {self.url}")
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        self.wait_until(self.listens, "the Spark server", "server", signs, f"does not listen on {self.url}")
 
 
 if __name__ == "__main__":

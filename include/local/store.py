@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -111,9 +110,8 @@ class LocalStore(LocalServer):
             if not self.is_running():
                 cause = " / ".join(last_lines(self.folder, self.name, 2))
                 raise SetupError(f"the {self.name} server ended while it started ({cause[:300]})")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+            if self.listens():
+                return
             time.sleep(0.02)
         raise SetupError(f"the {self.name} server does not listen {self.where()} after {_READY_WITHIN_S:.0f} s")
 
