@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -85,6 +85,15 @@ bench-hostile-messages: setup ## 60 families of hostile messages from 10 kB to 1
 
 bench-stores: setup ## tables on S3 against tables in a folder: 2 and 10 million events, small batches, requests by job (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.stores
+
+bench-cluster: setup ## a Spark cluster of two workers against one process with two cores: 2 and 10 million events, small batches (25 minutes)
+	@$(VENV_PYTHON) -m tests.benches.cluster
+
+bench-scaling: setup ## a model of time, shuffle and storage from one and two workers and 0.5 to 20 million events (25 minutes)
+	@$(VENV_PYTHON) -m tests.benches.scaling
+
+bench-partitions: setup ## a batch over up to 2 x 1,000 input and 256 output partitions: time, driver memory, the ledger's rows (5 minutes)
+	@$(VENV_PYTHON) -m tests.benches.partitions
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery

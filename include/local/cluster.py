@@ -7,6 +7,7 @@ executors import of the project came with the job.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from include.local.machine import LOCAL, VENV, console_logging, java, say
@@ -14,7 +15,6 @@ from include.local.process import LocalServer, check_port, free_port, log_path, 
 from include.local.setup import LOCK, LOG, fingerprint, is_done, mark_done, run, sync_packages, wait_for_turn
 
 PYTHON = LOCAL / "cluster-python"
-WORKERS = 2
 DEFAULT_PORT = 7077
 _MEMORY = "2g"
 
@@ -35,7 +35,16 @@ def worker_python() -> Path:
 
 
 class LocalCluster(LocalServer):
-    """A standalone master on 127.0.0.1:`port` with its workers; `folder` has a folder for each of them."""
+    """A standalone master on 127.0.0.1:`port` with its workers; `folder` has a folder for each of them.
+
+    `hosts`: loopback addresses, one a worker; Spark runs two attempts of one task on two hosts only. `variables`: of the workers' environment.
+    """
+
+    def __init__(
+        self, folder: Path, port: int, hosts: Sequence[str] = ("127.0.0.1",) * 2, variables: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, port)
+        self.hosts, self.variables = hosts, dict(variables or {})
 
     @property
     def master(self) -> str:
@@ -44,7 +53,7 @@ class LocalCluster(LocalServer):
 
     def where(self) -> str:
         """Its address and size."""
-        return f"on {self.master} ({WORKERS} workers with 1 core each)"
+        return f"on {self.master} ({len(self.hosts)} workers with 1 core each)"
 
     def is_running(self) -> bool:
         """Whether the master is alive."""
@@ -64,23 +73,23 @@ class LocalCluster(LocalServer):
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
         self._run("master", python, [*master, "--webui-port", str(free_port())])
         self.wait_until(self.listens, "the Spark master", "master", signs, f"does not listen on {self.master}")
-        for name in self._names()[1:]:
-            self._start_worker(name, python)
+        for name, host in zip(self._names()[1:], self.hosts, strict=True):
+            self._start_worker(name, host, python)
 
         def registered() -> bool:
-            return log.read_text(errors="replace").count("Registering worker") >= WORKERS
+            return log.read_text(errors="replace").count("Registering worker") >= len(self.hosts)
 
         self.wait_until(registered, "the Spark cluster", "master", signs, "has not all its workers")
         return True
 
-    def _start_worker(self, name: str, python: Path) -> None:
+    def _start_worker(self, name: str, host: str, python: Path) -> None:
         place = self.folder / f"{name}-files"
         place.mkdir(parents=True, exist_ok=True)
-        options = f"--host 127.0.0.1 --cores 1 --memory {_MEMORY} --webui-port {free_port()} --work-dir".split()
+        options = f"--host {host} --cores 1 --memory {_MEMORY} --webui-port {free_port()} --work-dir".split()
         self._run(name, python, ["org.apache.spark.deploy.worker.Worker", *options, str(place), self.master])
 
     def _names(self) -> list[str]:
-        return ["master", *(f"worker-{number}" for number in range(1, WORKERS + 1))]
+        return ["master", *(f"worker-{number}" for number in range(1, len(self.hosts) + 1))]
 
     def _run(self, name: str, python: Path, program: list[str]) -> None:
         home = next(python.parent.parent.glob("lib/python*/site-packages/pyspark"))
@@ -96,6 +105,7 @@ class LocalCluster(LocalServer):
             "SPARK_CONF_DIR": str(conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / f"{name}-scratch"),
+            **self.variables,
             **{variable: os.environ[variable] for variable in ("JAVA_HOME", "LANG") if variable in os.environ},
         }
         start_program(self.folder, name, [java(), "-Xmx512m", "-cp", f"{conf}:{home}/jars/*", *program], environment)

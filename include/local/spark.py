@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from include.config.project import REMOTE_VARIABLE
@@ -36,11 +37,16 @@ _CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"
 
 
 class LocalSpark(LocalServer):
-    """A Spark Connect server, its log in `folder`, listening on 127.0.0.1:`port`; its executors are on `master`."""
+    """A Spark Connect server, its log in `folder`, listening on 127.0.0.1:`port`; its executors are on `master`.
 
-    def __init__(self, folder: Path, port: int, master: str = LOCAL_MASTER) -> None:
+    `settings`: of Spark, besides SETTINGS.
+    """
+
+    def __init__(
+        self, folder: Path, port: int, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(folder, port)
-        self.master = master
+        self.master, self.settings = master, SETTINGS | dict(settings or {})
 
     @property
     def url(self) -> str:
@@ -70,7 +76,7 @@ class LocalSpark(LocalServer):
         self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         log_path(self.folder, "server").write_text("")
-        options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
+        options = [f"--conf={name}={value}" for name, value in self.settings.items()]
         command = [
             str(VENV / "bin" / "spark-submit"),
             f"--master={self.master}",

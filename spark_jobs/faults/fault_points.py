@@ -18,8 +18,15 @@ def _around(*steps: str) -> tuple[str, ...]:
 # Every durable step of every job, in order; steps that a job takes in parallel are neighbours. `commit` has the points of the steps that
 # change a table.
 FAULT_POINTS: dict[str, tuple[str, ...]] = {
-    "land_events": _around("ledger_created", "planned", "raw_left", "raw_right", "landed"),
-    "pair_events": _around("compound_events", "rejected_events", "open_events", "paired"),
+    "land_events": (
+        *_around("ledger_created", "planned"),
+        *("records_read", "raw_file_complete"),
+        *_around("raw_left", "raw_right", "landed"),
+    ),
+    "pair_events": (
+        *("paired_file_begun", "paired_files_complete"),
+        *_around("compound_events", "rejected_events", "open_events", "paired"),
+    ),
     "publish_compounds": (
         *_around("publishing"),
         "publisher_fenced",

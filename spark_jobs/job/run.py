@@ -23,10 +23,11 @@ from include.config.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root,
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.executors import executor_problem
 from spark_jobs.spark.session import end_session, reading_session, spark_session
 from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
-from spark_jobs.tables.diagnose import java_line, translate_file_errors
+from spark_jobs.tables.diagnose import full_text, java_line, translate_file_errors
 from spark_jobs.tables.one_writer import check_store, writer_lock
 from spark_jobs.tables.warehouse import Tables, Warehouse
 
@@ -129,6 +130,8 @@ def errors_in_one_line() -> Iterator[None]:
     except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
         _end_with(error, f"{' '.join(str(error).split())}")
     except Exception as error:
+        if problem := executor_problem(full_text(error)):
+            _end_with(problem, str(problem))
         print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         first_line = next(iter(str(error).strip().splitlines()), "")
         _end_with(error, (java_line(str(error)) or f"{type(error).__name__}: {first_line}")[:500])

@@ -6,17 +6,19 @@ the position that it then reads must be the one that its own last transaction le
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import missing_right, refused_right
 from spark_jobs.kafka.messages import Message, fits, pair_id
-from spark_jobs.kafka.positions import Position, PublishRun, read_position, trusted_position
+from spark_jobs.kafka.positions import Position, PublishRun, committed_positions, read_position, trusted_position
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
 from spark_jobs.kafka.transaction import Transaction
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -27,6 +29,9 @@ _RECORDS_A_TRANSACTION = 200_000
 _SHOWN = 20
 # The client tells of it itself, or hands on what the broker answers.
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+# So long after the position has come to the end, or after the last sign of the other publisher, a fenced attempt speaks.
+_REPORTED_WITHIN_S = 5.0
+_SILENT_S = 30.0
 
 
 class PartitionReport(NamedTuple):
@@ -40,10 +45,13 @@ class PartitionReport(NamedTuple):
     too_large: list[str]  # the pair_ids of the first of them
 
 
-def publish_partition(settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message]) -> PartitionReport:
+def publish_partition(
+    settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message], speculative: bool = False
+) -> PartitionReport:
     """Sends the partition's messages (ordered by batch_id) of the run's batches beyond the position.
 
-    Raises BrokerProblem and other JobProblems.
+    `speculative`: Spark may run two attempts of this task. The second fences the first, whose problem would end the job; so a fenced attempt
+    waits until the other is done, and Spark has ended it. Raises BrokerProblem and other JobProblems.
     """
     with Consumer(consumer_settings(settings, run.group)) as consumer:
         publisher = _PartitionPublisher(settings, consumer, run, partition)
@@ -54,6 +62,8 @@ def publish_partition(settings: Settings, run: PublishRun, partition: int, messa
             cause = error if isinstance(error, KafkaException) else error.__cause__
             if not isinstance(cause, KafkaException):
                 raise
+            if speculative and cause.args[0].code() in _FENCED:
+                publisher.await_other()
             raise publisher.problem(cause.args[0]) from None
 
 
@@ -115,6 +125,24 @@ class _PartitionPublisher:
         return BrokerProblem(
             f"publishing to {run.topic}-{self.partition} at {address(self.settings)} failed: {reason}; {outcome}"
         )
+
+    def await_other(self) -> None:
+        """Returns a moment after the other publisher has brought the position to the end, or has been silent for long."""
+        run, place = self.run, TopicPartition(self.run.topic, self.partition)
+        known, give_up = None, time.monotonic() + _SILENT_S
+        while time.monotonic() < give_up:
+            time.sleep(0.5)
+            # The position cannot be read while the other commits.
+            with suppress(KafkaException):
+                (position,) = committed_positions(
+                    self.consumer, run.topic, range(self.partition, self.partition + 1), 5
+                ).values()
+                if position and position.batch_id >= run.target:
+                    time.sleep(_REPORTED_WITHIN_S)
+                    return
+                seen = position, self.consumer.get_watermark_offsets(place, timeout=5)
+                if seen != known:
+                    known, give_up = seen, time.monotonic() + _SILENT_S
 
     def _fence(self) -> Transaction:
         self.transaction = Transaction(self.settings, self.consumer, self.run, self.partition, self.acknowledged)

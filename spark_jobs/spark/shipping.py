@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.config.project import ROOT
+from spark_jobs.spark.executors import is_cluster
 
 # What functions for workers import.
 _PACKAGES = ("spark_jobs", "include/config")
@@ -27,7 +28,7 @@ SHIPPED = ExitStack()
 
 def ship_code(spark: SparkSession) -> None:
     """Makes the project's modules importable for the session's workers; does nothing where they run on this machine."""
-    if not str(spark.conf.get("spark.master", "local")).startswith("local"):
+    if is_cluster(spark):
         folder = SHIPPED.enter_context(tempfile.TemporaryDirectory(prefix="pairing-"))
         spark.addArtifacts(str(code_archive(Path(folder))), pyfile=True)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_jobs.spark.executors import check_executors
 from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
 T = TypeVar("T")
@@ -46,9 +47,10 @@ def skip_size_checks(spark: SparkSession, longest: int | None) -> Iterator[None]
 def read_in_tasks(
     spark: SparkSession, parts: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], columns: StructType | str
 ) -> DataFrame:
-    """The rows that `read` returns of each part, which has a task of its own."""
+    """The rows that `read` returns of each part, which has a task of its own. Raises as `check_executors`."""
     if not parts:
         return spark.createDataFrame([], columns)
+    check_executors(spark)
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from include.config.pipeline import Side
+from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import warn
 from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
 from spark_jobs.kafka.offsets import Partition, TopicsNow
@@ -187,10 +188,16 @@ def _share_lander(
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
         return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
+    def all_rows(share: Share) -> Iterator[pa.RecordBatch]:
+        for records in read_span(settings, share):
+            yield raw_rows(records)
+            fault_point("records_read")
+
     def land_share(share: Share) -> Iterator[pa.RecordBatch]:
         release_memory()
         # None of the offsets may have a record left.
-        if file := write_file(place.store, merge_into_row_groups(map(raw_rows, read_span(settings, share)))):
+        if file := write_file(place.store, merge_into_row_groups(all_rows(share))):
+            fault_point("raw_file_complete")
             yield file.as_row()
 
     return land_share

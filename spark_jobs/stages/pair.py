@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
@@ -76,10 +77,12 @@ def writing_stage(batch_id: int, rules: Rules, places: Mapping[str, FilePlace]) 
                     counted[each["values"]] += each["counts"]
                 compounds.write(make_compounds(outcomes, revisions, rules.pipeline, batch_id, places[COMPOUNDS].schema))
                 still_open.write(make_open(outcomes, rules.pipeline, places[OPEN].schema))
+                fault_point("paired_file_begun")
                 refused = make_refused(outcomes)
                 if refused.num_rows:
                     yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
             answer = {"outcomes": counted, COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
+        fault_point("paired_files_complete")
         yield pa.RecordBatch.from_pylist([{"written": json.dumps(answer)}], schema=_ANSWER)
 
     return run

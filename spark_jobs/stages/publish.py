@@ -38,6 +38,7 @@ _REPORT = pa.schema(
     | dict.fromkeys(("read", "acknowledged", "refused"), pa.map_(pa.int64(), pa.int64()))
     | {"too_large": pa.list_(pa.string()), "problem": pa.string(), "retry": pa.bool_()}
 )
+_SPECULATION = "spark.speculation"
 _SHOWN = 20
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_RUN = 100
@@ -180,7 +181,9 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
         .repartitionById(partitions, F.col("output_partition"))
         # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
         .sortWithinPartitions(*(["batch_id"] if len(batches) > 1 else []), "ts", "key", "value")
-        .mapInArrow(_sender(settings, run), from_arrow_schema(_REPORT))
+        .mapInArrow(
+            _sender(settings, run, warehouse.spark.conf.get(_SPECULATION, "false") == "true"), from_arrow_schema(_REPORT)
+        )
         .collect()
     )
     for row in rows:
@@ -193,7 +196,7 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
     return [PartitionReport(*(row[name] for name in PartitionReport._fields)) for row in rows]
 
 
-def _sender(settings: Settings, run: PublishRun) -> Stage:
+def _sender(settings: Settings, run: PublishRun, speculative: bool) -> Stage:
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
@@ -201,7 +204,7 @@ def _sender(settings: Settings, run: PublishRun) -> Stage:
         partition = task.partitionId()
         report, problem, retry = PartitionReport(partition, 0, {}, {}, {}, []), None, True
         try:
-            report = publish_partition(settings, run, partition, messages_for(partition, batches))
+            report = publish_partition(settings, run, partition, messages_for(partition, batches), speculative)
         except (JobProblem, BrokenInvariant) as error:
             # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)

@@ -32,6 +32,7 @@ from spark_jobs import maintain_tables
 from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import committed_positions, publisher_group
 from spark_jobs.kafka.settings import consumer_settings
+from spark_jobs.maintenance import upkeep
 from spark_jobs.tables.ledger import PLANNED, STEPS, Ledger, LedgerRow, _to_row
 from spark_jobs.tables.records import PairedCounts
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
@@ -173,8 +174,8 @@ class LongHistory:
         warehouse = replace(self.warehouse, pipeline=replace(self.warehouse.pipeline, maintenance=care))
         # The ledger's times are those of the history, so all of open_events would be needed.
         with (
-            patch.object(care, "_KEPT_MS", ms_since(_KEPT)),
-            patch.object(care, "needed_since", lambda _: None),
+            patch.object(upkeep, "_KEPT_MS", ms_since(_KEPT)),
+            patch.object(upkeep, "needed_since", lambda _: None),
         ):
             maintain_tables.main(warehouse)
         for kept in self.tables.values():

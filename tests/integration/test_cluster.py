@@ -1,11 +1,17 @@
-"""All jobs on a Spark cluster whose executors share nothing with the driver: the same rows, commits, messages and pages as in one process."""
+"""All jobs on a Spark cluster whose executors share nothing with the driver: the same rows, commits, messages and pages as in one process.
+
+Also when executors, workers and drivers die at every step, and when a second attempt of a task overtakes the first.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+from typing import NamedTuple
 
+import psutil
 import pytest
 
 from include.config.project import REMOTE_VARIABLE
@@ -13,19 +19,65 @@ from include.local.cluster import LocalCluster
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port, processes_of
 from include.local.spark import LocalSpark
+from spark_jobs.spark.executors import WITHIN_VARIABLE
 from spark_jobs.tables.schemas import REJECTED
 from tests.helpers.all_stages import run_all
 from tests.helpers.comparing import rows
-from tests.helpers.job_processes import JOBS, Jobs
-from tests.helpers.two_warehouses import both_on
+from tests.helpers.job_processes import JOBS, Faults, Jobs, wait_for
+from tests.helpers.two_warehouses import Both, both_on
 
 pytestmark = pytest.mark.integration
 
+# At which points of the workers something happens, one of each job a batch.
+BATCHES = (
+    {"land_events": "records_read", "pair_events": "paired_file_begun", "publish_compounds": "transaction_half_sent"},
+    {
+        "land_events": "raw_file_complete",
+        "pair_events": "paired_files_complete",
+        "publish_compounds": "transaction_all_sent",
+    },
+    {"publish_compounds": "transaction_committed"},
+)
+# A task of a second is overtaken, whatever the others take.
+SPECULATION = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "1s"}
+
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), free_port()) as running:
+def faults(tmp_path_factory):
+    return Faults(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, faults):
+    # Two hosts, so that two attempts of one task can run.
+    given = ("127.0.0.1", "127.0.0.2"), {"PAIRING_FAULT_DIR": str(faults.folder)}
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), free_port(), *given) as running:
         yield running
+
+
+class Attacked(NamedTuple):
+    """Jobs of a pipeline on the cluster, and the same pipeline in a folder, which nothing disturbs."""
+
+    both: Both
+    jobs: Jobs
+
+    def stand(self, job: str, point: str):
+        """Starts the job, and returns it with the worker that stands at the point."""
+        running = self.jobs.start_and_stand(job, point)
+        return running, psutil.Process(self.jobs.faults.who(point))
+
+    def finish(self) -> None:
+        """Does the batch in the folder, and compares everything."""
+        run_all(self.both.foldered)
+        assert self.both.differences() == []
+
+
+@pytest.fixture
+def attacked(request, s3, cluster, faults, spark, broker, tmp_path, monkeypatch):
+    settings, name = getattr(request, "param", ({}, "killed"))
+    both = both_on(s3, name, spark, broker, tmp_path, monkeypatch)
+    with LocalSpark(tmp_path / "spark", free_port(), cluster.master, settings) as server:
+        yield Attacked(both, Jobs(both.file, both.stored.pipeline, both.bootstrap, server.url, both.stored.root, faults))
 
 
 def executors(cluster):
@@ -60,7 +112,14 @@ def test_jobs_on_a_cluster_do_what_they_do_in_one_process(s3, cluster, spark, br
 
 
 def submit(job, pair, cluster):
-    """spark-submit as an operator runs it, with executors on the cluster."""
+    """Runs a job to its good end by spark-submit."""
+    running = start(job, pair, cluster)
+    told, _ = running.communicate(timeout=180)
+    assert running.returncode == 0, told
+
+
+def start(job, pair, cluster):
+    """spark-submit as an operator runs it, with executors on the cluster; a process group of its own."""
     environment = project_environment() | {
         "PAIRING_KAFKA": json.dumps({"bootstrap.servers": pair.bootstrap}),
         "PAIRING_WAREHOUSE": pair.stored.root,
@@ -68,7 +127,111 @@ def submit(job, pair, cluster):
     environment.pop(REMOTE_VARIABLE, None)
     options = ["--master", cluster.master, "--conf", "spark.pyspark.python=python3", "--conf", "spark.executor.memory=1g"]
     command = ["spark-submit", *options, f"spark_jobs/{job}.py", "--pipeline", str(pair.file)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def kill_executor(worker):
+    """kill -9 of the worker's executor, with all that it started."""
+    executor = worker.parent().parent()
+    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
+    for process in [executor, *executor.children(recursive=True)]:
+        process.kill()
+
+
+def kill_machine(worker):
+    """kill -9 of the executor of a Python worker, and of the program that would start another one there."""
+    daemon = next(each for each in worker.parents() if "deploy.worker.Worker" in " ".join(each.cmdline()))
+    daemon.kill()
+    kill_executor(worker)
+
+
+def test_executors_are_killed_at_every_point_and_nothing_differs(attacked):
+    """Spark tries the task again, elsewhere; what the dead attempt left is never visible."""
+    for points in BATCHES:
+        attacked.both.portions.send()
+        for job in JOBS:
+            if job not in points:
+                attacked.jobs.run(job)
+                continue
+            running, worker = attacked.stand(job, points[job])
+            kill_executor(worker)
+            assert running.wait() == 0, running.told()
+        attacked.finish()
+
+
+@pytest.mark.parametrize("attacked", [(SPECULATION, "overtaken")], indirect=True)
+def test_tasks_are_overtaken_at_every_point_and_nothing_differs(attacked):
+    """A second attempt is done while the first stands; the first goes on when the second has taken its place."""
+    for points in BATCHES:
+        attacked.both.portions.send()
+        for job in JOBS:
+            if job not in points:
+                attacked.jobs.run(job)
+                continue
+            running, worker = attacked.stand(job, points[job])
+            if job == "publish_compounds":
+                attacked.jobs.faults.arm("publisher_fenced")
+                wait_for(lambda: attacked.jobs.faults.is_reached("publisher_fenced"), "a second attempt to fence the first")
+                attacked.jobs.faults.disarm("publisher_fenced")
+                # The first now learns that it was fenced, before the second has sent anything.
+                attacked.jobs.faults.release(points[job])
+                attacked.jobs.faults.release("publisher_fenced")
+            assert running.wait() == 0, running.told()
+            attacked.jobs.faults.release(points[job])
+            wait_for(lambda worker=worker: not worker.is_running(), "the first attempt to end")
+        attacked.finish()
+
+
+def test_workers_die_and_what_needs_none_goes_on(attacked, cluster):
+    """The other worker does the work of the first. Without any, a run without records ends well, and one with records says what is wrong."""
+    attacked.both.portions.send()
+    running, worker = attacked.stand("land_events", "raw_file_complete")
+    kill_machine(worker)
+    assert running.wait() == 0, running.told()
+    for job in JOBS[1:]:
+        attacked.jobs.run(job)
+    attacked.finish()
+
+    kill_machine(executors(cluster)[0].children()[0])
+    for job in JOBS:
+        attacked.jobs.run(job)
+    attacked.both.portions.send()
+    attacked.jobs.environment[WITHIN_VARIABLE] = "2"
+    running = attacked.jobs.start("land_events")
+    assert running.wait() == 1
+    assert running.told().splitlines()[-1].startswith(f"error: no executor of {cluster.master} has taken a task for 2 s: ")
+
+    cluster.start()
+
+
+def test_executors_end_with_a_driver_that_was_killed(s3, cluster, faults, spark, broker, tmp_path, monkeypatch):
+    """kill -9 of spark-submit in client mode; the next run waits for nothing."""
+    both = both_on(s3, "driverless", spark, broker, tmp_path, monkeypatch)
+    both.portions.send()
+    for job, point in (
+        ("land_events", "raw_file_complete"),
+        ("pair_events", "paired_files_complete"),
+        ("publish_compounds", "transaction_half_sent"),
+    ):
+        faults.arm(point)
+        driver = start(job, both, cluster)
+        wait_for(lambda point=point: faults.is_reached(point), f"{job} to come to {point}")
+        faults.disarm(point)
+        worker = psutil.Process(faults.who(point))
+        executor = worker.parent().parent()
+        os.killpg(driver.pid, signal.SIGKILL)
+        submit(job, both, cluster)
+        wait_for(lambda executor=executor: not executor.is_running(), "the executor to end")
+        wait_for(lambda worker=worker: not worker.is_running(), "its Python worker to end")
+    submit("report_quality", both, cluster)
+    run_all(both.foldered)
+    assert both.differences() == []
