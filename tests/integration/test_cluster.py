@@ -139,19 +139,23 @@ def start(job, pair, cluster):
     )
 
 
+def above(worker, program):
+    """The program that started, or had started, a Python worker."""
+    return next(each for each in worker.parents() if program in " ".join(each.cmdline()))
+
+
 def kill_executor(worker):
     """kill -9 of the worker's executor, with all that it started."""
-    executor = worker.parent().parent()
-    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
+    executor = above(worker, "CoarseGrainedExecutorBackend")
     for process in [executor, *executor.children(recursive=True)]:
         process.kill()
 
 
 def kill_machine(worker):
     """kill -9 of the executor of a Python worker, and of the program that would start another one there."""
-    daemon = next(each for each in worker.parents() if "deploy.worker.Worker" in " ".join(each.cmdline()))
-    daemon.kill()
-    kill_executor(worker)
+    daemon, executor = above(worker, "deploy.worker.Worker"), above(worker, "CoarseGrainedExecutorBackend")
+    for process in [daemon, executor, *executor.children(recursive=True)]:
+        process.kill()
 
 
 def test_executors_are_killed_at_every_point_and_nothing_differs(attacked):
@@ -201,7 +205,7 @@ def test_workers_die_and_what_needs_none_goes_on(attacked, cluster):
         attacked.jobs.run(job)
     attacked.finish()
 
-    kill_machine(executors(cluster)[0].children()[0])
+    kill_machine(executors(cluster)[0])
     for job in JOBS:
         attacked.jobs.run(job)
     attacked.both.portions.send()
@@ -227,7 +231,7 @@ def test_executors_end_with_a_driver_that_was_killed(s3, cluster, faults, spark,
         wait_for(lambda point=point: faults.is_reached(point), f"{job} to come to {point}")
         faults.disarm(point)
         worker = psutil.Process(faults.who(point))
-        executor = worker.parent().parent()
+        executor = above(worker, "CoarseGrainedExecutorBackend")
         os.killpg(driver.pid, signal.SIGKILL)
         submit(job, both, cluster)
         wait_for(lambda executor=executor: not executor.is_running(), "the executor to end")

@@ -332,3 +332,29 @@ def test_a_publisher_that_was_fenced_says_so(after, pipeline, broker):
     ):
         publisher.publish_partition(kafka_settings(), run, 0, messages())
     assert consume(broker.bootstrap, pipeline.output_topic) == []
+
+
+@pytest.mark.parametrize("finishes", [True, False], ids=["and finishes", "and dies"])
+def test_a_fenced_attempt_speaks_when_the_one_that_overtook_it_is_done(finishes, pipeline, broker, monkeypatch):
+    """Spark ends the first attempt of a task when the second has reported; what it said before that would be the end of the job."""
+    run = PublishRun(
+        pipeline.name, pipeline.output_topic, "id", False, "table", PARTITIONS, ledger_position=0, target=1, largest=100_000
+    )
+    sent = [Message(1, b"a", str(number).encode(), [("pair-id", f"x-0-{number}".encode())]) for number in range(3)]
+    monkeypatch.setattr(publisher, "_REPORTED_WITHIN_S" if finishes else "_SILENT_S", 3.0)
+    overtaken = []
+
+    def messages():
+        yield sent[0]
+        if finishes:
+            publisher.publish_partition(kafka_settings(), run, 0, sent)
+        else:
+            Producer(producer_settings(kafka_settings(), transactional_id(run.group, 0))).init_transactions(20)
+        overtaken.append(time.monotonic())
+        yield from sent[1:]
+
+    with pytest.raises(BrokerProblem, match="fenced by another publisher of this pipeline"):
+        publisher.publish_partition(kafka_settings(), run, 0, messages(), speculative=True)
+    assert time.monotonic() - overtaken[0] >= 3
+    on_topic = [message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic)]
+    assert on_topic == (["x-0-0", "x-0-1", "x-0-2"] if finishes else [])
