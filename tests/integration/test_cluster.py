@@ -21,7 +21,7 @@ from include.local.process import free_port, processes_of
 from include.local.spark import LocalSpark
 from spark_jobs.spark.executors import WITHIN_VARIABLE
 from spark_jobs.tables.schemas import REJECTED
-from tests.helpers.all_stages import run_all
+from tests.helpers.all_stages import land, run_all
 from tests.helpers.comparing import rows
 from tests.helpers.job_processes import JOBS, Faults, Jobs, wait_for
 from tests.helpers.two_warehouses import Both, both_on
@@ -74,7 +74,8 @@ class Attacked(NamedTuple):
 
 @pytest.fixture
 def attacked(request, s3, cluster, faults, spark, broker, tmp_path, monkeypatch):
-    settings, name = getattr(request, "param", ({}, "killed"))
+    # Each test has topics of its own on the one broker.
+    name, settings = request.node.originalname.split("_")[1], getattr(request, "param", {})
     both = both_on(s3, name, spark, broker, tmp_path, monkeypatch)
     with LocalSpark(tmp_path / "spark", free_port(), cluster.master, settings) as server:
         yield Attacked(both, Jobs(both.file, both.stored.pipeline, both.bootstrap, server.url, both.stored.root, faults))
@@ -172,7 +173,8 @@ def test_executors_are_killed_at_every_point_and_nothing_differs(attacked):
         attacked.finish()
 
 
-@pytest.mark.parametrize("attacked", [(SPECULATION, "overtaken")], indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("attacked", [SPECULATION], indirect=True)
 def test_tasks_are_overtaken_at_every_point_and_nothing_differs(attacked):
     """A second attempt is done while the first stands; the first goes on when the second has taken its place."""
     for points in BATCHES:
@@ -195,8 +197,9 @@ def test_tasks_are_overtaken_at_every_point_and_nothing_differs(attacked):
         attacked.finish()
 
 
-def test_workers_die_and_what_needs_none_goes_on(attacked, cluster):
-    """The other worker does the work of the first. Without any, a run without records ends well, and one with records says what is wrong."""
+@pytest.mark.long
+def test_workers_die_and_the_next_job_says_so(attacked, cluster):
+    """The other worker does the work of the first. Without any, landing nothing ends well, and landing records says what is wrong."""
     attacked.both.portions.send()
     running, worker = attacked.stand("land_events", "raw_file_complete")
     kill_machine(worker)
@@ -206,8 +209,7 @@ def test_workers_die_and_what_needs_none_goes_on(attacked, cluster):
     attacked.finish()
 
     kill_machine(executors(cluster)[0])
-    for job in JOBS:
-        attacked.jobs.run(job)
+    attacked.jobs.run("land_events")
     attacked.both.portions.send()
     attacked.jobs.environment[WITHIN_VARIABLE] = "2"
     running = attacked.jobs.start("land_events")
@@ -217,6 +219,7 @@ def test_workers_die_and_what_needs_none_goes_on(attacked, cluster):
     cluster.start()
 
 
+@pytest.mark.long
 def test_executors_end_with_a_driver_that_was_killed(s3, cluster, faults, spark, broker, tmp_path, monkeypatch):
     """kill -9 of spark-submit in client mode; the next run waits for nothing."""
     both = both_on(s3, "driverless", spark, broker, tmp_path, monkeypatch)
@@ -237,5 +240,7 @@ def test_executors_end_with_a_driver_that_was_killed(s3, cluster, faults, spark,
         wait_for(lambda executor=executor: not executor.is_running(), "the executor to end")
         wait_for(lambda worker=worker: not worker.is_running(), "its Python worker to end")
     submit("report_quality", both, cluster)
+    # The second landing has finished the first batch, and begun one without records.
+    land(both.foldered)
     run_all(both.foldered)
     assert both.differences() == []

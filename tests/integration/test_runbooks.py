@@ -29,11 +29,13 @@ from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE
 from include.config.store import Store, read_text
 from include.local.broker import create_topics
+from include.local.cluster import LocalCluster
 from include.local.machine import JARS, SPARK_CONF, VENV, java, project_environment
 from include.local.process import free_port, stop_programs
 from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.corrections.rewind import dry_run
+from spark_jobs.faults.problems import JobProblem
 from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka import offsets
 from spark_jobs.kafka.output_topic import output_topic
@@ -43,6 +45,7 @@ from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from spark_jobs.maintenance import upkeep
 from spark_jobs.quality.reconcile import fail_if_any
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.executors import WITHIN_VARIABLE
 from spark_jobs.stages import report
 from spark_jobs.tables import one_writer as probe
 from spark_jobs.tables.diagnose import damaged, log_file, translate_file_errors
@@ -54,6 +57,7 @@ from tests.conftest import PARTITIONS, yaml_of
 from tests.helpers import secured_broker
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.cut_logs import cut_log
+from tests.helpers.job_processes import Jobs, wait_for
 from tests.helpers.kafka_rights import documented, grant
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.secured_broker import SecuredBroker
@@ -93,6 +97,7 @@ admin.delete_consumer_groups([given.group])[given.group].result(timeout=20)
 ACLS = """#!{python}
 import sys
 sys.path.insert(0, "{root}")
+from tests.helpers.job_processes import Jobs, wait_for
 from tests.helpers.kafka_rights import add
 add(sys.argv[1:])
 """
@@ -402,6 +407,34 @@ def test_does_not_add_up(alarm, mend, warehouse, pipeline, send):
     alarm(lambda: fail_if_any(pipeline.name, reconcile.main(warehouse).offenders))
     mend(TABLE="compound_events", VERSION=before)
     assert reconcile.main(warehouse).offenders == []
+
+
+@pytest.mark.long
+def test_executors_missing(alarm, mend, warehouse, pipeline, project, broker, send, tmp_path, monkeypatch):
+    """The folder is that of all: master, worker and driver are on one machine."""
+    with (
+        LocalCluster(tmp_path / "cluster", free_port(), ("127.0.0.1",)) as cluster,
+        LocalSpark(tmp_path / "first", free_port(), cluster.master) as holder,
+        LocalSpark(tmp_path / "second", free_port(), cluster.master) as server,
+    ):
+        # The first has the one core for as long as it lives.
+        file = project / "include" / "pipelines" / f"{pipeline.name}.yaml"
+        jobs = Jobs(file, pipeline, broker.bootstrap, server.url, warehouse.root)
+        jobs.environment[WITHIN_VARIABLE] = "3"
+        send()
+
+        def land_on_the_cluster():
+            running = jobs.start("land_events")
+            assert running.wait() == 1, running.told()
+            raise JobProblem(running.told().splitlines()[-1].removeprefix("error: "))
+
+        alarm(land_on_the_cluster)
+        jobs.environment[WITHIN_VARIABLE] = mend()[WITHIN_VARIABLE]
+        waiting = jobs.start("land_events")
+        wait_for(lambda: "waiting for an executor" in waiting.told(), "the job to wait")
+        holder.stop()
+        assert waiting.wait() == 0, waiting.told()
+        assert [len(table_rows(warehouse, table)) for table in ("raw_analytics", "raw_metrics")] == [3, 3]
 
 
 @pytest.mark.long
