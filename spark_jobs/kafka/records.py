@@ -34,6 +34,8 @@ _TYPES = {
 }
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 OFFSETS_A_TASK = 500_000
+# Short spans share a task: a task, its consumer and its file cost as much as reading some thousand records.
+OFFSETS_TOGETHER = 20_000
 # One call takes what arrives within this time: at a gigabyte a second 100 MB, and more before decompression shrank it.
 _WITHIN_S = 0.1
 _ROWS_AT_ONCE = 10_000
@@ -52,7 +54,7 @@ class Span(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one task reads."""
+    """What one task reads of one partition."""
 
     topic: str
     partition: int
@@ -81,13 +83,21 @@ def translate_read_errors(work: Callable[[], T], topics: Collection[str]) -> T:
         raise
 
 
-def shares(spans: Spans) -> list[Share]:
-    """The spans, cut into parts for one task each."""
-    return [
-        Share(*place, Span(first, min(first + OFFSETS_A_TASK, span.until)))
-        for place, span in spans.items()
-        for first in range(span.first, span.until, OFFSETS_A_TASK)
-    ]
+def shares(spans: Spans) -> list[tuple[Share, ...]]:
+    """The spans in parts for one task each: long ones are cut, neighbours of one topic with OFFSETS_TOGETHER offsets in all are together."""
+    parts: list[tuple[Share, ...]] = []
+    together = 0
+    for place, span in spans.items():
+        for first in range(span.first, span.until, OFFSETS_A_TASK):
+            share = Share(*place, Span(first, min(first + OFFSETS_A_TASK, span.until)))
+            offsets = share.span.until - first
+            if parts and parts[-1][0].topic == share.topic and together + offsets <= OFFSETS_TOGETHER:
+                parts[-1] += (share,)
+                together += offsets
+            else:
+                parts.append((share,))
+                together = offsets
+    return parts
 
 
 def read_records(spark: SparkSession, spans: Spans, all_there: bool, columns: Collection[str]) -> DataFrame:
@@ -98,25 +108,31 @@ def read_records(spark: SparkSession, spans: Spans, all_there: bool, columns: Co
     schema = ", ".join(f"`{name}` {_TYPES[name]}" for name in columns)
     settings, if_lost, wanted = kafka_settings(), "error" if all_there else "earliest", tuple(columns)
 
-    def read(share: Share) -> Iterator[pa.RecordBatch]:
-        return read_span(settings, share, if_lost, wanted)
+    def read(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:
+        return read_shares(settings, part, if_lost, wanted)
 
     return read_in_tasks(spark, shares(spans), read, schema)
 
 
-def read_span(
-    settings: Settings, share: Share, if_lost: str = "error", columns: tuple[str, ...] = (*RECORD, BAD_HEADER)
+def read_shares(
+    settings: Settings, part: Iterable[Share], if_lost: str = "error", columns: tuple[str, ...] = (*RECORD, BAD_HEADER)
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of the share's span, in order, in batches of at most some megabytes.
+    """The committed records of the shares, each in its order, in batches of at most some megabytes.
 
     `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
-    silence, and with `error` ValueError if the log ends before the span does.
+    silence, and with `error` ValueError if a log ends before its span does.
     """
     required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
     with Consumer(_READING | consumer_settings(settings) | required) as consumer:
-        consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
-        for messages in _pieces(consumer, *share.span, whole=if_lost == "error"):
-            yield from _batches(share, messages, columns)
+        for share in part:
+            # The client drops what it has fetched for the assignment before.
+            consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
+            for messages in _pieces(consumer, *share.span, whole=if_lost == "error", partition=share.partition):
+                if {message.partition() for message in (messages[0], messages[-1])} != {share.partition}:
+                    raise RuntimeError(
+                        f"the client returned records of another partition than {share.topic}-{share.partition}"
+                    )
+                yield from _batches(share, messages, columns)
 
 
 def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:
@@ -128,8 +144,13 @@ def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Messag
         yield from messages
 
 
-def _pieces(consumer: Consumer, first: int, until: int, whole: bool = False) -> Iterator[list[Message]]:
-    """Like `read_messages`, in lists. `whole`: raises ValueError if the partition ends before `until`."""
+def _pieces(
+    consumer: Consumer, first: int, until: int, whole: bool = False, partition: int | None = None
+) -> Iterator[list[Message]]:
+    """Like `read_messages`, in lists. `whole`: raises ValueError if the partition ends before `until`.
+
+    `partition`: the assigned one, if the consumer had others before; ends of those do not count.
+    """
     silent_since, at_end = time.monotonic(), False
     while first < until and not at_end:
         # Not more than wanted, because the client would wait for the rest.
@@ -139,7 +160,8 @@ def _pieces(consumer: Consumer, first: int, until: int, whole: bool = False) -> 
         elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         errors = [event for event in events if event.error() is not None]
-        at_end = any([_is_end(event, until if whole else 0) for event in errors])
+        mine = [event for event in errors if partition is None or event.partition() in (partition, -1)]
+        at_end = any([_is_end(event, until if whole else 0) for event in mine])
         messages = [event for event in events if event.error() is None] if errors else events
         if messages:
             first = (messages[-1].offset() or 0) + 1

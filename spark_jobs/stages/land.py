@@ -26,7 +26,7 @@ from spark_jobs.kafka.ranges import (
     plan_ranges,
     ranges_left,
 )
-from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_span, shares, translate_read_errors
+from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_shares, shares, translate_read_errors
 from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -166,19 +166,19 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
     place, parts = warehouse.place_for_files(table), shares(spans)
     fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
     latest_ts = planned.wall_time + pipeline.max_future_ms
-    land_share = _share_lander(kafka_settings(), place, fields, latest_ts, planned.batch_id)
+    land_part = _part_lander(kafka_settings(), place, fields, latest_ts, planned.batch_id)
 
     def append() -> None:
-        written = read_in_tasks(warehouse.spark, parts, land_share, NEW_FILE).collect()
+        written = read_in_tasks(warehouse.spark, parts, land_part, NEW_FILE).collect()
         commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
 
     translate_read_errors(append, [side.topic])
 
 
-def _share_lander(
+def _part_lander(
     settings: Settings, place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
-) -> Callable[[Share], Iterator[pa.RecordBatch]]:
-    """A function that reads a share, writes its records into a file, and returns that (`NEW_FILE`)."""
+) -> Callable[[tuple[Share, ...]], Iterator[pa.RecordBatch]]:
+    """A function that reads the shares of a task, writes their records into a file, and returns that (`NEW_FILE`)."""
 
     def raw_rows(records: pa.RecordBatch) -> pa.RecordBatch:
         parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest_ts)
@@ -188,16 +188,16 @@ def _share_lander(
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
         return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
-    def all_rows(share: Share) -> Iterator[pa.RecordBatch]:
-        for records in read_span(settings, share):
+    def all_rows(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:
+        for records in read_shares(settings, part):
             yield raw_rows(records)
             fault_point("records_read")
 
-    def land_share(share: Share) -> Iterator[pa.RecordBatch]:
+    def land_part(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:
         release_memory()
         # None of the offsets may have a record left.
-        if file := write_file(place.store, merge_into_row_groups(all_rows(share))):
+        if file := write_file(place.store, merge_into_row_groups(all_rows(part))):
             fault_point("raw_file_complete")
             yield file.as_row()
 
-    return land_share
+    return land_part

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import pyarrow as pa
 
 from include.config.pipeline import Side
 from include.local.broker import LocalBroker, create_topics
@@ -94,10 +95,8 @@ def measure(broker: LocalBroker, server: LocalSpark, folder: Path, inputs: int, 
     print("  the ledger's rows, characters as JSON: ", end="")
     sizes = {row["step"]: len(json.dumps(row, default=str)) for row in rows if row["batch_id"] == 1}
     print(", ".join(f"{step} {size:,}" for step, size in sizes.items()), end="")
-    files = (
-        table.get_add_actions(flatten=True).to_pylist() if hasattr(table.get_add_actions(flatten=True), "to_pylist") else []
-    )
-    print(f"; its {len(table.file_uris())} files have {sum(each['size_bytes'] for each in files):,} bytes", flush=True)
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    print(f"; its {len(files)} files have {sum(each['size_bytes'] for each in files):,} bytes", flush=True)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from include.config.store import OPTIONS_VARIABLE
 from include.local.broker import LocalBroker
@@ -116,7 +117,8 @@ def added(jobs: Jobs) -> Counter[str]:
     """Bytes and number of all files of the pipeline's tables."""
     found: Counter[str] = Counter()
     for table in schemas(jobs.pipeline):
-        sizes = [each["size_bytes"] for each in table_of(jobs.warehouse, jobs.pipeline, table).get_add_actions().to_pylist()]
+        actions = pa.table(table_of(jobs.warehouse, jobs.pipeline, table).get_add_actions())
+        sizes = actions["size_bytes"].to_pylist()
         found.update(stored=sum(sizes), files=len(sizes))
     return found
 

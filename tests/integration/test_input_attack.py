@@ -279,7 +279,7 @@ def test_large_records_come_in_small_pieces_even_if_all_are_fetched_at_once(larg
     for partition, there in places.items():
         span = records.Span(there[0].offset, there[-1].offset + 1)
         settings = {"bootstrap.servers": broker.bootstrap}
-        pieces = list(records.read_span(settings, records.Share(generous.left.topic, partition, span)))
+        pieces = list(records.read_shares(settings, [records.Share(generous.left.topic, partition, span)]))
         found = [(row["key"], row["value"]) for piece in pieces for row in piece.to_pylist()]
         assert found == [(message.key, message.value) for message in there]
         assert max(piece.nbytes for piece in pieces) < 22_000_000

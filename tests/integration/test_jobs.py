@@ -6,12 +6,16 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
 from pyarrow import parquet
 
+from include.local.broker import create_topics
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.output_topic import output_topic
@@ -394,3 +398,24 @@ def test_a_deleted_ledger_is_not_begun_anew(warehouse, send, now):
     shutil.rmtree(warehouse.path("batch_ledger"))
     with pytest.raises(TableProblem, match="batch_ledger is gone: restore the ledger"):
         land(warehouse)
+
+
+def test_many_partitions_with_few_records_share_a_task_and_a_file(warehouse, pipeline, broker, now):
+    many = 40
+    topics = {side.topic: f"{side.topic}.many" for side in pipeline.sides}
+    create_topics(broker.bootstrap, dict.fromkeys(topics.values(), many), {"retention.ms": "-1"})
+    sides = [replace(side, topic=topics[side.topic]) for side in pipeline.sides]
+    mine = replace(warehouse, pipeline=replace(pipeline, left=sides[0], right=sides[1]))
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    sent = Counter()
+    for number in range(3 * many):
+        # Some partitions have none, the others up to five.
+        partition = number * number % many
+        body = {"user1": f"u{number}", "user2": "v", "timestamp": now - LONG_AGO, mine.pipeline.left.payload: number}
+        producer.produce(mine.pipeline.left.topic, json.dumps(body), partition=partition)
+        sent[partition, f"u{number}"] += 1
+    producer.flush(20)
+    assert land(mine)["landed"] == 3 * many
+    table = raw_table(mine.pipeline.left)
+    assert Counter((row["partition"], row["user1"]) for row in table_rows(mine, table)) == sent
+    assert len(DeltaTable(mine.path(table)).file_uris()) == 1

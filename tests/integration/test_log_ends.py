@@ -21,7 +21,7 @@ from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.input_topics import cut_since
 from spark_jobs.kafka.offsets import ask_broker, wait_for_markers
-from spark_jobs.kafka.records import Share, Span, read_span
+from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, OffsetRange
@@ -186,9 +186,9 @@ def test_the_reader_tells_an_end_before_the_plan_from_offsets_without_a_record(b
     write(0, 10, sides=(0,))
     cut_log(broker, topic, 0, 5)
     with pytest.raises(ValueError, match=f"^{topic}-0 ended at offset 5 while it was read up to 10$"):
-        list(read_span(kafka_settings(), Share(topic, 0, Span(0, 10))))
-    assert sum(piece.num_rows for piece in read_span(kafka_settings(), Share(topic, 0, Span(0, 10)), "earliest")) == 5
-    assert sum(piece.num_rows for piece in read_span(kafka_settings(), Share(topic, 0, Span(0, 5)))) == 5
+        list(read_shares(kafka_settings(), [Share(topic, 0, Span(0, 10))]))
+    assert sum(piece.num_rows for piece in read_shares(kafka_settings(), [Share(topic, 0, Span(0, 10))], "earliest")) == 5
+    assert sum(piece.num_rows for piece in read_shares(kafka_settings(), [Share(topic, 0, Span(0, 5))])) == 5
 
 
 @pytest.mark.long
@@ -272,7 +272,7 @@ def test_what_was_compacted_away_at_the_end_of_a_plan_leaves_gaps(warehouse, bro
         time.sleep(0.5)
         # Each new record makes the one before it old, and its segment ready.
         one("again", b"{}")
-        return sum(piece.num_rows for piece in read_span(kafka_settings(), Share(topic, 0, Span(0, 6))))
+        return sum(piece.num_rows for piece in read_shares(kafka_settings(), [Share(topic, 0, Span(0, 6))]))
 
     deadline = time.monotonic() + 60
     while left() > 1:

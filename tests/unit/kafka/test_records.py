@@ -66,3 +66,35 @@ def test_the_driver_tells_it_in_one_line(monkeypatch):
         BrokerProblem, match=r"^t-0 ended at offset 5 while it was read up to 10: the log was cut, or its leader is new"
     ):
         records.translate_read_errors(work, ["t"])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "parts"),
+    [
+        ([], []),
+        ([4], [[4]]),
+        # Up to the limit, inclusive.
+        ([4, 6], [[4, 6]]),
+        ([4, 7], [[4], [7]]),
+        ([1, 1, 9, 1, 1], [[1, 1], [9, 1], [1]]),
+        # One that is longer than the limit, or than a task, has a task of its own.
+        ([3, 25, 3], [[3], [20], [5, 3]]),
+    ],
+)
+def test_short_spans_share_a_task_and_long_ones_are_cut(lengths, parts, monkeypatch):
+    monkeypatch.setattr(records, "OFFSETS_TOGETHER", 10)
+    monkeypatch.setattr(records, "OFFSETS_A_TASK", 20)
+    found = records.shares({("t", number): records.Span(5, 5 + length) for number, length in enumerate(lengths)})
+    assert [[share.span.until - share.span.first for share in part] for part in found] == parts
+    assert {(share.partition, share.span.first) for part in found for share in part} >= {(n, 5) for n in range(len(lengths))}
+
+
+def test_spans_of_two_topics_share_no_task():
+    spans = {("a", 0): records.Span(0, 1), ("b", 0): records.Span(0, 1)}
+    assert [[share.topic for share in part] for part in records.shares(spans)] == [["a"], ["b"]]
+
+
+def test_the_end_of_another_partition_does_not_count():
+    at_end = message(0, KafkaError._PARTITION_EOF)
+    consumer = FakeConsumer(at_end, message(0), message(1))
+    assert [each[0].offset() for each in records._pieces(consumer, 0, 2, partition=1)] == [0, 1]
