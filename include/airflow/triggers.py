@@ -73,7 +73,7 @@ class RecordsWaiting(BaseEventTrigger):
             try:
                 ends, is_behind = await sync_to_async(self._look)()
             except (KafkaException, NoToken) as error:
-                reason = without_values(self._settings, str(error))
+                reason = str(error) if isinstance(error, NoToken) else without_values(self._settings, str(error))
                 self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), reason)
             else:
                 if why := wake_ups.due(ends, is_behind, time.monotonic()):

@@ -110,12 +110,14 @@ def _no_answer(settings: Settings, error: KafkaError, connecting: list[KafkaErro
             return NeedsOperator(str(problem)) if _REFUSED_BY_ENDPOINT.search(reason) else problem
         if each.code() in _CONNECTION_REFUSED:
             return NeedsOperator(
-                f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password or certificate "
-                "authority in the extra of kafka_default"
+                f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password, token or "
+                "certificate authority in the extra of kafka_default"
             )
+    # The client tries an endpoint that is busy or silent again for a minute, without a word.
+    asked = "are broker and token endpoint up" if "sasl.oauthbearer.method" in settings else "is the broker up"
     return BrokerProblem(
         f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({'; '.join(dict.fromkeys((reasons[0], reasons[-1])))}): "
-        "is the broker up, and are bootstrap.servers and security.protocol of kafka_default right?"
+        f"{asked}, and are bootstrap.servers and security.protocol of kafka_default right?"
     )
 
 

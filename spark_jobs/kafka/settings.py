@@ -18,7 +18,7 @@ from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 
 VARIABLE = "PAIRING_KAFKA"
 ANSWER_WITHIN_S = 20.0
-_NOBODY = "http://127.0.0.1:9"
+_ENDPOINT, _NOBODY = "sasl.oauthbearer.token.endpoint.url", "http://127.0.0.1:9"
 
 Settings = dict[str, Any]
 
@@ -64,7 +64,8 @@ def _check(text: str) -> None:
     check_exactly_once(settings)
     # Without a connection: librdkafka only checks names and values. For a token it would wait.
     checked = {name: value for name, value in settings.items() if name != PROVIDER}
-    checked |= {name: _NOBODY for name in checked if name == "sasl.oauthbearer.token.endpoint.url"}
+    if {_ENDPOINT, "sasl.oauthbearer.metadata.authentication.type"} & checked.keys():
+        checked[_ENDPOINT] = _NOBODY
     try:
         Producer(producer_settings(checked, "check"))
         Consumer(consumer_settings(checked, "check"))

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections import Counter
 
 import pytest
 
 from include.local.broker import LocalBroker
 from include.local.machine import JARS, java
 from include.local.process import free_port
-from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.kafka.settings import VARIABLE
-from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
 

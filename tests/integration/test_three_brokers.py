@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -21,8 +20,8 @@ from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.records import Share, Span, read_span
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
 from tests.conftest import PARTITIONS
-from tests.helpers.reading import consume, table_rows
-from tests.helpers.three_brokers import ThreeBrokers, wait_for
+from tests.helpers.reading import table_rows
+from tests.helpers.three_brokers import ThreeBrokers
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
 
 pytestmark = pytest.mark.integration
