@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
 from spark_jobs.spark.workers import read_in_tasks
@@ -112,10 +112,11 @@ def read_span(
     `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
     silence, and with `error` ValueError if the log ends before the span does.
     """
-    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
+    patience = Patience(ANSWER_WITHIN_S)
+    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost, "throttle_cb": patience.throttled}
     with Consumer(_READING | consumer_settings(settings) | required) as consumer:
         consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
-        for messages in _pieces(consumer, *share.span, whole=if_lost == "error"):
+        for messages in _pieces(consumer, *share.span, patience, whole=if_lost == "error"):
             yield from _batches(share, messages, columns)
 
 
@@ -124,19 +125,19 @@ def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Messag
 
     Raises KafkaException, also after ANSWER_WITHIN_S seconds of silence.
     """
-    for messages in _pieces(consumer, first, until):
+    for messages in _pieces(consumer, first, until, Patience(ANSWER_WITHIN_S)):
         yield from messages
 
 
-def _pieces(consumer: Consumer, first: int, until: int, whole: bool = False) -> Iterator[list[Message]]:
+def _pieces(consumer: Consumer, first: int, until: int, patience: Patience, whole: bool = False) -> Iterator[list[Message]]:
     """Like `read_messages`, in lists. `whole`: raises ValueError if the partition ends before `until`."""
-    silent_since, at_end = time.monotonic(), False
+    at_end = False
     while first < until and not at_end:
         # Not more than wanted, because the client would wait for the rest.
         events = consumer.consume(min(_ROWS_AT_ONCE, until - first), _WITHIN_S)
         if events:
-            silent_since = time.monotonic()
-        elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
+            patience.renew()
+        elif patience.is_over():
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         errors = [event for event in events if event.error() is not None]
         at_end = any([_is_end(event, until if whole else 0) for event in errors])

@@ -107,8 +107,9 @@ class ThreeBrokers:
 
         def are() -> bool:
             known = self.admin().list_topics(timeout=20).topics
-            parts = [part for topic in topics for part in known[topic].partitions.values()]
-            return bool(parts) and all(len(part.isrs) >= replicas and part.leader in part.isrs for part in parts)
+            # A broker hears of a new topic a moment later than the one that was asked to make it.
+            parts = [part for topic in topics if topic in known for part in known[topic].partitions.values()]
+            return set(topics) <= known.keys() and all(len(part.isrs) >= replicas and part.leader in part.isrs for part in parts)
 
         wait_for(are, f"{replicas} replicas of {', '.join(topics)} in sync")
 
