@@ -141,7 +141,7 @@ def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pip
         for each in broker.brokers:
             each.stop() if how == "restarted" else each.kill()
             time.sleep(3)
-            each.start()
+            broker.launch(each)
             broker.wait_until_in_sync(topics)
             time.sleep(2)
 

@@ -23,7 +23,7 @@ EXAMPLES = [json.loads(block) for kind, block in BLOCKS if not kind]
 KERBEROS = [json.loads(block) for kind, block in BLOCKS if kind]
 # Settings of brokers and topics, of the project, and hosts.
 NOT_THE_CLIENTS = re.compile(
-    r"(min\.insync|unclean|quota|replica|connections\.max|max_records|run_deadline|quality|schedule)|\.(lock|conf|md|com)$"
+    r"(min\.insync|unclean|quota|replica|connections\.max|transaction\.max|max_records|run_deadline|quality|schedule)|\.(lock|conf|md|com)$"
 )
 
 
