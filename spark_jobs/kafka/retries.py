@@ -28,7 +28,7 @@ _TRANSIENT = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
-_WORTH_SAYING_S = 1.0
+_WORTH_SAYING_S, _LONGEST_THROTTLED_S = 1.0, 900.0
 
 T = TypeVar("T")
 
@@ -45,19 +45,22 @@ def retry_transient(call: Callable[[], T]) -> T:
 
 
 class Patience:
-    """Over after so many seconds without progress; the time for which a broker throttles the client does not count."""
+    """Over after so many seconds without progress, not counted the time for which a broker throttles the client."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._until, self._is_said = seconds, 0.0, False
         self.renew()
 
-    def renew(self, more_s: float = 0.0) -> None:
-        """There was progress, or none can be for that long."""
-        self._until = max(self._until, time.monotonic() + self._seconds + more_s)
+    def renew(self) -> None:
+        """There was progress."""
+        self._progress = time.monotonic()
+        self._until = max(self._until, self._progress + self._seconds)
 
     def throttled(self, event: ThrottleEvent) -> None:
         """The client's `throttle_cb`."""
-        self.renew(event.throttle_time)
+        # Kafka throttles a client for ever that asks for a record batch larger than its quota.
+        until = min(time.monotonic() + event.throttle_time, self._progress + _LONGEST_THROTTLED_S)
+        self._until = max(self._until, until + self._seconds)
         if event.throttle_time >= _WORTH_SAYING_S and not self._is_said:
             self._is_said = True
             warn(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from include.local.broker import LocalBroker
@@ -126,7 +126,7 @@ class ThreeBrokers:
         admin = self.admin()
         before = admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].leader
         order = [number for number in NUMBERS if number != before] + [before]
-        self._reassign(topic, partition, order)
+        self.reassign(topic, partition, order)
         place = TopicPartition(topic, partition)
 
         def is_moved() -> bool:
@@ -138,7 +138,19 @@ class ThreeBrokers:
 
         wait_for(is_moved, f"another leader of {topic}-{partition}")
 
-    def _reassign(self, topic: str, partition: int, order: list[int]) -> None:
+    def replicas_in_sync(self, topic: str, partition: int) -> list[int]:
+        """Their numbers, ascending."""
+        return sorted(self.admin().list_topics(topic, timeout=20).topics[topic].partitions[partition].isrs)
+
+    def allow_unclean_election(self, topic: str) -> None:
+        """Any replica may lead, whatever it lacks, and one is enough to write."""
+        settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        self.admin().incremental_alter_configs([resource])[resource].result(timeout=20)
+
+    def reassign(self, topic: str, partition: int, order: list[int]) -> None:
+        """Gives the partition to these brokers, the preferred leader first."""
         client = self._jvm().org.apache.kafka.clients.admin
         place = self._jvm().org.apache.kafka.common.TopicPartition(topic, partition)
         wanted = self._jvm().java.util.Optional.of(client.NewPartitionReassignment(order))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import transaction
 from spark_jobs.kafka.open_transactions import partition_of_group
@@ -21,7 +21,7 @@ from spark_jobs.kafka.records import Share, Span, read_span
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
 from tests.conftest import PARTITIONS
 from tests.helpers.reading import table_rows
-from tests.helpers.three_brokers import ThreeBrokers
+from tests.helpers.three_brokers import ThreeBrokers, wait_for
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def pipeline(pipeline, broker):
 
 def test_the_leader_moves_while_a_partition_is_read(broker, pipeline, monkeypatch):
     topic = pipeline.left.topic
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2_000})
     for number in range(3_000):
         producer.produce(topic, str(number) * 20, partition=0)
     assert producer.flush(20) == 0
@@ -167,3 +167,51 @@ def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pip
     assert Counter((row["user1"], row["kind"]) for row in compounds) == Counter({(user, "pair"): 1 for user in users})
     assert_all_once(warehouse, broker)
     assert not reconcile.main(warehouse).offenders
+
+
+@pytest.mark.long
+def test_an_unclean_election_is_refused_and_gone_on_from_by_a_rewind(warehouse, broker, pipeline):
+    """The one replica that has the landed records is away when another becomes the leader, and has lost them when it is back."""
+    topic = pipeline.left.topic
+    warehouse = replace(warehouse, pipeline=replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100))
+    broker.allow_unclean_election(topic)
+    broker.reassign(topic, 0, [1, 2])
+    broker.wait_until_in_sync([topic], 2)
+    first, second, _ = broker.brokers
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": 1, "log_level": 0})
+
+    def write(begin, end):
+        for number in range(begin, end):
+            body = {"user1": f"u{number}", "user2": "v", "timestamp": time.time_ns() // 1_000_000, "analytics": number}
+            producer.produce(topic, json.dumps(body), f"u{number}-v", partition=0)
+            assert producer.flush(60) == 0
+        time.sleep(0.3)
+
+    def land():
+        counts = land_events.main(warehouse, 1_000_000, ())
+        pair_events.main(warehouse)
+        return counts["landed"]
+
+    write(0, 10)
+    assert land() == 10
+    second.kill()
+    wait_for(lambda: broker.replicas_in_sync(topic, 0) == [1], "a replica that is left out")
+    write(10, 15)
+    assert land() == 5
+    first.kill()
+    second.launch()
+    wait_for(lambda: broker.leader(topic, 0) is second, "an unclean election", 180)
+    broker.launch(first)
+    wait_for(lambda: broker.replicas_in_sync(topic, 0) == [1, 2], "both replicas")
+    # The end alone looks as if nothing had happened.
+    write(20, 27)
+    with pytest.raises(
+        NeedsOperator, match=f"^the log was cut below what was landed: {topic}-0 at offset 10; .*rewind to batch 1"
+    ):
+        land()
+    lost = f"{topic}-0:10-15"
+    rewind.main(warehouse, 1, [lost])
+    counts = land_events.main(warehouse, 1_000_000, [lost])
+    assert (counts["landed"], counts["lost"]) == (7, 5)
+    users = Counter(row["user1"] for row in table_rows(warehouse, "raw_analytics"))
+    assert users == Counter(f"u{number}" for number in (*range(10), *range(20, 27)))

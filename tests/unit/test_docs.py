@@ -23,7 +23,8 @@ from tests.helpers.timeline import CALLS, ROOT
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
-    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice StoreRefused NoToken ProviderRefused".split()
+    """JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice
+    StoreRefused NoToken ProviderRefused""".split()
 )
 
 

@@ -98,5 +98,9 @@ def test_patience_lasts_until_there_is_no_progress_and_no_quota(monkeypatch, cap
     patience.renew()
     assert (is_over_at(150), is_over_at(150.2)) == (False, True)
     patience.throttled(SimpleNamespace(throttle_time=5.0, broker_id=1))
+    # Nothing at all for a quarter of an hour.
+    now[0] = 1_000.0
+    patience.throttled(SimpleNamespace(throttle_time=90.0, broker_id=1))
+    assert (is_over_at(960), is_over_at(961)) == (False, True)
     line = "warning: broker 1 throttles this client for a quota, now by 90.0 s: it goes on slowly"
     assert capsys.readouterr().err.splitlines() == [line]
