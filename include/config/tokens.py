@@ -14,12 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from include.config.secret_values import HIDDEN, secret_settings
 
 PROVIDER = "token_provider"
 _YEAR_S = 366 * 86_400
+_DEBIANS_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 Token = tuple[Any, ...]
 
@@ -39,9 +41,10 @@ def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     ready = dict(settings)
     if settings.get("sasl.oauthbearer.method") == "oidc" and not {"https.ca.location", "https.ca.pem"} & settings.keys():
-        # The client's wheel looks for them where few systems have them.
-        trusted = ssl.get_default_verify_paths()
-        ready |= {"https.ca.location": place} if (place := trusted.cafile or trusted.capath) else {}
+        # The client's wheel looks for them where only Red Hat has them, and reads no folder.
+        places = (ssl.get_default_verify_paths().cafile, _DEBIANS_AUTHORITIES)
+        found = [place for place in places if place and Path(place).is_file()]
+        ready |= {"https.ca.location": found[0]} if found else {}
     if (name := ready.pop(PROVIDER, None)) is not None:
         ready["oauth_cb"] = _callback(str(name), settings)
     return ready

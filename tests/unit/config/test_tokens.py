@@ -75,12 +75,17 @@ def test_the_reason_of_a_later_failure_is_logged(monkeypatch, caplog):
     assert re.match(f"token_provider {FUNCTIONS}.from_server of kafka_default failed {HERE}.*StopIteration", line)
 
 
-def test_an_endpoint_is_checked_by_the_authorities_of_the_machine(monkeypatch):
+def test_an_endpoint_is_checked_by_the_authorities_of_the_machine(monkeypatch, tmp_path):
     oidc = {"sasl.oauthbearer.method": "oidc"}
-    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(None, "/certs", "", "", "", ""))
-    assert with_tokens(oidc)["https.ca.location"] == "/certs"
+    pythons, debians = tmp_path / "cert.pem", tmp_path / "ca-certificates.crt"
+    paths = ssl.DefaultVerifyPaths(str(pythons), str(tmp_path), "", "", "", "")
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+    monkeypatch.setattr(tokens, "_DEBIANS_AUTHORITIES", str(debians))
+    assert with_tokens(oidc) == oidc
+    debians.touch()
+    assert with_tokens(oidc)["https.ca.location"] == str(debians)
+    pythons.touch()
+    assert with_tokens(oidc)["https.ca.location"] == str(pythons)
     assert with_tokens(oidc | {"https.ca.location": "/mine.pem"})["https.ca.location"] == "/mine.pem"
     assert "https.ca.location" not in with_tokens(oidc | {"https.ca.pem": "text"})
     assert "https.ca.location" not in with_tokens({"sasl.mechanism": "PLAIN"})
-    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(None, None, "", "", "", ""))
-    assert with_tokens(oidc) == oidc
