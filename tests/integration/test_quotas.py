@@ -104,7 +104,7 @@ def test_quotas_slow_all_jobs_and_end_none(throttled, warehouse, broker, pipelin
 def test_a_reader_waits_as_long_as_it_is_throttled(throttled, pipeline, calls, monkeypatch):
     calls(60, 1_000)
     throttled(8_000)
-    monkeypatch.setattr(records, "ANSWER_WITHIN_S", 0.3)
+    monkeypatch.setattr(records, "ANSWER_WITHIN_S", 1.0)
     topic = pipeline.left.topic
     ends = offsets.ask_broker(kafka_settings(), [topic]).end
     read, seconds = timed(
@@ -116,11 +116,13 @@ def test_a_reader_waits_as_long_as_it_is_throttled(throttled, pipeline, calls, m
     assert read == list(ends.values()) and sum(read) == 60 and seconds > 2
 
 
+@pytest.mark.long
 def test_a_publisher_waits_as_long_as_it_is_throttled(throttled, warehouse, broker, monkeypatch):
-    pair_made_up(warehouse, 1, dict.fromkeys(range(60), 1_000))
-    throttled(8_000)
-    monkeypatch.setattr(transaction, "delivery_timeout_s", lambda _: 0.3)
+    pair_made_up(warehouse, 1, dict.fromkeys(range(20), 1_000))
+    # A request of 20,000 bytes is followed by a pause of eight seconds.
+    throttled(2_000)
+    monkeypatch.setattr(transaction, "delivery_timeout_s", lambda _: 3.0)
     _, seconds = timed(lambda: publish_only(warehouse, *range(PARTITIONS)))
-    assert seconds > 2
+    assert seconds > 6
     assert publish_compounds.main(warehouse)["sent"] == 0
     assert_all_once(warehouse, broker)
