@@ -107,3 +107,12 @@ def test_what_the_client_does_not_know_is_said_in_its_words(settings, name, monk
     monkeypatch.setenv(VARIABLE, json.dumps(BROKER | settings))
     with pytest.raises(NeedsOperator, match=f"a setting of kafka_default is refused by the client: .*{name}"):
         kafka_settings()
+
+
+def test_nobody_is_asked_for_a_token_to_check_settings(monkeypatch):
+    """The client would wait for 20 seconds where nobody answers."""
+    monkeypatch.setenv(VARIABLE, json.dumps(BROKER | TOKENS | OIDC | ENDPOINT | {"client.id": "asked-once"}))
+    kafka_settings()
+    SILENT.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        SILENT.accept()
