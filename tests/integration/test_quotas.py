@@ -22,7 +22,7 @@ from tests.conftest import PARTITIONS
 from tests.helpers.reading import consume, table_rows
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 class SwiftBroker(LocalBroker):
@@ -83,7 +83,6 @@ def timed(work):
     return answer, time.monotonic() - begun
 
 
-@pytest.mark.long
 def test_quotas_slow_all_jobs_and_end_none(throttled, warehouse, broker, pipeline, calls, capfd):
     calls(400, 1_000)
     throttled(20_000)
@@ -116,7 +115,6 @@ def test_a_reader_waits_as_long_as_it_is_throttled(throttled, pipeline, calls, m
     assert read == list(ends.values()) and sum(read) == 60 and seconds > 2
 
 
-@pytest.mark.long
 def test_a_publisher_waits_as_long_as_it_is_throttled(throttled, warehouse, broker, monkeypatch):
     pair_made_up(warehouse, 1, dict.fromkeys(range(20), 1_000))
     # A request of 20,000 bytes is followed by a pause of eight seconds.

@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
-from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import transaction
 from spark_jobs.kafka.open_transactions import partition_of_group
 from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.records import Share, Span, read_span
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
+from spark_jobs.rules.conservation import BrokenInvariant
 from tests.conftest import PARTITIONS
 from tests.helpers.reading import table_rows
 from tests.helpers.three_brokers import ThreeBrokers, wait_for
@@ -62,7 +63,9 @@ def test_the_leader_moves_while_a_partition_is_read(broker, pipeline, monkeypatc
     assert offsets == list(range(3_000)) and len(leaders) > 1 and count > 3
 
 
-@pytest.mark.parametrize("at", ["half_sent", pytest.param("all_sent", marks=pytest.mark.long), "offsets_sent"])
+@pytest.mark.parametrize(
+    "at", ["half_sent", *(pytest.param(point, marks=pytest.mark.long) for point in ("all_sent", "offsets_sent"))]
+)
 def test_leaders_move_in_a_transaction(at, warehouse, broker, pipeline, monkeypatch):
     """The output partition's, and those of the coordinators of the group and of the transactions."""
     pair_made_up(warehouse, 1, {})
@@ -123,7 +126,9 @@ def run_on(warehouse, problems):
         pair_events.main(warehouse)
         publish_compounds.main(warehouse)
         report_quality.main(warehouse)
-    except JobProblem as problem:
+    except Exception as problem:
+        # Also Spark's, where a worker read for 20 seconds in vain. What only an operator can mend is none of these.
+        assert not isinstance(problem, NeedsOperator | BrokenInvariant), problem
         problems.append(problem)
 
 
@@ -133,11 +138,11 @@ def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pip
     # A producer may have to wait that long for a new leader.
     warehouse = replace(warehouse, pipeline=replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=20_000))
     topics = [side.topic for side in pipeline.sides] + [pipeline.output_topic, GROUPS, TRANSACTIONS]
-    pair_made_up_topics = threading.Event()
+    published = threading.Event()
     problems, batches = [], 0
 
     def restart():
-        pair_made_up_topics.wait(120)
+        published.wait(120)
         for each in broker.brokers:
             each.stop() if how == "restarted" else each.kill()
             time.sleep(3)
@@ -152,13 +157,13 @@ def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pip
             run_on(warehouse, problems)
             batches += 1
             # The topics of groups and transactions are there when something was published.
-            pair_made_up_topics.set()
+            published.set()
         restarts.join()
     time.sleep(21)
     last = []
     run_on(warehouse, last)
-    assert last == [] and not [problem for problem in problems if isinstance(problem, NeedsOperator)]
-    print(f"{traffic.calls} calls in {batches} batches, {len(problems)} runs ended early: {sorted(map(str, problems))}")
+    assert last == []
+    print(f"{traffic.calls} calls in {batches} batches, ended early: {sorted(str(each)[:300] for each in problems)}")
     users = Counter({f"u{number}": 1 for number in range(traffic.calls)})
     for table in ("raw_analytics", "raw_metrics"):
         assert Counter(row["user1"] for row in table_rows(warehouse, table)) == users

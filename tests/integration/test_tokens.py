@@ -72,7 +72,7 @@ def logged_in(warehouse, pipeline, broker):
     return replace(warehouse, pipeline=mine)
 
 
-@pytest.mark.parametrize("way", ["oidc", "provider"])
+@pytest.mark.parametrize("way", ["oidc", pytest.param("provider", marks=pytest.mark.long)])
 def test_the_whole_way_with_tokens(way, logins, connect, logged_in, send, broker, server):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(5):
@@ -133,6 +133,7 @@ def test_a_client_that_outlives_its_token_gets_another(way, logins, connect, log
     assert len(consume(broker.bootstrap, pipeline.output_topic)) == CALLS
 
 
+REFUSED_TOKENS = [("audience", "provider"), ("signed_by_stranger", "oidc"), ("signed_by_stranger", "provider")]
 WRONG = {
     "secret": (
         {"sasl.oauthbearer.client.secret": "other"},
@@ -149,37 +150,43 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    "wrong", ["secret", "authority", *(pytest.param(name, marks=pytest.mark.long) for name in ("scope", "endpoint"))]
+)
 def test_a_token_that_cannot_be_had_is_said_in_a_line(wrong, logins, connect, warehouse, certificates, monkeypatch):
     changes, kind, line = WRONG[wrong]
     changes = {name: str(certificates / value) if name == "https.ca.location" else value for name, value in changes.items()}
     connect(logins["oidc"] | changes)
-    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 3.0)
+    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 2.0)
     with pytest.raises(JobProblem, match=line) as refused:
         land_events.main(warehouse, 1_000, ())
     assert type(refused.value) is kind and SECRET not in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_an_endpoint_with_an_error_of_its_own_is_hinted_at(logins, connect, warehouse, server, monkeypatch):
     connect(logins["oidc"])
-    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 3.0)
+    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 2.0)
     # The client tries again for a minute, without a word.
     server.answer = (503, {"error": "temporarily_unavailable"})
     with pytest.raises(BrokerProblem, match=r"^no answer from Kafka at .*token endpoint"):
         land_events.main(warehouse, 1_000, ())
 
 
-@pytest.mark.parametrize("way", ["oidc", "provider"])
-@pytest.mark.parametrize("what", ["audience", "signed_by_stranger"])
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [("audience", "oidc"), *(pytest.param(*case, marks=pytest.mark.long) for case in REFUSED_TOKENS)],
+)
 def test_a_token_that_the_broker_refuses_is_said_in_a_line(what, way, logins, connect, warehouse, server, monkeypatch):
     connect(logins[way])
-    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 3.0)
+    monkeypatch.setattr(offsets, "ANSWER_WITHIN_S", 2.0)
     setattr(server, what, {"audience": "others", "signed_by_stranger": True}[what])
     with pytest.raises(NeedsOperator, match=r"^Kafka at .* refuses the connection .*invalid_token.*token") as refused:
         land_events.main(warehouse, 1_000, ())
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_the_machines_own_authorities_are_taken_for_the_endpoint(logins, connect, logged_in, certificates, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "authority.pem"))
     connect({name: value for name, value in logins["oidc"].items() if name != "https.ca.location"})
