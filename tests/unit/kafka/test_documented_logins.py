@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, Producer
 
@@ -72,7 +73,8 @@ def test_kerberos_is_all_that_the_wheel_lacks_for_its_example(given):
     given(example)
     with pytest.raises(NeedsOperator, match="No provider for SASL mechanism"):
         kafka_settings()
-    # The page says how to see it.
+    # The page says how to see it, and which version to build.
+    assert f"confluent-kafka=={confluent_kafka.version()}`" in PAGE
     with pytest.raises(KafkaException, match="libsasl2 not available at build time"):
         Producer({"builtin.features": "sasl_gssapi"})
     known = {name: value for name, value in example.items() if name.startswith("sasl.kerberos")}
