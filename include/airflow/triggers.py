@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.airflow.connections import kafka_settings
 from include.config.secret_values import without_values
+from include.config.tokens import NoToken, with_tokens
 
 LOOK_EVERY_S = 5.0
 # A run that landed nothing has failed or waits for its turn: after so long another one is started.
@@ -71,8 +72,8 @@ class RecordsWaiting(BaseEventTrigger):
         while True:
             try:
                 ends, is_behind = await sync_to_async(self._look)()
-            except KafkaException as error:
-                reason = without_values(self._settings, str(error))
+            except (KafkaException, NoToken) as error:
+                reason = str(error) if isinstance(error, NoToken) else without_values(self._settings, str(error))
                 self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), reason)
             else:
                 if why := wake_ups.due(ends, is_behind, time.monotonic()):
@@ -81,7 +82,8 @@ class RecordsWaiting(BaseEventTrigger):
 
     def _look(self) -> tuple[Ends, bool]:
         if self._clients is None:
-            settings = self._settings = kafka_settings()
+            self._settings = kafka_settings()
+            settings = with_tokens(self._settings)
             # The consumer never joins the group. The admin client would not do: once it has asked for the offsets of a group whose
             # coordinator is still loading, its next request crashes the process.
             reader = Consumer(settings | {"group.id": self.group, "enable.auto.commit": False})

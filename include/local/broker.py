@@ -160,7 +160,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str
         if found != partitions:
             raise SetupError(f"topic {name} has {found} partitions, not {partitions}: delete it, or make clean")
     missing = [
-        NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        NewTopic(name, num_partitions=partitions, config=dict(config or {}))
         for name, partitions in topics.items()
         if name not in existing
     ]

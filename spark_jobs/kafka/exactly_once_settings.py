@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from include.config.secret_values import HIDDEN
+from include.config.tokens import PROVIDER
 from spark_jobs.faults.problems import NeedsOperator
 
 # Values that belong to these settings. Any other value is not repeated, because it may be a password in the wrong place.
 _SAYABLE = re.compile(
-    r"-?\d{1,9}|true|false|read_\w+|sasl_(ssl|plaintext)|(consistent|fnv1a)(_random)?|random", re.IGNORECASE
+    r"-?\d{1,9}|true|false|read_\w+|sasl_(ssl|plaintext)|(consistent|fnv1a)(_random)?|random|oauthbearer", re.IGNORECASE
 )
 _DELIVERY = ("delivery.timeout.ms", "message.timeout.ms")
 
@@ -76,18 +77,38 @@ def _check_times(settings: Mapping[str, Any]) -> None:
 
 
 def _check_login(settings: Mapping[str, Any]) -> None:
-    """A login without a mechanism would mean Kerberos; a certificate needs its key."""
+    """A login without a mechanism would mean Kerberos; a token needs a source, a certificate its key."""
     protocol = str(settings.get("security.protocol", ""))
-    if protocol.upper().startswith("SASL") and not {"sasl.mechanism", "sasl.mechanisms"} & settings.keys():
+    mechanism = str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", ""))).upper()
+    if protocol.upper().startswith("SASL") and not mechanism:
         raise _refused(
             "security.protocol",
             protocol,
             "there is no sasl.mechanism beside it (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER)",
         )
+    _check_source_of_tokens(settings, mechanism == "OAUTHBEARER" and protocol.upper().startswith("SASL"))
     for given, missing in (("certificate", "key"), ("key", "certificate")):
         places = [f"ssl.{given}.{form}" for form in ("location", "pem") if f"ssl.{given}.{form}" in settings]
         if places and not any(f"ssl.{missing}.{form}" in settings for form in ("location", "pem")):
             raise _refused(places[0], "…", f"there is no ssl.{missing}.location or ssl.{missing}.pem that belongs to it")
+
+
+def _check_source_of_tokens(settings: Mapping[str, Any], needs_token: bool) -> None:
+    """The client would wait for a token that nothing fetches or asks for."""
+    sources = [name for name in (PROVIDER, "sasl.oauthbearer.method") if settings.get(name, "default") != "default"]
+    unsigned = _text(settings.get("enable.sasl.oauthbearer.unsecure.jwt", False)) == "true"
+    if needs_token and not sources and not unsigned:
+        raise _refused(
+            "sasl.mechanism",
+            "OAUTHBEARER",
+            "nothing beside it says where its tokens come from: sasl.oauthbearer.method=oidc, or token_provider",
+        )
+    if PROVIDER in sources and (not needs_token or len(sources) > 1):
+        raise _refused(
+            PROVIDER,
+            settings[PROVIDER],
+            "it needs a security.protocol with SASL, sasl.mechanism=OAUTHBEARER, and no sasl.oauthbearer.method",
+        )
 
 
 def _milliseconds(settings: Mapping[str, Any], *names: str) -> float | None:

@@ -8,7 +8,6 @@ needs no right besides reading.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Iterable
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
@@ -18,7 +17,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator, warn
 from spark_jobs.kafka.acls import grant_command, missing_right, on_group, on_topic
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker
-from spark_jobs.kafka.retries import is_transient
+from spark_jobs.kafka.retries import Patience, is_transient
 from spark_jobs.kafka.settings import (
     ANSWER_WITHIN_S,
     BrokerProblem,
@@ -71,8 +70,9 @@ def cut_since(settings: Settings, known: Iterable[OffsetRange]) -> dict[Partitio
     seen = {at.place: (at.end_offset, at.epoch) for at in known if at.epoch >= 0 and at.end_offset}
     if not seen:
         return {}
-    cuts, waiting, silent_since = dict[Partition, int](), set(seen), time.monotonic()
-    with Consumer(consumer_settings(settings) | _ASKING | _AT_ONCE) as consumer:
+    cuts, waiting, patience = dict[Partition, int](), set(seen), Patience(ANSWER_WITHIN_S)
+    throttled = {"throttle_cb": patience.throttled}
+    with Consumer(consumer_settings(settings) | _ASKING | _AT_ONCE | throttled) as consumer:
         consumer.assign([TopicPartition(*place, end, leader_epoch=epoch) for place, (end, epoch) in seen.items()])
         while waiting:
             for message in consumer.consume(len(waiting), 0.1):
@@ -81,10 +81,10 @@ def cut_since(settings: Settings, known: Iterable[OffsetRange]) -> dict[Partitio
                     waiting.discard(place)
                     # Under steady traffic its further records would crowd out the answers of the other partitions.
                     consumer.incremental_unassign([TopicPartition(*place)])
-                    silent_since = time.monotonic()
+                    patience.renew()
                     if (offset := _cut_at(message.error())) is not None:
                         cuts[place] = offset
-            if waiting and time.monotonic() - silent_since > ANSWER_WITHIN_S:
+            if waiting and patience.is_over():
                 places = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(waiting))
                 raise BrokerProblem(
                     f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s about the end of {places}"

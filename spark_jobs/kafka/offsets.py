@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ Partition = tuple[str, int]
 _MARKERS_WITHIN_S = 2.0
 _COMMITTED, _UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 _CONNECTION_REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token: "
+# The answers of RFC 6749 to a request that is wrong; another reason may pass.
+_REFUSED_BY_ENDPOINT = re.compile(r"invalid_(request|client|grant|scope)|unauthorized_client|unsupported_grant_type")
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
@@ -98,14 +102,22 @@ def admin_client(settings: Settings) -> Iterator[AdminClient]:
 def _no_answer(settings: Settings, error: KafkaError, connecting: list[KafkaError]) -> JobProblem:
     reasons = [" ".join(each.str().split()) for each in (error, *connecting)]
     for each, reason in zip(connecting, reasons[1:], strict=True):
+        if _NO_TOKEN in reason:
+            problem = BrokerProblem(
+                f"no token for Kafka at {address(settings)} ({reason.partition(_NO_TOKEN)[2]}): does sasl.oauthbearer.token.endpoint.url of "
+                "kafka_default answer, and are client id, secret, scope and https.ca.location right?"
+            )
+            return NeedsOperator(str(problem)) if _REFUSED_BY_ENDPOINT.search(reason) else problem
         if each.code() in _CONNECTION_REFUSED:
             return NeedsOperator(
-                f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password or certificate "
-                "authority in the extra of kafka_default"
+                f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password, token or "
+                "certificate authority in the extra of kafka_default"
             )
+    # The client tries an endpoint that is busy or silent again for a minute, without a word.
+    asked = "are broker and token endpoint up" if "sasl.oauthbearer.method" in settings else "is the broker up"
     return BrokerProblem(
         f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({'; '.join(dict.fromkeys((reasons[0], reasons[-1])))}): "
-        "is the broker up, and are bootstrap.servers and security.protocol of kafka_default right?"
+        f"{asked}, and are bootstrap.servers and security.protocol of kafka_default right?"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
 from spark_jobs.spark.workers import read_in_tasks
@@ -122,12 +122,13 @@ def read_shares(
     `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
     silence, and with `error` ValueError if a log ends before its span does.
     """
-    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
+    patience = Patience(ANSWER_WITHIN_S)
+    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost, "throttle_cb": patience.throttled}
     with Consumer(_READING | consumer_settings(settings) | required) as consumer:
         for share in part:
             # The client drops what it has fetched for the assignment before.
             consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
-            for messages in _pieces(consumer, *share.span, whole=if_lost == "error", partition=share.partition):
+            for messages in _pieces(consumer, *share.span, patience, whole=if_lost == "error", partition=share.partition):
                 if {message.partition() for message in (messages[0], messages[-1])} != {share.partition}:
                     raise RuntimeError(
                         f"the client returned records of another partition than {share.topic}-{share.partition}"
@@ -140,24 +141,24 @@ def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Messag
 
     Raises KafkaException, also after ANSWER_WITHIN_S seconds of silence.
     """
-    for messages in _pieces(consumer, first, until):
+    for messages in _pieces(consumer, first, until, Patience(ANSWER_WITHIN_S)):
         yield from messages
 
 
 def _pieces(
-    consumer: Consumer, first: int, until: int, whole: bool = False, partition: int | None = None
+    consumer: Consumer, first: int, until: int, patience: Patience, whole: bool = False, partition: int | None = None
 ) -> Iterator[list[Message]]:
     """Like `read_messages`, in lists. `whole`: raises ValueError if the partition ends before `until`.
 
     `partition`: the assigned one, if the consumer had others before; ends of those do not count.
     """
-    silent_since, at_end = time.monotonic(), False
+    at_end = False
     while first < until and not at_end:
         # Not more than wanted, because the client would wait for the rest.
         events = consumer.consume(min(_ROWS_AT_ONCE, until - first), _WITHIN_S)
         if events:
-            silent_since = time.monotonic()
-        elif time.monotonic() - silent_since > ANSWER_WITHIN_S:
+            patience.renew()
+        elif patience.is_over():
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         errors = [event for event in events if event.error() is not None]
         mine = [event for event in errors if partition is None or event.partition() in (partition, -1)]

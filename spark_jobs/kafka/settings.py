@@ -12,11 +12,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from include.config.secret_values import without_values
+from include.config.tokens import PROVIDER, NoToken, ProviderRefused, with_tokens
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 
 VARIABLE = "PAIRING_KAFKA"
 ANSWER_WITHIN_S = 20.0
+_ENDPOINT, _NOBODY = "sasl.oauthbearer.token.endpoint.url", "http://127.0.0.1:9"
 
 Settings = dict[str, Any]
 
@@ -60,13 +62,19 @@ def _check(text: str) -> None:
     """Cached, because each request to the broker begins with kafka_settings."""
     settings = json.loads(text)
     check_exactly_once(settings)
+    # Without a connection: librdkafka only checks names and values. For a token it would wait.
+    checked = {name: value for name, value in settings.items() if name != PROVIDER}
+    if {_ENDPOINT, "sasl.oauthbearer.metadata.authentication.type"} & checked.keys():
+        checked[_ENDPOINT] = _NOBODY
     try:
-        # Without a connection: librdkafka only checks names and values.
-        Producer(producer_settings(settings, "check"))
-        Consumer(consumer_settings(settings, "check"))
-    except KafkaException as error:
-        reason = without_values(settings, error.args[0].str())
-        raise NeedsOperator(f"a setting of kafka_default is refused by the client: {reason}") from None
+        Producer(producer_settings(checked, "check"))
+        Consumer(consumer_settings(checked, "check"))
+    except (KafkaException, TypeError, ImportError) as error:
+        # What Python's part of the client refuses is no KafkaException.
+        text = error.args[0].str() if isinstance(error, KafkaException) else " ".join(str(error).split())
+        raise NeedsOperator(
+            f"a setting of kafka_default is refused by the client: {without_values(settings, text)}"
+        ) from None
 
 
 def address(settings: Settings) -> str:
@@ -98,8 +106,15 @@ def delivery_timeout_s(settings: Settings) -> float:
 
 
 def _without(others: Collection[str], settings: Settings) -> Settings:
-    """The settings but for those of other clients. Silent: librdkafka would log every failed connection, which the job reports once."""
+    """The settings but for those of other clients, with tokens. Raises NeedsOperator and JobProblem where a token cannot be had.
+
+    Silent: librdkafka would log every failed connection, which the job reports once.
+    """
     logger = logging.getLogger("librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    return {name: value for name, value in settings.items() if name not in others} | {"logger": logger}
+    try:
+        return with_tokens({name: value for name, value in settings.items() if name not in others}) | {"logger": logger}
+    except NoToken as error:
+        # By these names the driver recognises them in what a worker raised.
+        raise (NeedsOperator if isinstance(error, ProviderRefused) else JobProblem)(str(error)) from None

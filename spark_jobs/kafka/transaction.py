@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from functools import partial
 
@@ -15,7 +14,7 @@ from spark_jobs.kafka.acls import refused_right
 from spark_jobs.kafka.fencing import fenced_producer
 from spark_jobs.kafka.messages import BATCH_FRAME, Message
 from spark_jobs.kafka.positions import Position, PublishRun, committed_positions
-from spark_jobs.kafka.retries import retry_transient, with_timeout
+from spark_jobs.kafka.retries import Patience, retry_transient, with_timeout
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, delivery_timeout_s
 
 _SHOWN = 20
@@ -58,9 +57,10 @@ class Transaction:
     ) -> None:
         self._consumer, self._run, self._partition = consumer, run, partition
         self.deliveries = _Deliveries(f"{run.topic}-{partition}", acknowledged)
-        self._delivery_timeout_s = delivery_timeout_s(settings)
+        self._patience = Patience(delivery_timeout_s(settings))
         # The client fills its batches up to this limit and does not count their frame.
-        limited = settings | {"message.max.bytes": max(run.largest - BATCH_FRAME, 1000)}
+        limits = {"message.max.bytes": max(run.largest - BATCH_FRAME, 1000), "throttle_cb": self._patience.throttled}
+        limited = settings | limits
         self._producer = fenced_producer(limited, run.group, run.topic, partition)
         (self.position,) = committed_positions(consumer, run.topic, range(partition, partition + 1)).values()
         self.records = 0
@@ -141,11 +141,13 @@ class Transaction:
 
     def _wait_for_acknowledgements(self) -> None:
         """Waits for as long as the number of unacknowledged records falls."""
-        waiting, give_up = len(self._producer), time.monotonic() + self._delivery_timeout_s
-        while waiting and self.deliveries.failure is None and time.monotonic() < give_up:
+        waiting = len(self._producer)
+        self._patience.renew()
+        while waiting and self.deliveries.failure is None and not self._patience.is_over():
             left = self._producer.flush(1.0)
             if left < waiting:
-                waiting, give_up = left, time.monotonic() + self._delivery_timeout_s
+                waiting = left
+                self._patience.renew()
         self._raise_failure()
         if waiting:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

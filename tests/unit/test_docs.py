@@ -23,7 +23,8 @@ from tests.helpers.timeline import CALLS, ROOT
 README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
-    "JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice StoreRefused".split()
+    """JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice
+    StoreRefused NoToken ProviderRefused""".split()
 )
 
 
@@ -197,6 +198,7 @@ def messages() -> tuple[str, ...]:
         *(ROOT / "spark_jobs").rglob("*.py"),
         ROOT / "include/config/pipeline_file.py",
         ROOT / "include/config/store.py",
+        ROOT / "include/config/tokens.py",
     ]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 
 import pytest
 
@@ -10,6 +11,11 @@ from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 
 BROKER = {"bootstrap.servers": "127.0.0.1:1"}
+TOKENS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+OIDC = {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.client.id": "me", "sasl.oauthbearer.client.secret": "mine"}
+# Nobody there answers, or says no: a check must not wait for it.
+SILENT = socket.create_server(("127.0.0.1", 0))
+ENDPOINT = {"sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{SILENT.getsockname()[1]}/token"}
 
 REFUSED = [
     ({"acks": 1}, "acks=1", "lost with a broker"),
@@ -36,13 +42,27 @@ REFUSED = [
     ({"enable.ssl.certificate.verification": False}, "enable.ssl.certificate.verification=False", "would get the login"),
     ({"ssl.certificate.location": "c.pem"}, "ssl.certificate.location=…", "ssl.key.location"),
     ({"ssl.key.pem": "secret"}, "ssl.key.pem=…", "ssl.certificate.location"),
+    (TOKENS, "sasl.mechanism=OAUTHBEARER", "nothing beside it says where its tokens come from"),
+    ({"token_provider": "a.secret"}, "token_provider=…", "it needs a security.protocol with SASL"),
+    (
+        TOKENS | {"security.protocol": "ssl", "token_provider": "a.b"},
+        "token_provider=…",
+        "it needs a security.protocol with SASL",
+    ),
+    (TOKENS | {"sasl.mechanism": "PLAIN", "token_provider": "a.b"}, "token_provider=…", "sasl.mechanism=OAUTHBEARER"),
+    (
+        TOKENS | {"sasl.oauthbearer.method": "oidc", "token_provider": "a.b"},
+        "token_provider=…",
+        "and no sasl.oauthbearer.method",
+    ),
 ]
 ALLOWED = [
     {"acks": "all"}, {"acks": -1}, {"acks": "ALL"}, {"enable.idempotence": "True"}, {"max.in.flight": 5}, {"retries": 1},
     {"partitioner": "murmur2_random"}, {"isolation.level": "read_committed"}, {"enable.auto.commit": "false"},
     {"delivery.timeout.ms": 30_005, "linger.ms": 5}, {"delivery.timeout.ms": 60_000, "transaction.timeout.ms": 60_000},
     {"fetch.max.bytes": 70_000_000, "compression.type": "zstd", "batch.size": 100_000, "group.id": "mine"},
-    {"sasl.mechanism": "PLAIN"}, {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
+    {"sasl.mechanism": "PLAIN"}, TOKENS | OIDC | ENDPOINT, TOKENS | {"token_provider": "not.imported.here"},
+    TOKENS | {"enable.sasl.oauthbearer.unsecure.jwt": True},
 ]  # fmt: skip
 
 
@@ -70,6 +90,16 @@ def test_allowed(settings, monkeypatch):
         ({"batch.size": "much"}, "batch.size"),
         ({"compression.type": "rar"}, "compression.codec"),
         ({"security.protocol": "sasl_ssl", "sasl.mechanism": "GSSAPI"}, "No provider for SASL mechanism …"),
+        (TOKENS | OIDC, "`sasl.oauthbearer.token.endpoint.url` is mandatory"),
+        # By Python's part of the client.
+        ({"oauth_cb": "my.function"}, "expected oauth_cb property as a callable function"),
+        (
+            TOKENS
+            | OIDC
+            | ENDPOINT
+            | {"sasl.oauthbearer.metadata.authentication.type": "aws_iam", "sasl.oauthbearer.config": "region=r"},
+            "confluent-kafka.oauthbearer-aws",
+        ),
     ],
     ids=str,
 )
@@ -77,3 +107,12 @@ def test_what_the_client_does_not_know_is_said_in_its_words(settings, name, monk
     monkeypatch.setenv(VARIABLE, json.dumps(BROKER | settings))
     with pytest.raises(NeedsOperator, match=f"a setting of kafka_default is refused by the client: .*{name}"):
         kafka_settings()
+
+
+def test_nobody_is_asked_for_a_token_to_check_settings(monkeypatch):
+    """The client would wait for 20 seconds where nobody answers."""
+    monkeypatch.setenv(VARIABLE, json.dumps(BROKER | TOKENS | OIDC | ENDPOINT | {"client.id": "asked-once"}))
+    kafka_settings()
+    SILENT.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        SILENT.accept()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from spark_jobs.kafka import records
+from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import BrokerProblem
 
 
@@ -43,15 +45,15 @@ def end_at(offset):
     ],
 )
 def test_offsets_without_a_record_are_no_end(heard, offsets):
-    pieces = records._pieces(FakeConsumer(*heard), 0, 3, whole=True)
+    pieces = records._pieces(FakeConsumer(*heard), 0, 3, Patience(1.0), whole=True)
     assert [each.offset() for piece in pieces for each in piece] == offsets
 
 
 @pytest.mark.parametrize("end", [1, 2])
 def test_an_end_before_what_is_read_is_refused_only_where_all_is_wanted(end):
     with pytest.raises(ValueError, match=rf"^t-0 ended at offset {end} while it was read up to 3$"):
-        list(records._pieces(FakeConsumer(message(0), end_at(end)), 0, 3, whole=True))
-    pieces = records._pieces(FakeConsumer(message(0), end_at(end)), 0, 3)
+        list(records._pieces(FakeConsumer(message(0), end_at(end)), 0, 3, Patience(1.0), whole=True))
+    pieces = records._pieces(FakeConsumer(message(0), end_at(end)), 0, 3, Patience(1.0))
     assert [each.offset() for piece in pieces for each in piece] == [0]
 
 
@@ -97,4 +99,34 @@ def test_spans_of_two_topics_share_no_task():
 def test_the_end_of_another_partition_does_not_count():
     at_end = message(0, KafkaError._PARTITION_EOF)
     consumer = FakeConsumer(at_end, message(0), message(1))
-    assert [each[0].offset() for each in records._pieces(consumer, 0, 2, partition=1)] == [0, 1]
+    assert [each[0].offset() for each in records._pieces(consumer, 0, 2, Patience(1), partition=1)] == [0, 1]
+
+
+class Throttled(FakeConsumer):
+    """Is throttled for two seconds, and gets nothing for one; its patience lasts for a tenth of one."""
+
+    def __init__(self, patience, *heard):
+        super().__init__(*heard)
+        self.patience, self.since = patience, None
+
+    def consume(self, most, within_s):
+        if self.since is None:
+            self.since = time.monotonic()
+            self.patience.throttled(SimpleNamespace(throttle_time=2.0, broker_id=1))
+        if time.monotonic() < self.since + 1:
+            time.sleep(within_s)
+            return []
+        return super().consume(most, within_s)
+
+
+def test_a_quota_is_no_silence():
+    patience = Patience(0.1)
+    consumer = Throttled(patience, message(0), message(1), message(2))
+    assert [each.offset() for piece in records._pieces(consumer, 0, 3, patience) for each in piece] == [0, 1, 2]
+
+
+def test_silence_is_given_up():
+    patience = Patience(0.1)
+    consumer = SimpleNamespace(consume=lambda _, within_s: time.sleep(within_s) or [])
+    with pytest.raises(KafkaException, match="_TIMED_OUT"):
+        list(records._pieces(consumer, 0, 3, patience))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_jobs.kafka import retries
-from spark_jobs.kafka.retries import retry_transient, with_timeout
+from spark_jobs.kafka.retries import Patience, retry_transient, with_timeout
 
 
 class Asked:
@@ -76,3 +77,30 @@ def test_a_call_that_does_not_end_is_given_up():
     back.set()
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
     assert time.monotonic() - begun < 30
+
+
+def test_patience_lasts_until_there_is_no_progress_and_no_quota(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
+
+    def is_over_at(moment):
+        now[0] = moment
+        return patience.is_over()
+
+    patience = Patience(20)
+    assert not is_over_at(20)
+    patience.renew()
+    assert (is_over_at(40), is_over_at(40.1)) == (False, True)
+    patience.throttled(SimpleNamespace(throttle_time=0.5, broker_id=1))
+    assert capsys.readouterr().err == ""
+    patience.throttled(SimpleNamespace(throttle_time=90.0, broker_id=1))
+    # An answer that comes in between takes nothing of it away.
+    patience.renew()
+    assert (is_over_at(150), is_over_at(150.2)) == (False, True)
+    patience.throttled(SimpleNamespace(throttle_time=5.0, broker_id=1))
+    # Nothing at all for a quarter of an hour.
+    now[0] = 1_000.0
+    patience.throttled(SimpleNamespace(throttle_time=90.0, broker_id=1))
+    assert (is_over_at(960), is_over_at(961)) == (False, True)
+    line = "warning: broker 1 throttles this client for a quota, now by 90.0 s: it goes on slowly"
+    assert capsys.readouterr().err.splitlines() == [line]
