@@ -25,10 +25,11 @@ FILES = ("values", "values-celery")
 FREE = (
     "*.resources", "*.serviceAccount.annotations", "securityContexts.pod", "securityContexts.containers", "env", "secret", "volumes",
     "volumeMounts", "*.livenessProbe.command", "*.startupProbe.command", "config",
+    "apiServer.networkPolicy.ingress.from",
 )  # fmt: skip
 KNOWN = """
 airflowVersion airflowHome executor uid gid extraEnv fernetKeySecretName apiSecretKeySecretName jwtSecretName
-images.airflow.repository images.airflow.tag images.airflow.pullPolicy
+defaultAirflowRepository defaultAirflowTag
 data.metadataSecretName data.brokerUrlSecretName data.resultBackendSecretName
 migrateDatabaseJob.enabled createUserJob.enabled networkPolicies.enabled statsd.enabled redis.enabled postgresql.enabled
 apiServer.replicas apiServer.startupProbe.failureThreshold
@@ -128,6 +129,13 @@ def test_the_image_has_what_the_values_name() -> None:
     assert [each["name"] for each in yaml.safe_load(values["extraEnv"])] == ["SPARK_LOCAL_HOSTNAME"]
     commands = [values["scheduler"]["livenessProbe"]["command"], values["scheduler"]["startupProbe"]["command"]]
     assert {" ".join(command[:3]) for command in commands} == {"python -m include.image.healthy"}
+
+
+def test_tasks_reach_the_api_server() -> None:
+    """With the chart's own network policies and no name, none does."""
+    values = helm_values()
+    assert values["networkPolicies"]["enabled"]
+    assert {"podSelector": {"matchLabels": {"tier": "airflow"}}} in values["apiServer"]["networkPolicy"]["ingress"]["from"]
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -99,8 +99,12 @@ def test_names_and_ports_lead_to_each_other() -> None:
         "executors ask nothing of Kubernetes"
     )
     assert {each["metadata"].get("namespace", "event-pairing") for each in objects()} == {conf["spark.kubernetes.namespace"]}
-    image = helm_values()["images"]["airflow"]
-    assert conf["spark.kubernetes.container.image"] == container["image"] == f"{image['repository']}:{image['tag']}"
+    values = helm_values()
+    assert (
+        conf["spark.kubernetes.container.image"]
+        == container["image"]
+        == f"{values['defaultAirflowRepository']}:{values['defaultAirflowTag']}"
+    )
 
 
 def test_the_configuration_is_where_spark_looks_for_it() -> None:
