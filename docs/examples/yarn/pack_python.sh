@@ -1,4 +1,5 @@
 #!/bin/bash
+# Not run on YARN (none here): a test packs some packages and works with them in another folder.
 # Makes the archive of executors' Python: pack_python.sh FILE.tar.gz [LOCK]. Nodes need Python 3.11 at the path of the python3.11 here.
 # The job's own code is not in it: each job brings its own.
 set -euo pipefail
