@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,18 +35,23 @@ def confined(command: list[str], writable: list[Path], environment: Mapping[str,
     """Runs the command in the project's folder; the folders are given to its user first."""
     for folder in writable:
         shutil.chown(folder, USER, USER)
-    return subprocess.run(
-        [*_walls(writable), *command],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile("w") as users:
+        # As the image has it: Java asks there for the home of its user, who cannot write to it either.
+        users.write(f"{Path('/etc/passwd').read_text()}pairing:x:{USER}:{USER}::/home/pairing:/bin/sh\n")
+        users.flush()
+        os.chmod(users.name, 0o644)
+        return subprocess.run(
+            [*_walls(writable, "--ro-bind", users.name, "/etc/passwd"), *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
 
-def _walls(writable: list[Path]) -> list[str]:
+def _walls(writable: list[Path], *more: str) -> list[str]:
     base = Path(sys.base_prefix).resolve()
     seen = [*filter(os.path.exists, _SYSTEM), str(base), str(ROOT), os.path.dirname(os.path.realpath(sys.executable))]
     shown = [option for place in dict.fromkeys(seen) for option in _shown(place)]
@@ -56,7 +62,7 @@ def _walls(writable: list[Path]) -> list[str]:
         {str(parent) for place in (base, ROOT, *writable) for parent in Path(place).parents if parent != Path("/")}
     )
     passable = [option for place in above if not place.startswith(_SYSTEM) for option in ("--perms", "0755", "--dir", place)]
-    mounts = [*passable, *shown, "--dev", "/dev", "--ro-bind", "/proc", "/proc", *folders, "--remount-ro", "/"]
+    mounts = [*passable, *shown, "--dev", "/dev", "--ro-bind", "/proc", "/proc", *folders, *more, "--remount-ro", "/"]
     privileges = ["--no-new-privs", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", *privileges]
     return ["bwrap", *mounts, "--chdir", str(ROOT), *become]

@@ -48,7 +48,7 @@ def places(tmp_path):
 def run(places, broker):
     """run(command …) as the image would, and its output; it has to succeed."""
     environment = project_environment() | {
-        "HOME": "/nowhere",
+        "HOME": "/home/pairing",
         "TMPDIR": str(places["tmp"]),
         "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={places['tmp']}",
         "AIRFLOW_HOME": str(places["airflow"]),
@@ -77,7 +77,7 @@ def test_who_it_is_and_where_it_can_write(run, places) -> None:
         "/home",
         "/var",
         "/tmp",
-        "/nowhere",
+        "/home/pairing",
     ]
     user, group, effective, bounding, no_new, written = json.loads(run(sys.executable, "-c", PROBE, *folders))
     assert (user, group, effective, bounding, no_new) == (USER, USER, 0, 0, 1)
