@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -60,6 +60,12 @@ screenshots: setup ## the pictures of the documentation, of a made-up history an
 
 lock: setup ## compile requirements.lock from requirements.txt, with hashes
 	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+
+sbom: setup ## the bill of materials of packages and jars, CycloneDX as JSON: FILE=.local/sbom.cdx.json
+	@$(VENV_PYTHON) -m include.local.sbom $(FILE)
+
+audit: setup ## known vulnerabilities of the packages in the lock; status 2 where no source of them answers
+	@$(VENV_PYTHON) -m include.local.audit
 
 bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.pairing

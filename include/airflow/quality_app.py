@@ -7,7 +7,9 @@ its permissions where there are teams. plugins/event_pairing.py registers the ap
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import cache
+from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
@@ -19,33 +21,44 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from include.airflow.connections import WAREHOUSE, options_of
 from include.airflow.pages import batch_of
-from include.config.page_theme import THEME
+from include.config.page_head import POLICY, THEME, THEME_FILE
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
 from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
 
-# Whatever a page holds, the browser loads nothing from elsewhere for it.
+# Of every answer. Airflow shows the pages in a frame of its own.
 _HEADERS = {
     "Cache-Control": "no-store",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Referrer-Policy": "no-referrer",
+    # The data are scripts, which a page of another site could load with the cookies of somebody who is logged in.
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _FILES = {
     re.compile(r"(index|trend|batch-[0-9]{1,18}(-expectations)?)\.html"): "text/html",
-    re.compile(r"(charts|trend-data|batch-[0-9]{1,18})\.js"): "text/javascript",
+    re.compile(r"(charts|trend|trend-data|batch-[0-9]{1,18})\.js"): "text/javascript",
+    re.compile(r"(page|trend)\.css"): "text/css",
     re.compile(r"metrics\.prom"): _METRICS,
 }
 _NOTHING = Environment(autoescape=True, undefined=StrictUndefined).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>No quality page</title>
-{{ theme }}<style>:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; } body { margin: 2rem; }</style></head>
+<script src="{{ own }}/theme.js"></script><link rel="stylesheet" href="{{ own }}/message.css"></head>
 <body><p>{{ text }}</p>{% if trend %}<p><a href="{{ trend }}">All batches</a></p>{% endif %}</body></html>
 """)
+# Of that page, which is there before any report has written a file.
+_OWN = {
+    THEME_FILE: (THEME, "text/javascript"),
+    "message.css": (
+        ":root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; } body { margin: 2rem; }\n",
+        "text/css",
+    ),
+}
 
 
 def may_read(dag_id: str, user: GetUserDep) -> None:
@@ -60,6 +73,14 @@ app = FastAPI(
 )
 
 
+@app.middleware("http")
+async def with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refusals and redirects have the headers, too."""
+    answer = await call_next(request)
+    answer.headers.update(_HEADERS)
+    return answer
+
+
 @app.get("/-/dag/{dag_id}")
 @app.get("/-/dag/{dag_id}/run/{run_id}")
 @app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}")
@@ -67,15 +88,15 @@ def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: 
     """Redirects from Airflow's page of a DAG, run or task to the report of its batch; of a DAG, to the newest."""
     name = pipeline_of(dag_id)
     if not _NAME.fullmatch(name) or not ((PIPELINES / f"{name}.yaml").is_file() or _is_there(name, "index.html")):
-        return _nothing(f"{dag_id} pairs no events: it has no quality page.")
+        return _nothing(request, f"{dag_id} pairs no events: it has no quality page.")
     if run_id and dag_id == f"{name}{MAINTENANCE_SUFFIX}":
-        return _nothing("Maintenance works on the tables, not on a batch.", _trend(request, name))
+        return _nothing(request, "Maintenance works on the tables, not on a batch.", _trend(request, name))
     batch_id = batch_of(_pages(name), dag_id, run_id, task_id) if run_id else None
     if run_id and batch_id is None:
-        return _nothing(f"This run has not worked on a batch of {name} yet.", _trend(request, name))
+        return _nothing(request, f"This run has not worked on a batch of {name} yet.", _trend(request, name))
     page = "index" if batch_id is None else f"batch-{batch_id}"
     if batch_id is not None and not _is_there(name, f"{page}.html"):
-        return _nothing(f"Batch {batch_id} of {name} is not reported yet.", _trend(request, name))
+        return _nothing(request, f"Batch {batch_id} of {name} is not reported yet.", _trend(request, name))
     return RedirectResponse(f"{_up(request)}{name}/{page}.html")
 
 
@@ -88,6 +109,8 @@ def to_latest(dag_id: str) -> RedirectResponse:
 @app.get("/{dag_id}/{page}")
 def quality_page(request: Request, dag_id: str, page: str) -> Response:
     """One file of a pipeline, which has the name of its DAG. Only names of known forms are read, so no path leads out of the folder."""
+    if page in _OWN:
+        return Response(_OWN[page][0], media_type=_OWN[page][1])
     name = _pipeline(dag_id)
     page = "metrics.prom" if page == "metrics" else page
     media_type = next((media_type for form, media_type in _FILES.items() if form.fullmatch(page)), None)
@@ -98,8 +121,8 @@ def quality_page(request: Request, dag_id: str, page: str) -> Response:
         missing = f"No batch of {name} has been reported yet. The first run of the DAG brings the first one."
         if _is_there(name, "index.html"):
             missing = f"There is no such page of {name}: the batch is not reported yet, or its page is older than those that are kept."
-        return _nothing(missing, _trend(request, name))
-    return Response(text, media_type=media_type, headers=_HEADERS)
+        return _nothing(request, missing, _trend(request, name))
+    return Response(text, media_type=media_type)
 
 
 def _pipeline(name: str) -> str:
@@ -135,6 +158,7 @@ def _trend(request: Request, pipeline: str) -> str:
     return f"{_up(request)}{pipeline}/trend.html" if _is_there(pipeline, "trend.html") else ""
 
 
-def _nothing(text: str, trend: str = "") -> HTMLResponse:
-    page = _NOTHING.render(theme=Markup(THEME), text=text, trend=trend)
-    return HTMLResponse(page, status_code=404, headers=_HEADERS)
+def _nothing(request: Request, text: str, trend: str = "") -> HTMLResponse:
+    # The user was let in under this name.
+    own = f"{_up(request)}{quote(request.path_params['dag_id'], safe='')}"
+    return HTMLResponse(_NOTHING.render(own=own, text=text, trend=trend), status_code=404)

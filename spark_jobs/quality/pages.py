@@ -13,6 +13,7 @@ from markupsafe import Markup
 from include.config.secret_values import without_secrets
 from include.config.store import Store, exists, read_text, write_text
 from spark_jobs.kafka.ranges import ranges_given_up
+from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
@@ -28,10 +29,9 @@ from spark_jobs.tables.records import REPLAY, REWIND, plan_struct
 _PAGE = re.compile(r"batch-(\d+)\.html")
 # Names the batch whose page is the index. A list of all pages would take a request for every thousand.
 _NEWEST = "newest.txt"
-# Great Expectations makes its page for a site, with libraries from the internet: what is around the content, and what loads.
+# Great Expectations makes its page for a site, with libraries from the internet: what is around the content, what loads, and styles.
 _AROUND = re.compile(
-    r"<!doctype[^>]*>|</?(?:html|head|body)\b[^>]*>|<title>.*?</title>|<meta\b[^>]*>|<link\b[^>]*>|<img\b[^>]*https?://[^>]*>"
-    r"|<a\b[^>]*newsletter.*?</a>|url\([\"']?https?://[^)]*\)|<script\b.*?</script>|\bonclick=\"[^\"]*\"",
+    r"</?(?:html|body)\b[^>]*>|<img\b[^>]*https?://[^>]*>|<a\b[^>]*newsletter.*?</a>|<script\b.*?</script>|\s(?:onclick|style)=\"[^\"]*\"",
     re.S | re.I,
 )
 # Links to other pages of that site, which do not exist here.
@@ -77,13 +77,13 @@ def write_unjudged(pages: Store, pipeline: str, batch_id: int, error: Exception)
     text = without_secrets(" ".join(str(error).split()))[:1000]
     page = render("unjudged.html", title=f"{pipeline}: batch {batch_id}", error=f"{type(error).__name__}: {text}")
     write_text(pages, f"batch-{batch_id}.html", page)
+    write_assets(pages)
 
 
 def expectations_page(page: str, batch: str, back: str, said: Sequence[Notice] = ()) -> str:
     """Great Expectations' `page` (HTML) under the name of its `batch`, with a link `back` and the notices, without scripts and what is elsewhere."""
-    head, _, body = page.partition("</head>")
-    parts = {name: Markup(_AWAY.sub(r"\1", _AROUND.sub("", part))) for name, part in (("head", head), ("body", body))}
-    return render("expectations.html", batch=batch, back=back, notices=said, **parts)
+    body = Markup(_AWAY.sub(r"\1", _AROUND.sub("", page.partition("</head>")[2])))
+    return render("expectations.html", batch=batch, back=back, notices=said, body=body)
 
 
 def batch_details(batch: Batch, offenders: Iterable[Offender]) -> Markup:

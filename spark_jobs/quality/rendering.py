@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from include.config.page_theme import THEME
+from include.config.page_head import POLICY, THEME_FILE
 from include.config.time_text import utc
 
-# Beside the pages: the library that draws charts, which every page with charts loads.
-CHARTS_FILE = "charts.js"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -22,9 +22,9 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(values))
 
 
-def charts_script() -> str:
-    """What is in CHARTS_FILE."""
-    return str(_source("vendored/uplot/uPlot.iife.min.js", "scripts/plots.js", "scripts/bars.js"))
+def source(*files: str) -> Markup:
+    """Styles and scripts of the project, unchanged."""
+    return Markup("\n").join(Markup((_HERE / file).read_text(encoding="utf-8")) for file in files)
 
 
 @cache
@@ -36,8 +36,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(theme=Markup(THEME), source=_source, charts_file=CHARTS_FILE)
-    environment.filters.update(utc=utc, whole=_whole)
+    environment.globals.update(policy=POLICY, theme_file=THEME_FILE, source=source)
+    environment.filters.update(utc=utc, whole=_whole, hash_source=_hash_source)
     return environment
 
 
@@ -46,6 +46,6 @@ def _whole(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
 
 
-def _source(*files: str) -> Markup:
-    """Styles and scripts of the project, unchanged."""
-    return Markup("\n").join(Markup((_HERE / file).read_text(encoding="utf-8")) for file in files)
+def _hash_source(text: str) -> str:
+    """How a policy allows exactly this style or script within a page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

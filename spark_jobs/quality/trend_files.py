@@ -1,4 +1,4 @@
-"""What a report leaves beside the pages of its batches: the trend page, its data, the library that draws, and the newest batch's numbers.
+"""What a report leaves beside the pages of its batches: the trend page, its data, what all pages load, and the newest batch's numbers.
 
 These are OpenMetrics text: for a scrape of Airflow's web server, or node_exporter's textfile collector. Gauges only and no timestamps, so the
 text is valid in Prometheus' older format too, which that collector reads.
@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
 
-from include.config.store import Store, pages_store, read_text, write_text
+from include.config.store import Store, pages_store, write_text
+from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.catalogue import MEANINGS, SECONDS, Meaning
-from spark_jobs.quality.rendering import CHARTS_FILE, charts_script, render
+from spark_jobs.quality.rendering import render
 from spark_jobs.quality.trend import FILE, KEPT, KINDS, Trend
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, removed_through
@@ -58,16 +59,13 @@ def write_trend(
     trend.add(batches)
     write_text(pages, FILE, trend.text())
     write_text(pages, METRICS_FILE, exposition(trend))
-    for name, text in ((CHARTS_FILE, charts_script()), (PAGE_FILE, trend_page(pipeline))):
-        if read_text(pages, name) != text:
-            write_text(pages, name, text)
+    write_assets(pages, {PAGE_FILE: trend_page(pipeline)})
     return trend
 
 
 def trend_page(pipeline: str) -> str:
     """The page of all batches, the same after every batch: its numbers are in FILE."""
-    meanings = {name: [each.sentence, each.unit, each.scale] for name, each in MEANINGS.items()}
-    return render("trend.html", pipeline=pipeline, data_file=FILE, meanings=meanings, reasons=[*Reason])
+    return render("trend.html", pipeline=pipeline, data_file=FILE)
 
 
 def reported_before(warehouse: Warehouse, ledger: Ledger, batch_id: int) -> list[Batch]:

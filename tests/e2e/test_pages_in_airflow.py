@@ -74,10 +74,11 @@ def stranger(chrome):
     """A browser in which nobody is logged in; whatever fails in its pages, or is asked of another machine, fails the test."""
     chrome.errors.clear()
     chrome.requests.clear()
+    chrome.stopped.clear()
     chrome.send("Network.clearBrowserCookies")
     yield chrome
     chrome.ask("1")
-    assert chrome.errors == []
+    assert chrome.errors == [] and chrome.stopped == []
     # What the editor in Airflow's forms makes for itself, and pages without an address.
     own = ("about:", "blob:http://127.0.0.1:", "data:")
     assert {urlsplit(each).hostname for each in chrome.requests if not each.startswith(own)} == {"127.0.0.1"}

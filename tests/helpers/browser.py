@@ -47,9 +47,12 @@ class Page:
         self._socket = self._stack.enter_context(connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=20))
         self._asked = 0
         self.errors: list[str] = []
+        # What a page's policy has stopped: directive and what it was.
+        self.stopped: list[str] = []
         self.send("Page.enable")
         self.send("Runtime.enable")
         self.send("Network.enable")
+        self.send("Audits.enable")
         self.requests: list[str] = []
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
         self.send("Emulation.setDeviceMetricsOverride", **size)
@@ -73,6 +76,9 @@ class Page:
                 self.errors.append(told["params"]["exceptionDetails"].get("exception", {}).get("description", "an error"))
             elif told.get("method") == "Network.requestWillBeSent":
                 self.requests.append(told["params"]["request"]["url"])
+            elif told.get("method") == "Audits.issueAdded":
+                issue = told["params"]["issue"]["details"].get("contentSecurityPolicyIssueDetails")
+                self.stopped += [f"{issue['violatedDirective']} {issue.get('blockedURL', 'inline')}"] if issue else []
             elif told.get("id") == self._asked:
                 if "navigated" in told.get("error", {}).get("message", ""):
                     raise Gone

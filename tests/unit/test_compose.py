@@ -137,11 +137,21 @@ def test_programs_exist_in_their_image(name: str) -> None:
             assert command[0] in FOREIGN_PROGRAMS[service["image"].split(":")[0]], command
 
 
-@each_of_ours
-def test_our_services_keep_no_privileges(name: str) -> None:
+@each_service
+def test_no_service_keeps_privileges(name: str) -> None:
     assert SERVICES[name]["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
-    assert "user" not in SERVICES[name], "the image says who runs it"
+
+
+@each_of_ours
+def test_our_services_are_no_root_and_write_to_no_image(name: str) -> None:
+    dockerfile = (ROOT / "include/image/Dockerfile").read_text(encoding="utf-8")
+    user = re.search(r"useradd --uid (\d+) ", dockerfile)
+    assert user and SERVICES[name]["user"] == f"{user[1]}:{user[1]}"
+    assert SERVICES[name]["read_only"] is True
+    # Either in memory, where programs must be able to map libraries, or on a disk.
+    places = {mount.split(":")[1] for mount in SERVICES[name].get("volumes", [])}
+    assert (SERVICES[name]["tmpfs"] == ["/tmp:exec,mode=1777"]) is ("/tmp" not in places)
 
 
 def test_volumes_are_declared_and_used() -> None:

@@ -46,8 +46,8 @@ function addControls() {
   byId("after").addEventListener("click", () => pick(markedRows.find((row) => row > picked), true));
   byId("to-batch").addEventListener("click", (event) => { event.preventDefault(); goToBatch(); });
   byId("key").innerHTML = Object.entries(markKinds).map(([style, told]) => `<span class="${style}"><b>${letters[style]}</b> ${told}</span>`).join("")
-    + `<span><i style="background:var(--rewind);opacity:.3"></i>void batches</span>`
-    + `<span><i style="background:var(--silent);opacity:.3"></i>a side silent</span>`;
+    + `<span><i class="void"></i>void batches</span>`
+    + `<span><i class="quiet"></i>a side silent</span>`;
   const drawn = new Set(chartList.flatMap(([, , series]) => series.map(([name]) => name)));
   const others = Object.keys(data.values).filter((name) => !drawn.has(name)).sort();
   byId("another").innerHTML = `<option value="">…</option>` + others.map((name) => `<option value="${escaped(name)}">${escaped(meaningOf(name)[0])}</option>`).join("");

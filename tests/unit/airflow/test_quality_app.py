@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -18,6 +20,7 @@ from spark_jobs.quality.trend_files import write_trend
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_folder, pages_in
 
+LOADED = re.compile(r"(?:<script src|<link rel=\"stylesheet\" href)=\"(.+?)\"")
 RUN = "scheduled__2026-01-31T12:00:00+00:00"
 
 
@@ -96,6 +99,7 @@ def test_who_may_see_airflow_but_not_the_dag_gets_nothing(client, monkeypatch):
     ("page", "media_type"),
     [("index.html", "text/html"), ("batch-17.html", "text/html"), ("batch-17-expectations.html", "text/html"), ("trend.html", "text/html"),
      ("trend-data.js", "text/javascript"), ("batch-17.js", "text/javascript"), ("charts.js", "text/javascript"),
+     ("trend.js", "text/javascript"), ("theme.js", "text/javascript"), ("page.css", "text/css"), ("trend.css", "text/css"),
      ("metrics", "application/openmetrics-text; version=1.0.0"), ("metrics.prom", "application/openmetrics-text; version=1.0.0")],
 )  # fmt: skip
 def test_a_viewer_gets_the_files(page, media_type, client, pages):
@@ -104,7 +108,36 @@ def test_a_viewer_gets_the_files(page, media_type, client, pages):
     assert (answer.status_code, answer.content) == (200, file.read_bytes())
     assert answer.headers["content-type"].startswith(media_type)
     assert answer.headers["cache-control"] == "no-store"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("role", [None, "nothing", "viewer"])
+@pytest.mark.parametrize("place", PLACES)
+def test_every_answer_tells_the_browser_what_it_must_not_do(place, role, client):
+    """Pages, scripts, redirects and refusals alike."""
+    headers = client(role).get(place).headers
+    policy = dict(directive.split(" ", 1) for directive in headers["content-security-policy"].split("; "))
+    assert policy == {
+        "default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "base-uri": "'none'", "form-action": "'none'",
+        "frame-ancestors": "'self'",
+    }  # fmt: skip
+    others = (
+        "cache-control",
+        "x-frame-options",
+        "x-content-type-options",
+        "referrer-policy",
+        "cross-origin-resource-policy",
+    )
+    assert [headers[name] for name in others] == ["no-store", "SAMEORIGIN", "nosniff", "no-referrer", "same-origin"]
+
+
+def test_what_a_page_without_a_report_loads_is_there(client, pages):
+    browser = client("viewer")
+    for start in ("/quality/-/dag/others", "/quality/-/dag/Other.s%3Cb%3E", "/quality/calls/batch-99.html"):
+        page = browser.get(start)
+        for loaded, media_type in zip(LOADED.findall(page.text), ("text/javascript", "text/css"), strict=True):
+            answer = browser.get(str(page.url.join(loaded)))
+            assert answer.status_code == 200 and answer.headers["content-type"].startswith(media_type), loaded
+        assert "<style" not in page.text and "<script>" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +191,7 @@ def test_a_dag_a_run_and_a_task_lead_to_their_batch(client, pages):
     for page in pages.iterdir():
         page.is_file() and page.unlink()
     status, _, text = landed_at(browser, "/quality/-/dag/calls")
-    assert status == 404 and "The first run of the DAG brings the first one" in text and "href" not in text
+    assert status == 404 and "The first run of the DAG brings the first one" in text and "<a href" not in text
 
 
 def test_airflow_below_a_path_is_led_right(pages, client):

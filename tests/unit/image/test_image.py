@@ -93,7 +93,12 @@ def test_volumes_begin_as_folders_of_the_image_s_user() -> None:
     assert 'install -d -o pairing -g pairing "$AIRFLOW_HOME" "$PAIRING_WAREHOUSE"' in DOCKERFILE
     services = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
     mounts = {tuple(mount.split(":")[:2]) for mount in services["airflow-scheduler"]["volumes"]}
-    assert mounts == {("airflow-home", ENVIRONMENT["AIRFLOW_HOME"]), ("warehouse", ENVIRONMENT["PAIRING_WAREHOUSE"])}
+    scratch = ("scheduler-scratch", "/tmp")
+    assert mounts == {
+        ("airflow-home", ENVIRONMENT["AIRFLOW_HOME"]),
+        ("warehouse", ENVIRONMENT["PAIRING_WAREHOUSE"]),
+        scratch,
+    }
 
 
 def test_two_jobs_fit_into_the_worker() -> None:

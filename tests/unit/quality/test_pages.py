@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from jinja2 import UndefinedError
 
-from include.config.page_theme import THEME
 from include.config.pipeline import Quality
 from spark_jobs.quality import pages
 from spark_jobs.quality.batch import Batch
@@ -111,11 +110,11 @@ def test_the_section_has_its_charts_and_their_numbers_and_loads_nothing_from_els
     page = page_of(tmp_path, ORPHANS, breakdowns=BREAKDOWNS)
     assert page.count("<figure") == 3 and page.count('role="img" aria-label=') == 3
     assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import", page)
-    assert re.findall("<script.*?>", page.replace(THEME, "")) == ['<script src="charts.js">']
+    assert re.findall("<script.*?>", page) == ['<script src="theme.js">', '<script src="charts.js">']
     assert "user1=&lt;ann&gt;" in page and "<ann>" not in page
     assert '<th scope="row">up to 75 s</th><td class="number">150</td><td class="number">100</td>' in page
     assert "2026-01-01 01:00" in page and "far from now" in page
-    assert "color-scheme: light dark" in page and "light-dark(" in page
+    assert "<style" not in page and re.findall('<link rel="stylesheet" href="(.*?)">', page) == ["page.css"]
     assert len(page) < 20_000
 
 

@@ -41,7 +41,7 @@ def browser(tmp_path):
     for page in opened:
         with page:
             page.ask("1")
-            assert page.errors == []
+            assert page.errors == [] and page.stopped == []
             assert [each for each in page.requests if not each.startswith("file:")] == []
 
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from spark_jobs.quality import pages, rendering, trend_files
+from spark_jobs.quality.assets import assets
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
@@ -30,8 +31,10 @@ def test_the_library_is_the_published_one():
 def test_everything_is_in_the_page_or_beside_it():
     text = trend_files.trend_page("calls")
     assert "<!--" not in text
-    assert re.findall(r'(?:src|href)="([^"#$]+)"', text) == ["index.html", "index.html", "charts.js", "trend-data.js"]
-    text += rendering.charts_script()
+    assert re.findall(r'(?:src|href)="([^"#$]+)"', text) == [
+        "theme.js", "trend.css", "index.html", "index.html", "charts.js", "trend-data.js", "trend.js",
+    ]  # fmt: skip
+    text += "".join(assets().values())
     assert not re.findall(r"url\(|@import|fetch\(|XMLHttpRequest|https?://(?!github\.com/leeoniya/uPlot)", text)
 
 

@@ -1,0 +1,72 @@
+"""A program as a container has it: an unprivileged user, all that it sees read-only but for the folders that are named.
+
+By bubblewrap instead of a container engine: mounts of its own, and no capability. Network and processes are those of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from include.local.machine import ROOT
+
+USER = 10_001
+NEEDED = ("bwrap", "setpriv")
+# What this machine's own programs need, as an image would have it.
+_SYSTEM = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/opt")
+
+
+def missing() -> str | None:
+    """What this machine lacks to confine a program, for people; None if nothing."""
+    if lacking := [name for name in NEEDED if not shutil.which(name)]:
+        return f"{' and '.join(lacking)} not found: install them (Debian: apt-get install bubblewrap util-linux)"
+    if os.geteuid():
+        return "only root can become another user: run this test as root"
+    tried = subprocess.run([*_walls([]), "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return f"no mounts of its own here: {tried.stderr.strip()[:120]}" if tried.returncode else None
+
+
+def confined(command: list[str], writable: list[Path], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs the command in the project's folder; the folders are given to its user first."""
+    for folder in writable:
+        shutil.chown(folder, USER, USER)
+    with tempfile.NamedTemporaryFile("w") as users:
+        # As the image has it: Java asks there for the home of its user, who cannot write to it either.
+        users.write(f"{Path('/etc/passwd').read_text()}pairing:x:{USER}:{USER}::/home/pairing:/bin/sh\n")
+        users.flush()
+        os.chmod(users.name, 0o644)
+        return subprocess.run(
+            [*_walls(writable, "--ro-bind", users.name, "/etc/passwd"), *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+def _walls(writable: list[Path], *more: str) -> list[str]:
+    base = Path(sys.base_prefix).resolve()
+    seen = [*filter(os.path.exists, _SYSTEM), str(base), str(ROOT), os.path.dirname(os.path.realpath(sys.executable))]
+    shown = [option for place in dict.fromkeys(seen) for option in _shown(place)]
+    # /dev is made anew; writing to its devices is no writing to a disk.
+    folders = [option for folder in writable for option in ("--bind", str(folder), str(folder))]
+    # Everybody may pass through them.
+    above = sorted(
+        {str(parent) for place in (base, ROOT, *writable) for parent in Path(place).parents if parent != Path("/")}
+    )
+    passable = [option for place in above if not place.startswith(_SYSTEM) for option in ("--perms", "0755", "--dir", place)]
+    mounts = [*passable, *shown, "--dev", "/dev", "--ro-bind", "/proc", "/proc", *folders, *more, "--remount-ro", "/"]
+    privileges = ["--no-new-privs", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", *privileges]
+    return ["bwrap", *mounts, "--chdir", str(ROOT), *become]
+
+
+def _shown(place: str) -> list[str]:
+    return ["--symlink", os.readlink(place), place] if os.path.islink(place) else ["--ro-bind", place, place]
