@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
-from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.offsets import Partition, no_answer
 from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
@@ -109,15 +109,22 @@ def read_span(
 ) -> Iterator[pa.RecordBatch]:
     """The committed records of the share's span, in order, in batches of at most some megabytes.
 
-    `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
-    silence, and with `error` ValueError if the log ends before the span does.
+    `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, after ANSWER_WITHIN_S seconds of silence
+    BrokerProblem or NeedsOperator, and with `error` ValueError if the log ends before the span does.
     """
-    patience = Patience(ANSWER_WITHIN_S)
-    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost, "throttle_cb": patience.throttled}
-    with Consumer(_READING | consumer_settings(settings) | required) as consumer:
+    patience, errors = Patience(ANSWER_WITHIN_S), list[KafkaError]()
+    heard = {"throttle_cb": patience.throttled, "error_cb": errors.append}
+    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
+    with Consumer(_READING | consumer_settings(settings) | required | heard) as consumer:
         consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
-        for messages in _pieces(consumer, *share.span, patience, whole=if_lost == "error"):
-            yield from _batches(share, messages, columns)
+        try:
+            for messages in _pieces(consumer, *share.span, patience, whole=if_lost == "error"):
+                yield from _batches(share, messages, columns)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+            # A worker may lack what the driver has: the way to the broker, or to a token.
+            raise no_answer(settings, error.args[0], errors) from None
 
 
 def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:
