@@ -94,12 +94,13 @@ def admin_client(settings: Settings) -> Iterator[AdminClient]:
         yield admin
     except KafkaException as error:
         admin.poll(0)
-        # That all brokers are down is what the timeout says itself.
-        connecting = [each for each in errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
-        raise _no_answer(settings, error.args[0], connecting) from None
+        raise no_answer(settings, error.args[0], errors) from None
 
 
-def _no_answer(settings: Settings, error: KafkaError, connecting: list[KafkaError]) -> JobProblem:
+def no_answer(settings: Settings, error: KafkaError, errors: list[KafkaError]) -> JobProblem:
+    """The problem behind a request that failed. `errors`: what the client told of its connections meanwhile."""
+    # That all brokers are down is what the timeout says itself.
+    connecting = [each for each in errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
     reasons = [" ".join(each.str().split()) for each in (error, *connecting)]
     for each, reason in zip(connecting, reasons[1:], strict=True):
         if _NO_TOKEN in reason:

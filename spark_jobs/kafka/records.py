@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
-from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.offsets import Partition, no_answer
 from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
@@ -119,21 +119,32 @@ def read_shares(
 ) -> Iterator[pa.RecordBatch]:
     """The committed records of the shares, each in its order, in batches of at most some megabytes.
 
-    `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, also after ANSWER_WITHIN_S seconds of
-    silence, and with `error` ValueError if a log ends before its span does.
+    `if_lost`: `error`, or `earliest` to leave out what the broker has lost. Raises KafkaException, after ANSWER_WITHIN_S seconds of silence
+    BrokerProblem or NeedsOperator, and with `error` ValueError if a log ends before its span does.
     """
-    patience = Patience(ANSWER_WITHIN_S)
-    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost, "throttle_cb": patience.throttled}
-    with Consumer(_READING | consumer_settings(settings) | required) as consumer:
-        for share in part:
-            # The client drops what it has fetched for the assignment before.
-            consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
-            for messages in _pieces(consumer, *share.span, patience, whole=if_lost == "error", partition=share.partition):
-                if {message.partition() for message in (messages[0], messages[-1])} != {share.partition}:
-                    raise RuntimeError(
-                        f"the client returned records of another partition than {share.topic}-{share.partition}"
-                    )
-                yield from _batches(share, messages, columns)
+    patience, errors = Patience(ANSWER_WITHIN_S), list[KafkaError]()
+    heard = {"throttle_cb": patience.throttled, "error_cb": errors.append}
+    required = {"enable.partition.eof": True, "auto.offset.reset": if_lost}
+    with Consumer(_READING | consumer_settings(settings) | required | heard) as consumer:
+        try:
+            for share in part:
+                yield from _read_share(consumer, share, patience, if_lost == "error", columns)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+            # A worker may lack what the driver has: the way to the broker, or to a token.
+            raise no_answer(settings, error.args[0], errors) from None
+
+
+def _read_share(
+    consumer: Consumer, share: Share, patience: Patience, whole: bool, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    # The client drops what it has fetched for the assignment before.
+    consumer.assign([TopicPartition(share.topic, share.partition, share.span.first)])
+    for messages in _pieces(consumer, *share.span, patience, whole=whole, partition=share.partition):
+        if {message.partition() for message in (messages[0], messages[-1])} != {share.partition}:
+            raise RuntimeError(f"the client returned records of another partition than {share.topic}-{share.partition}")
+        yield from _batches(share, messages, columns)
 
 
 def read_messages(consumer: Consumer, first: int, until: int) -> Iterator[Message]:

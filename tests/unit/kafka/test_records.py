@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import records
 from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import BrokerProblem
@@ -130,3 +131,43 @@ def test_silence_is_given_up():
     consumer = SimpleNamespace(consume=lambda _, within_s: time.sleep(within_s) or [])
     with pytest.raises(KafkaException, match="_TIMED_OUT"):
         list(records._pieces(consumer, 0, 3, patience))
+
+
+class DeafConsumer:
+    """A consumer whose broker does not answer, as the client has it: one error about its connection, then nothing."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def assign(self, _):
+        self.settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION, self.settings["client.id"]))
+
+    def consume(self, _, within_s):
+        time.sleep(within_s)
+        return []
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "line"),
+    [
+        (
+            "Failed to acquire SASL OAUTHBEARER token: invalid_client",
+            NeedsOperator,
+            r"^no token for Kafka at b:1 \(invalid_client\)",
+        ),
+        ("Failed to acquire SASL OAUTHBEARER token: no route", BrokerProblem, r"^no token for Kafka at b:1 \(no route\)"),
+        ("SASL authentication error", NeedsOperator, "^Kafka at b:1 refuses the connection"),
+    ],
+)
+def test_a_worker_without_an_answer_says_why(told, kind, line, monkeypatch):
+    monkeypatch.setattr(records, "ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr(records, "Consumer", DeafConsumer)
+    share = records.Share("t", 0, records.Span(0, 3))
+    with pytest.raises(kind, match=line):
+        list(records.read_span({"bootstrap.servers": "b:1", "client.id": told}, share))

@@ -69,7 +69,7 @@ def raised_by(error, place):
             "/w/calls/u/part-0 is missing: the table is damaged",
         ),
         (
-            RuntimeError(IN_WORKER.format("spark_jobs.faults.problems.JobProblem: no answer from Kafka")),
+            RuntimeError(IN_WORKER.format("spark_jobs.kafka.settings.BrokerProblem: no answer from Kafka")),
             JobProblem,
             "no answer from Kafka",
         ),
