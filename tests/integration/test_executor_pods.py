@@ -77,6 +77,7 @@ def test_executors_start_by_the_examples_and_run_the_job_s_code(tmp_path) -> Non
         finally:
             server.terminate()
             server.wait(60)
+        print(f"asked of Kubernetes: {sorted(api.asked)}")
         assert api.asked >= {("create", "pods"), ("list", "pods"), ("create", "configmaps")}
         rules = the("Role", "spark-driver")["rules"]
         allowed = {(verb, resource) for rule in rules for verb in rule["verbs"] for resource in rule["resources"]}
