@@ -1,14 +1,10 @@
-"""Checks pipeline files before they are deployed; needs neither Airflow nor Kafka nor Spark.
-
-    python -m include.config.check_pipelines [FILE ...]
-
-Without files it checks all of include/pipelines/. It prints a line for each file and ends with status 1 if one is refused.
+"""Checks pipeline files by themselves; needs neither Airflow nor Kafka nor Spark. `python -m include.check_pipelines` is the command; this
+module is still one, too, by the name that it had in 1.0.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import runpy
 from pathlib import Path
 
 from include.config.pipeline import PIPELINES, PipelineError
@@ -16,7 +12,7 @@ from include.config.pipeline_file import load_pipeline
 
 
 def main(files: list[Path]) -> int:
-    """The exit status: 0, or 1 if a file is refused."""
+    """Prints a line for each file; returns the exit status: 0, or 1 if a file is refused."""
     status = 0
     for file in files:
         try:
@@ -33,7 +29,4 @@ def main(files: list[Path]) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.prog = "python -m include.config.check_pipelines"
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE")
-    sys.exit(main(parser.parse_args().files or sorted(PIPELINES.glob("*.yaml"))))
+    runpy.run_module("include.check_pipelines", run_name="__main__", alter_sys=True)

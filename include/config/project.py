@@ -1,7 +1,9 @@
-"""Where the project lies on this machine. Standard library only: the set-up imports it before anything is installed."""
+"""Where the project lies on this machine, and its version. Standard library only: the set-up imports it before anything is installed."""
 
 from pathlib import Path
 
+# Tables name the version that made them. A test compares it with pyproject.toml.
+VERSION = "1.0.0"
 ROOT = Path(__file__).resolve().parents[2]
 # Everything that the project writes on this machine, unless settings name another place.
 LOCAL = ROOT / ".local"

@@ -30,8 +30,18 @@ class OutputTopic(NamedTuple):
 def output_topic(settings: Settings, topic: str, operation: str = "Write") -> OutputTopic:
     """Raises NeedsOperator if there is no such topic or the user may not do the operation on it, and BrokerProblem."""
     with admin_client(settings) as admin:
-        partitions = partitions_of_topic(admin, topic, settings, operation)
-        return OutputTopic(len(partitions), topic_ids(admin, [topic])[topic], _largest(admin, topic, settings))
+        partitions, topic_id = _partitions_and_id(admin, topic, settings, operation)
+        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings))
+
+
+def partitions_and_id(settings: Settings, topic: str) -> tuple[int, str]:
+    """The number of partitions, and the id; asks nothing that needs another right than publishing. Errors as `output_topic`."""
+    with admin_client(settings) as admin:
+        return _partitions_and_id(admin, topic, settings, "Write")
+
+
+def _partitions_and_id(admin: AdminClient, topic: str, settings: Settings, operation: str) -> tuple[int, str]:
+    return len(partitions_of_topic(admin, topic, settings, operation)), topic_ids(admin, [topic])[topic]
 
 
 def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:

@@ -122,7 +122,8 @@ def trusted_position(run: PublishRun, partition: int, position: Position | None)
             "the table was recreated; restore it, or start a new pipeline under another name"
         )
     if position.topic_id != run.topic_id:
-        check_same_topic(run, position.topic_id)
+        if not run.accepts_new_topic:
+            check_same_topic(run.topic, run.topic_id, position.topic_id, run.ledger_position)
         return None
     if not run.ledger_position <= position.batch_id <= run.target:
         raise NeedsOperator(
@@ -132,13 +133,12 @@ def trusted_position(run: PublishRun, partition: int, position: Position | None)
     return position
 
 
-def check_same_topic(run: PublishRun, known_id: str) -> None:
-    """Raises NeedsOperator if the topic was deleted and created again and the operator has not accepted that."""
-    if known_id != run.topic_id and not run.accepts_new_topic:
+def check_same_topic(topic: str, topic_id: str, known_id: str, published: int) -> None:
+    """Raises NeedsOperator if the output topic was deleted and created again. `published`: the last batch that the ledger calls published."""
+    if known_id != topic_id:
         raise NeedsOperator(
-            f"topic {run.topic} was deleted and created again (id {known_id}, now {run.topic_id}): the batches up to "
-            f"{run.ledger_position} are not on it; to continue behind them, run publish_compounds once with "
-            f"--accept-recreated-topic {run.topic_id}"
+            f"topic {topic} was deleted and created again (id {known_id}, now {topic_id}): the batches up to "
+            f"{published} are not on it; to continue behind them, run publish_compounds once with --accept-recreated-topic {topic_id}"
         )
 
 

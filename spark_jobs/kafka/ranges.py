@@ -31,7 +31,7 @@ def plan_ranges(
     `accepted_losses`: ranges as `lost_range` writes them. Raises NeedsOperator for any other loss. The caller has checked that no landed
     record is lost (`landed_beyond`).
     """
-    _check_partitions(previous, now)
+    check_partitions(previous, now)
     # A partition that is added after the first batch must begin at 0.
     new = {place: OffsetRange(*place, 0, 0, 0, began=0 if previous else first) for place, first in now.earliest.items()}
     before = {place: previous.get(place, new[place]).behind() for place in sorted(now.end)}
@@ -58,7 +58,7 @@ def ranges_left(
     left, since = [], []
     for known in planned:
         place = known.place
-        _check_partitions([place], now)
+        check_partitions([place], now)
         mine = landed.get(place)
         there = min(now.earliest[place], mine.first) if mine else now.earliest[place]
         first = min(max(known.from_offset, there), known.until_offset)
@@ -152,8 +152,8 @@ def _is_accepted(at: OffsetRange, accepted: Collection[str]) -> bool:
     return not at.cut or any(int(found[1]) <= at.cut_from for each in accepted if (found := end.fullmatch(each)))
 
 
-def _check_partitions(places: Iterable[Partition], now: TopicsNow) -> None:
-    """The topic's id does not show that a broker was restored to an earlier state; a missing partition does."""
+def check_partitions(places: Iterable[Partition], now: TopicsNow) -> None:
+    """Raises NeedsOperator for a missing partition: a topic's id does not show that a broker was restored to an earlier state."""
     for topic, partition in sorted(places):
         if (topic, partition) not in now.end:
             raise NeedsOperator(

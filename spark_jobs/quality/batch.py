@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from include.config.setting_changes import Change, changed_settings
 from spark_jobs.quality.numbers import FAILED, PASSED, Breakdown, Metrics
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
@@ -17,9 +18,9 @@ Steps = dict[str, LedgerRow]
 
 @dataclass(frozen=True)
 class Batch:
-    """`at`: wall time W of its plan, epoch ms. `steps`: its ledger rows by step, empty where only its metrics were read. `metrics` and
-    `breakdowns` are empty until the batch is measured, `state` (PASSED, WARNED or FAILED) and `verdict` are None until it is judged; the
-    tables keep the state, not the verdict.
+    """`at`: wall time W of its plan, epoch ms. `steps`: its ledger rows by step, empty where only its metrics were read. `metrics`,
+    `breakdowns` and `changes` (settings that differ from those of the batch before) are empty until the batch is measured, `state` (PASSED,
+    WARNED or FAILED) and `verdict` are None until it is judged; the tables keep the state, not the verdict.
     """
 
     batch_id: int
@@ -27,6 +28,7 @@ class Batch:
     steps: Steps = field(default_factory=dict)
     metrics: Metrics = field(default_factory=dict)
     breakdowns: Sequence[Breakdown] = ()
+    changes: Sequence[Change] = ()
     state: int | None = None
     verdict: Verdict | None = None
 
@@ -62,6 +64,12 @@ class Batch:
     def goes_on_from(self, previous: int) -> int:
         """The batch whose state it continues: the previous one; of a rewind its target. 0: none."""
         return self.paired.rewind.to_batch if self.paired.kind == REWIND else previous
+
+    def changed_since(self, previous: Batch | None) -> list[Change]:
+        """The settings in the plan of this batch that differ from those in the plan of the previous one; none for the first batch."""
+        if previous is None or previous.paired.config_hash == self.paired.config_hash:
+            return []
+        return changed_settings(previous.paired.pipeline, self.paired.pipeline)
 
     @property
     def landing(self) -> LandedCounts:

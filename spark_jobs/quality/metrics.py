@@ -108,7 +108,8 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts))
         if batch.batch_id == has_delivery:
             metrics |= delivery_metrics(warehouse, given.delivery, facts)
-        batch = replace(batch, metrics={name: float(value) for name, value in metrics.items()})
+        numbers = {name: float(value) for name, value in metrics.items()}
+        batch = replace(batch, metrics=numbers, changes=batch.changed_since(previous))
         found.append(batch)
         history.append(batch)
         previous = batch

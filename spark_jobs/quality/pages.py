@@ -11,6 +11,7 @@ import obstore
 from markupsafe import Markup
 
 from include.config.secret_values import without_secrets
+from include.config.setting_changes import in_words
 from include.config.store import Store, exists, read_text, write_text
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
@@ -115,6 +116,7 @@ def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details:
         state=state,
         style=style,
         notices=said,
+        changes=in_words(batch.changes),
         older=older,
         checks=verdict.checks,
         metrics=metrics,

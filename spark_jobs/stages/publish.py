@@ -138,8 +138,8 @@ def plan_run(
         largest=topic.largest,
     )
     # Kafka forgets positions together with the topic, so the ledger remembers which topic it was.
-    if before:
-        check_same_topic(whole, before.output_state.topic_id)
+    if before and not whole.accepts_new_topic:
+        check_same_topic(whole.topic, whole.topic_id, before.output_state.topic_id, before.batch_id)
     try:
         positions = fence_and_read_positions(settings, whole.group, whole.topic, whole.partitions)
     except KafkaException as error:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.config.pipeline import AFTER_PUBLISH
+from include.config.setting_changes import in_words
 from include.config.store import pages_store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -62,7 +63,9 @@ def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = Fal
     if not batches:
         return {}
     counts = {name: int(batches[-1].metrics[name]) for name in _SHOWN}
-    says = "; ".join(notice.text for notice in notices(warehouse.pipeline, batches[-1].metrics))
+    sentences = [notice.text for notice in notices(warehouse.pipeline, batches[-1].metrics)]
+    sentences += [f"from batch {batch.batch_id} on {in_words(batch.changes)}" for batch in batches if batch.changes]
+    says = "; ".join(sentences)
     return {"batch_id": last[PAIRED], "batches": len(batches), **counts, **({"says": says} if says else {})}
 
 

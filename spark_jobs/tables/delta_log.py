@@ -26,6 +26,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.table_format import MARK, check_format
 
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -73,8 +74,8 @@ def trust_cache() -> Iterator[None]:
 def newest_table(store: Store) -> DeltaTable:
     """The newest version of the table at the place; a later call may move the same object on.
 
-    Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off;
-    otherwise delta-rs's own errors.
+    Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off, and if the
+    table has the format of a later version; otherwise delta-rs's own errors.
     """
     cached = _cache.get(store.uri)
     if cached is not None and cached.table is not None and _trusted is not None and store.uri in _trusted:
@@ -101,6 +102,7 @@ def lock_newest(store: Store) -> Iterator[DeltaTable]:
             table = _read_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
         elif table.version() < last:
             _read_log(store, table.update_incremental)
+        check_format(store.uri, table.metadata().configuration)
         cached.table, cached.mark = table, _mark(files, table.version())
         if _trusted is not None:
             _trusted.add(store.uri)
@@ -188,9 +190,17 @@ def table_at_version(store: Store, version: int) -> DeltaTable:
 
 
 def create(store: Store, declared: StructType, properties: dict[str, str | None]) -> None:
-    """Creates the table at the place unless there is one."""
+    """Creates the table at the place, with the mark of its format, unless there is one."""
     uri, schema, options = store.made().uri, Schema.from_json(declared.json()), store.delta_options
-    DeltaTable.create(uri, schema, mode="ignore", configuration=properties, storage_options=options)
+    DeltaTable.create(
+        uri,
+        schema,
+        mode="ignore",
+        configuration=properties | MARK,
+        storage_options=options,
+        # Delta does not know the mark.
+        raise_if_key_not_exists=False,
+    )
 
 
 def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:

@@ -208,13 +208,8 @@ class Ledger:
 
     def _checked(self, found: list[dict[str, Any]]) -> list[LedgerRow]:
         rows = [_from_row(row) for row in found]
-        pipeline = self.warehouse.pipeline
-        ran_with, now = rows[0].pipeline.identity if rows else pipeline.identity, pipeline.identity
-        if ran_with != now:
-            raise NeedsOperator(
-                f"pipeline {pipeline.name}: its tables were made with topics, payloads and key {ran_with}, the file "
-                f"now says {now}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
-            )
+        if rows:
+            check_identity(rows[0].pipeline, self.warehouse.pipeline)
         return _in_order(rows)
 
     def plan(self, plan: LedgerRow) -> LedgerRow:
@@ -240,6 +235,15 @@ class Ledger:
         now = datetime.now(UTC)
         found = [_to_row(replace(row, finished_at=now)) for row in rows]
         commit_rows(self.warehouse, LEDGER, found, rows[-1].step, max(row.batch_id for row in rows), among)
+
+
+def check_identity(ran_with: Pipeline, now: Pipeline) -> None:
+    """Raises NeedsOperator if a pipeline that ran with the first settings cannot go on with the others."""
+    if ran_with.identity != now.identity:
+        raise NeedsOperator(
+            f"pipeline {now.name}: its tables were made with topics, payloads and key {ran_with.identity}, the file "
+            f"now says {now.identity}: put it back, or give the changed pipeline a file name of its own, and so its own tables"
+        )
 
 
 def _in_order(rows: Iterable[LedgerRow]) -> list[LedgerRow]:

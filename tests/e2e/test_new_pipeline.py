@@ -63,7 +63,7 @@ def test_a_file_is_all_that_another_pipeline_needs(project, alerts, broker, tmp_
         # 1: describe. 2: connect, which here is done, but for the topics. 3: unpause.
         file = project / "include/pipelines/orders.yaml"
         file.write_text(ORDERS)
-        check = [sys.executable, "-m", "include.config.check_pipelines", str(file)]
+        check = [sys.executable, "-m", "include.check_pipelines", str(file)]
         assert subprocess.run(check, cwd=ROOT, check=False).returncode == 0
         create_topics(broker.bootstrap, dict.fromkeys(TOPICS, 2), {"retention.ms": "-1"})
         client.wait_for_dag("orders", 120)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from include.config.pipeline import Pipeline
+from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
+from spark_jobs.changes.plan import plan_changes
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.maintenance.upkeep import maintain_tables
 from spark_jobs.tables.ledger import PAIRED, PLANNED, STEPS, Ledger
 from spark_jobs.tables.records import LivePlan, ReplayPlan, RewindPlan
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, schemas
+from spark_jobs.tables.table_format import FORMAT
 from spark_jobs.tables.warehouse import Tables, Warehouse
 from tests.helpers.stored_tables import FOLDER, NAME
 from tests.helpers.timeless_traffic import timeless
@@ -58,3 +64,28 @@ def test_they_are_maintained(stored, spark):
     maintain_tables(warehouse)
     assert sorted(tuple(row.values()) for row in warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])) == before
     assert Path(root).is_dir()
+
+
+@pytest.mark.parametrize("table", [LEDGER, COMPOUNDS])
+def test_a_newer_format_is_refused_by_every_job_before_it_does_anything(table, stored, spark):
+    """Also of one table alone: a table is opened before it is written to, and the ledger is written last."""
+    root, pipeline = stored
+    warehouse = Warehouse(root, pipeline, spark)
+    newer = {"eventPairing.format": str(FORMAT + 1), "eventPairing.version": "2.0.0"}
+    DeltaTable(warehouse.path(table)).alter.set_table_properties(newer, raise_if_not_exists=False)
+    before = {each: DeltaTable(warehouse.path(each)).version() for each in schemas(pipeline)}
+    jobs = [partial(land_events.main, warehouse, 1_000_000), partial(maintain_tables, warehouse)]
+    if table == LEDGER:
+        # The others need the broker, or a batch to work on, before they come to another table.
+        jobs += [partial(job, warehouse) for job in (pair_events.main, publish_compounds.main, report_quality.main)]
+        jobs += [
+            partial(reconcile.main, warehouse),
+            partial(rewind.main, warehouse, 2),
+            partial(plan_changes, root, pipeline),
+        ]
+    for job in jobs:
+        with pytest.raises(
+            NeedsOperator, match=rf"^{warehouse.path(table)} has format {FORMAT + 1}, written by version 2\.0\.0"
+        ):
+            job()
+    assert {each: DeltaTable(warehouse.path(each)).version() for each in schemas(pipeline)} == before

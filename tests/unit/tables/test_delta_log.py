@@ -30,6 +30,7 @@ from spark_jobs.tables.delta_log import (
     table_at_version,
 )
 from spark_jobs.tables.read_files import read_small_files
+from spark_jobs.tables.table_format import MARK
 from tests.helpers.table_in_a_folder import add_of, written
 
 SCHEMA = (
@@ -81,7 +82,7 @@ def test_a_table_is_made_once(store):
     made = newest_table(store).metadata()
     create(store, SCHEMA, {})
     assert newest_table(store).metadata().id == made.id
-    assert (made.configuration, rows(store)) == (PROPERTIES, [{**row(1), "counts": [("a", 1)]}])
+    assert (made.configuration, rows(store)) == (PROPERTIES | MARK, [{**row(1), "counts": [("a", 1)]}])
 
 
 def test_what_others_append_is_seen_and_what_was_put_back_is_read_anew(store, tmp_path):

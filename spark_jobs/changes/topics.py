@@ -1,0 +1,58 @@
+"""What became of the topics of a pipeline since its last batch: refusals in the words of the jobs, and other numbers of partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from include.config.pipeline import Pipeline
+from include.config.setting_changes import Change
+from spark_jobs.changes.consequences import NEXT_BATCH, NEXT_PUBLICATION, Consequence
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.input_topics import check_ids
+from spark_jobs.kafka.offsets import ask_broker
+from spark_jobs.kafka.output_topic import partitions_and_id
+from spark_jobs.kafka.positions import check_same_topic
+from spark_jobs.kafka.ranges import check_partitions
+from spark_jobs.kafka.settings import Settings
+from spark_jobs.tables.ledger import LedgerRow
+
+_MORE_INPUT = Consequence(NEXT_BATCH, "the new partitions are read from offset 0, and the clock waits for them, too")
+_MORE_OUTPUT = Consequence(
+    NEXT_PUBLICATION,
+    "keys are in other partitions; a publication that is half finished is finished with the old number first",
+)
+
+
+def topic_changes(
+    settings: Settings, pipeline: Pipeline, last: LedgerRow | None, published: LedgerRow | None
+) -> tuple[list[str], list[tuple[Change, Consequence]]]:
+    """The refusals, and each changed number of partitions with its consequence.
+
+    `last`: a row of the last batch, None before the first; `published`: the last `published` row. Raises BrokerProblem, and NeedsOperator where a
+    topic does not exist or a right is missing.
+    """
+    now = ask_broker(settings, [side.topic for side in pipeline.sides])
+    partitions, topic_id = partitions_and_id(settings, pipeline.output_topic)
+    if last is None:
+        return [], []
+    checks: list[Callable[[], object]] = [
+        lambda: check_ids(pipeline, last.plan.topic_ids, now),
+        lambda: check_partitions([at.place for at in last.offsets], now),
+    ]
+    before, after = (Counter(topic for topic, _ in places) for places in ((at.place for at in last.offsets), now.end))
+    grown = [(topic, before[topic], after[topic], _MORE_INPUT) for topic in pipeline.topics[:2]]
+    if published is not None:
+        known = published.output_state
+        checks.append(lambda: check_same_topic(pipeline.output_topic, topic_id, known.topic_id, published.batch_id))
+        grown.append((pipeline.output_topic, known.partitions, partitions, _MORE_OUTPUT))
+    changes = [(Change(f"partitions of {topic}", str(old), str(new)), what) for topic, old, new, what in grown if old != new]
+    return list(_refusals(checks)), changes
+
+
+def _refusals(checks: list[Callable[[], object]]) -> Iterator[str]:
+    for check in checks:
+        try:
+            check()
+        except NeedsOperator as refusal:
+            yield str(refusal)
