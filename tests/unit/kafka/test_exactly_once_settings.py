@@ -13,9 +13,7 @@ from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 BROKER = {"bootstrap.servers": "127.0.0.1:1"}
 TOKENS = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 OIDC = {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.client.id": "me", "sasl.oauthbearer.client.secret": "mine"}
-# Nobody there answers, or says no: a check must not wait for it.
-SILENT = socket.create_server(("127.0.0.1", 0))
-ENDPOINT = {"sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{SILENT.getsockname()[1]}/token"}
+ENDPOINT = {"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:9/token"}
 
 REFUSED = [
     ({"acks": 1}, "acks=1", "lost with a broker"),
@@ -111,8 +109,10 @@ def test_what_the_client_does_not_know_is_said_in_its_words(settings, name, monk
 
 def test_nobody_is_asked_for_a_token_to_check_settings(monkeypatch):
     """The client would wait for 20 seconds where nobody answers."""
-    monkeypatch.setenv(VARIABLE, json.dumps(BROKER | TOKENS | OIDC | ENDPOINT | {"client.id": "asked-once"}))
-    kafka_settings()
-    SILENT.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        SILENT.accept()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = {"sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{silent.getsockname()[1]}/token"}
+        monkeypatch.setenv(VARIABLE, json.dumps(BROKER | TOKENS | OIDC | endpoint | {"client.id": "asked-once"}))
+        kafka_settings()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()

@@ -170,4 +170,4 @@ def test_a_worker_without_an_answer_says_why(told, kind, line, monkeypatch):
     monkeypatch.setattr(records, "Consumer", DeafConsumer)
     share = records.Share("t", 0, records.Span(0, 3))
     with pytest.raises(kind, match=line):
-        list(records.read_span({"bootstrap.servers": "b:1", "client.id": told}, share))
+        list(records.read_shares({"bootstrap.servers": "b:1", "client.id": told}, [share]))
