@@ -24,13 +24,17 @@ _POSTGRES_PORT = 5432
 
 
 class Places:
-    """Below `folder`: `project`, `volumes/<volume>`, and `services/<service>` with what a container has for itself."""
+    """Below `folder`: `project`, `volumes/<volume>`, and `services/<service>` with what a container has for itself.
 
-    def __init__(self, folder: Path, names: Collection[str]) -> None:
+    `settings`: values of `.env`, whose addresses are those of this machine already.
+    """
+
+    def __init__(self, folder: Path, names: Collection[str], settings: Collection[str]) -> None:
         self.folder = folder
         self.project = folder / "project"
         self.names = names
         self._ports: dict[tuple[str, int], int] = {}
+        self._outside = {int(port) for value in settings for port in re.findall(r"127\.0\.0\.1:(\d+)", value)}
         # Longest first: airflow-scheduler is also the start of another name.
         some = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         self._address = re.compile(rf'(?<![\w-])({some}|127\.0\.0\.1)(:|", "port": )(\d+)\b')
@@ -94,9 +98,11 @@ class Places:
             before = word
 
     def _here(self, service: str, name: str, between: str, port: str) -> str:
-        # A port that is one of this machine's already came from a variable: KAFKA_PORT, for one.
-        known = name == "127.0.0.1" and int(port) in self._ports.values()
-        return f"127.0.0.1{between}{port if known else self.port(service if name == '127.0.0.1' else name, int(port))}"
+        # Ports of this machine that came by a variable: KAFKA_PORT, for one.
+        here = {*self._ports.values(), *self._outside}
+        if name == "127.0.0.1" and int(port) in here:
+            return f"{name}{between}{port}"
+        return f"127.0.0.1{between}{self.port(service if name == '127.0.0.1' else name, int(port))}"
 
 
 def _copy(source: Path, target: Path) -> None:

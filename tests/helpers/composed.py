@@ -46,7 +46,7 @@ class Composed:
         self.folder.chmod(0o755)
         self.more = dict(more or {})
         known = {name: make() for name, make in SECRETS.items()} | dict(variables or {})
-        self.places = Places(self.folder, services(known, ["celery"]).keys())
+        self.places = Places(self.folder, services(known, ["celery"]).keys(), known.values())
         published = {
             "KAFKA_PORT": ("kafka", 9092),
             "AIRFLOW_PORT": ("airflow-api-server", 8080),
