@@ -53,13 +53,15 @@ def test_a_worker_is_lost_in_the_middle_of_a_task(killed, team):
         team.faults.arm(POINTS[task])
     run_id, lost = team.run_of(300), ""
     for task in killed:
-        worker = team.stands_at(POINTS[task])
+        worker = team.stands_at(POINTS[task], task)
         assert team.client.tasks(CALLS.name, run_id)[task]["state"] == "running"
         # The one that is left has tried the task before this one again.
         assert worker in WORKERS and worker != lost
         if lost:
             team.restart(lost)
         team.compose.kill(worker)
+        # What it left on the Spark server goes on, and has to fail.
+        team.faults.release(POINTS[task])
         lost = worker
     tries = team.ended_well(run_id)
     team.restart(lost)
@@ -68,14 +70,14 @@ def test_a_worker_is_lost_in_the_middle_of_a_task(killed, team):
 
 
 def test_a_scheduler_is_lost_in_the_middle_of_a_run(team):
-    point = POINTS["pair_events"]
-    team.faults.arm(point)
+    task = "pair_events"
+    team.faults.arm(POINTS[task])
     run_id = team.run_of(200)
-    team.stands_at(point)
+    team.stands_at(POINTS[task], task)
     # The one that has sent the task to the workers.
-    (owner,) = [name for name in SCHEDULERS if has_sent(team.compose.log(name), run_id, "pair_events")]
+    (owner,) = [name for name in SCHEDULERS if has_sent(team.compose.log(name), run_id, task)]
     team.compose.kill(owner)
-    team.faults.release(point)
+    team.faults.release(POINTS[task])
     assert set(team.ended_well(run_id).values()) == {1}
     team.restart(owner)
     team.equal()
@@ -125,7 +127,7 @@ def test_a_task_that_loses_every_worker_is_an_alert(team):
     while (state := team.client.run_state(dag_id, run_id)) not in FINAL_RUN_STATES:
         time.sleep(1)
         if team.faults.is_reached(point):
-            worker = team.stands_at(point)
+            worker = team.stands_at(point, "maintain_tables")
             team.faults.arm(point)
             team.compose.kill(worker)
             team.compose.start(worker)

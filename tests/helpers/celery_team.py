@@ -8,17 +8,18 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import pytest
 
 from include.airflow.alerts import URL_VARIABLE
 from include.config.project import REMOTE_VARIABLE
 from include.local.airflow_client import AirflowClient
 from include.local.demo import pause_when_idle
-from include.local.process import MARK, free_port
+from include.local.process import free_port, processes_of
 from include.local.spark import LocalSpark
 from include.sample import outcome as sample_outcome
 from include.sample import truth as sample_truth
@@ -31,6 +32,7 @@ from tests.helpers.job_processes import Faults, wait_for
 from tests.helpers.stores import table_of
 from tests.helpers.timeline import CALLS
 
+FAULTS_VARIABLE = "PAIRING_FAULT_DIR"
 WORKERS = ("airflow-worker-1", "airflow-worker-2")
 SCHEDULERS = ("airflow-scheduler", "airflow-scheduler-2")
 # A dozen processes start programs of Java and Python, for which a small machine may take its time.
@@ -95,11 +97,14 @@ class Team(NamedTuple):
         assert max(commits(warehouse, CALLS, "compound_events").values()) == 1
         return verdict
 
-    def stands_at(self, point: str) -> str:
-        """The service whose job came to the armed point, and stands there."""
+    def stands_at(self, point: str, job: str) -> str:
+        """The service that runs the job, when the job, or its work on the Spark server, has come to the armed point and stands there."""
         wait_for(lambda: self.faults.is_reached(point), f"a job to come to {point}", WITHIN_S)
         self.faults.disarm(point)
-        return psutil.Process(self.faults.who(point)).environ()[MARK].rpartition("/")[2]
+        (service,) = [
+            name for name in WORKERS if any(_runs(each, job) for each in processes_of(self.compose.places.own(name)))
+        ]
+        return service
 
     def restart(self, service: str) -> None:
         """Starts a service that was killed, as Docker would."""
@@ -121,13 +126,17 @@ def celery_team(folder: Path) -> Iterator[Team]:
     faults, truths = Faults(folder / "faults"), folder / "truths"
     for each in (faults.folder, truths):
         each.mkdir()
-    with LocalSpark(folder / "spark", free_port()) as spark, listening() as (address, heard):
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as until_then:
+        # What a job does on the Spark server stops there, too.
+        patch.setenv(FAULTS_VARIABLE, str(faults.folder))
+        spark = until_then.enter_context(LocalSpark(folder / "spark", free_port()))
+        address, heard = until_then.enter_context(listening())
         # A lost worker is noticed in seconds; a slow machine is none.
         times = {
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
-        more = times | {"PAIRING_FAULT_DIR": str(faults.folder), REMOTE_VARIABLE: spark.url}
+        more = times | {FAULTS_VARIABLE: str(faults.folder), REMOTE_VARIABLE: spark.url}
         variables = {"AIRFLOW_EXECUTOR": "CeleryExecutor", URL_VARIABLE: address}
         compose = Composed(["celery"], variables, more, without=("spark-master", "spark-worker"))
         _change(compose.places.project / "include/pipelines/calls.yaml", 'schedule: "*/5 * * * *"', "schedule: null")
@@ -138,6 +147,12 @@ def celery_team(folder: Path) -> Iterator[Team]:
             for dag_id in (CALLS.name, "trips", f"{CALLS.name}_maintenance"):
                 client.wait_for_dag(dag_id, WITHIN_S)
             yield Team(compose, client, faults, heard, truths)
+
+
+def _runs(process: psutil.Process, job: str) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and any(f"/{job}.py" in word for word in process.cmdline())
+    return False
 
 
 def _change(file: Path, before: str, after: str) -> None:
