@@ -58,8 +58,13 @@ screenshots: setup ## the pictures of the documentation, of a made-up history an
 	@$(VENV_PYTHON) -m tests.helpers.screenshots
 	@$(VENV_PYTHON) -m tests.helpers.airflow_screenshots
 
-lock: setup ## compile requirements.lock from requirements.txt, with hashes
-	@.venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+UV_COMPILE = .venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+
+lock: setup ## compile requirements.lock and requirements-celery.lock from the .txt beside them, with hashes
+	@$(UV_COMPILE) requirements.txt --output-file requirements.lock
+	@# The second has what the first has not; its end would list all that was left out.
+	@$(UV_COMPILE) requirements-celery.txt --constraints requirements.lock $$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-celery.lock
+	@sed -i '/^# The following packages were excluded/,$$d' requirements-celery.lock
 
 sbom: setup ## the bill of materials of packages and jars, CycloneDX as JSON: FILE=.local/sbom.cdx.json
 	@$(VENV_PYTHON) -m include.local.sbom $(FILE)

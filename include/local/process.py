@@ -109,8 +109,10 @@ def command_line(name: str, variable: str, default_port: int, make: Callable[[in
     return 0
 
 
-def start_program(folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
-    """Starts `command` in a session of its own, output to `<folder>/<name>.log`, process id in `<folder>/<name>.pid`."""
+def start_program(
+    folder: Path, name: str, command: Sequence[str | Path], environment: Mapping[str, str], place: Path = ROOT
+) -> None:
+    """Starts `command` in `place`, in a session of its own, output to `<folder>/<name>.log`, process id in `<folder>/<name>.pid`."""
     folder.mkdir(parents=True, exist_ok=True)
     # Only this user may read logs, and Airflow's passwords and keys.
     folder.chmod(0o700)
@@ -118,7 +120,7 @@ def start_program(folder: Path, name: str, command: Sequence[str | Path], enviro
     marked = {**environment, MARK: str(folder.resolve()), "SPT_NOENV": "1"}
     with log_path(folder, name).open("ab") as log:
         program = subprocess.Popen(
-            command, cwd=ROOT, env=marked, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, cwd=place, env=marked, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / f"{name}.pid").write_text(str(program.pid))
     # A process has no environment, and so no mark, for a moment after its start.

@@ -22,7 +22,7 @@ _USER = "airflow"
 def programs() -> Path | None:
     """The folder of the server's programs, which Debian keeps off the PATH; None if it is not installed."""
     on_path = shutil.which("initdb")
-    found = [Path(on_path).parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    found = [Path(on_path).resolve().parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return next((folder for folder in reversed(found) if (folder / "initdb").exists()), None)
 
 

@@ -25,7 +25,14 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OUR_IMAGE = "event-pairing:local"
 OURS = [name for name, service in SERVICES.items() if service["image"] == OUR_IMAGE]
 # The programs of other people's images that we name, as their documentation gives them.
-FOREIGN_PROGRAMS = {"apache/kafka": {"/opt/kafka/bin/kafka-broker-api-versions.sh"}, "postgres": {"pg_isready"}}
+FOREIGN_PROGRAMS = {
+    "apache/kafka": {"/opt/kafka/bin/kafka-broker-api-versions.sh"},
+    "postgres": {"pg_isready"},
+    "redis": {"sh", "redis-cli"},
+}
+# Of packages that only the image has, by requirements-celery.lock.
+CELERY_PROGRAMS = {"celery"}
+CELERY_SERVICES = {"redis", "airflow-scheduler-2", "airflow-worker-1", "airflow-worker-2"}
 
 each_service = pytest.mark.parametrize("name", SERVICES)
 each_of_ours = pytest.mark.parametrize("name", OURS)
@@ -49,7 +56,25 @@ def test_the_file_follows_the_published_schema() -> None:
 
 def test_the_services_are_complete() -> None:
     airflow = {f"airflow-{part}" for part in ("init", "api-server", "scheduler", "dag-processor", "triggerer")}
-    assert set(SERVICES) == airflow | {"kafka", "topics", "spark-master", "spark-worker", "postgres"}
+    assert set(SERVICES) - CELERY_SERVICES == airflow | {"kafka", "topics", "spark-master", "spark-worker", "postgres"}
+
+
+def test_celery_is_a_profile_and_the_rest_does_without_it() -> None:
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["celery"]} == CELERY_SERVICES
+    assert {name for name, service in SERVICES.items() if "profiles" in service} == CELERY_SERVICES
+    waits = {target for name in set(SERVICES) - CELERY_SERVICES for target in SERVICES[name].get("depends_on", {})}
+    assert not waits & CELERY_SERVICES
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_workers_have_a_name_each_and_wait_for_the_broker(number: int) -> None:
+    worker = SERVICES[f"airflow-worker-{number}"]
+    assert worker["command"][-2:] == ["--celery-hostname", f"worker-{number}"]
+    assert worker["healthcheck"]["test"][-1] == f"celery@worker-{number}"
+    assert worker["environment"]["SPARK_LOCAL_HOSTNAME"] == f"airflow-worker-{number}"
+    assert worker["environment"]["CELERY_BROKER_URL"] == worker["environment"]["AIRFLOW__CELERY__BROKER_URL"]
+    assert worker["depends_on"]["redis"] == {"condition": "service_healthy"}
+    assert worker["volumes"] == SERVICES["airflow-scheduler"]["volumes"]
 
 
 @each_service
@@ -77,7 +102,7 @@ def test_dependencies_have_no_circle_and_reach_everything_a_task_needs() -> None
     while todo:
         needed |= todo
         todo = set().union(*(graph[name] for name in todo)) - needed
-    assert needed == set(SERVICES) - {"airflow-dag-processor", "airflow-triggerer"}
+    assert needed == set(SERVICES) - CELERY_SERVICES - {"airflow-dag-processor", "airflow-triggerer"}
 
 
 def test_nothing_is_published_beyond_loopback() -> None:
@@ -98,14 +123,16 @@ def test_every_variable_is_explained_and_has_a_default_or_is_demanded() -> None:
 @each_service
 def test_no_secret_is_written_down(name: str) -> None:
     environment = SERVICES[name].get("environment", {})
-    secret = {key: value for key, value in environment.items() if re.search(r"(PASSWORD|SECRET|_KEY|TOKEN)$", key)}
+    secret = {key: value for key, value in environment.items() if re.search(r"(PASSWORD|SECRET|_KEY|TOKEN|AUTH)$", key)}
     assert all(re.fullmatch(r"\$\{\w+:\?[^}]+\}", value) for value in secret.values()), sorted(secret)
-    assert all(re.search(r":\$\{\w+:\?[^}]+\}@", value) for value in environment.values() if re.search(r"://\w+:.*@", value))
+    assert all(re.search(r":\$\{\w+:\?[^}]+\}@", value) for value in environment.values() if re.search(r"://\w*:.*@", value))
+    # Of the container's environment by the shell, so that no command line has it.
+    assert not re.findall(r"(?<!\$)\$\{?\w*(?:PASSWORD|SECRET|KEY|TOKEN|AUTH)", " ".join(SERVICES[name].get("command", [])))
 
 
 def test_airflow_services_share_their_settings() -> None:
     environments = [SERVICES[name]["environment"] for name in OURS if name.startswith("airflow")]
-    for key in set().union(*environments) - {"SPARK_LOCAL_HOSTNAME"}:
+    for key in set().union(*environments) - {"SPARK_LOCAL_HOSTNAME", "CELERY_BROKER_URL"}:
         assert len({environment.get(key) for environment in environments}) == 1, key
 
 
@@ -131,7 +158,7 @@ def test_programs_exist_in_their_image(name: str) -> None:
     commands = [service.get("command", []), service.get("healthcheck", {}).get("test", [])[1:]]
     for command in filter(None, commands):
         if name in OURS:
-            assert (Path(sys.prefix) / "bin" / command[0]).is_file(), command
+            assert command[0] in CELERY_PROGRAMS or (Path(sys.prefix) / "bin" / command[0]).is_file(), command
             assert command[1] != "-m" or find_spec(command[2]), command
         else:
             assert command[0] in FOREIGN_PROGRAMS[service["image"].split(":")[0]], command

@@ -116,10 +116,21 @@ def test_secrets_are_fresh_private_and_never_overwritten(tmp_path: Path) -> None
     assert set(values) == set(write_env.SECRETS)
     assert set(values.values()).isdisjoint(second.read_text().replace("\n", "=").split("="))
     assert re.fullmatch(r"[\w-]{32,}", values["POSTGRES_PASSWORD"]), "it becomes part of a URL"
+    assert re.fullmatch(r"[\w-]{32,}", values["REDIS_PASSWORD"]), "it becomes part of a URL"
+    assert len(values["AIRFLOW_JWT_SECRET"]) >= 64, "shorter keys are a warning at every token"
     Fernet(values["AIRFLOW_FERNET_KEY"])
     assert stat.S_IMODE(os.stat(first).st_mode) == 0o600
-    with pytest.raises(FileExistsError):
-        write_env.write_env(first)
+    before = first.read_text()
+    assert write_env.write_env(first) == [] and first.read_text() == before
+
+
+def test_a_secret_that_came_with_a_later_version_is_added(tmp_path: Path) -> None:
+    older = tmp_path / "env"
+    older.write_text("POSTGRES_PASSWORD=kept\nKAFKA_PORT=19092")
+    assert write_env.write_env(older) == [name for name in write_env.SECRETS if name != "POSTGRES_PASSWORD"]
+    lines = older.read_text().splitlines()
+    assert lines[:2] == ["POSTGRES_PASSWORD=kept", "KAFKA_PORT=19092"]
+    assert {line.partition("=")[0] for line in lines[1:]} == {*write_env.SECRETS, "KAFKA_PORT"} - {"POSTGRES_PASSWORD"}
 
 
 def test_secrets_are_not_committed() -> None:
