@@ -1,10 +1,7 @@
-"""Checks pipeline files by themselves; needs neither Airflow nor Kafka nor Spark. `python -m include.check_pipelines` is the command; this
-module is still one, too, by the name that it had in 1.0.
-"""
+"""Checks pipeline files by themselves; needs neither Airflow nor Kafka nor Spark. `python -m include.check_pipelines` is the command."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 from include.config.pipeline import PIPELINES, PipelineError
@@ -26,7 +23,3 @@ def main(files: list[Path]) -> int:
     if not files:
         print(f"{PIPELINES} has no pipeline: write one as README.md describes")
     return status
-
-
-if __name__ == "__main__":
-    runpy.run_module("include.check_pipelines", run_name="__main__", alter_sys=True)

@@ -74,7 +74,8 @@ def test_workers_have_a_name_each_and_wait_for_the_broker(number: int) -> None:
     assert worker["environment"]["SPARK_LOCAL_HOSTNAME"] == f"airflow-worker-{number}"
     assert worker["environment"]["CELERY_BROKER_URL"] == worker["environment"]["AIRFLOW__CELERY__BROKER_URL"]
     assert worker["depends_on"]["redis"] == {"condition": "service_healthy"}
-    assert worker["volumes"] == SERVICES["airflow-scheduler"]["volumes"]
+    shared, scratch = SERVICES["airflow-scheduler"]["volumes"][:2], worker["volumes"][2]
+    assert worker["volumes"][:2] == shared and scratch == f"airflow-worker-{number}-scratch:/tmp"
 
 
 @each_service

@@ -21,7 +21,7 @@ def test_each_file_has_a_line_and_one_refusal_is_a_failure(tmp_path, capsys):
 
 
 def test_without_a_file_it_is_all_that_are_deployed():
-    command = [sys.executable, "-m", "include.config.check_pipelines"]
+    command = [sys.executable, "-m", "include.check_pipelines"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     files = sorted(path.name for path in PIPELINES.glob("*.yaml"))
     assert (done.returncode, len(done.stdout.splitlines())) == (0, len(files)), done.stderr
