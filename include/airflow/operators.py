@@ -16,13 +16,16 @@ from airflow.sdk import Asset, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
+from include.airflow.cluster_mode import Submission, find_application, submission, take_outcome
 from include.airflow.connections import kafka_settings, warehouse_options
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words
 from include.config.project import ROOT
-from include.config.store import OPTIONS_VARIABLE, hide_cloud_variables, pages_store
+from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
 
 UI_VARIABLE = "PAIRING_SPARK_UI"
+# In the task's own folder.
+_OUTCOME, _LOCK = "outcome.json", "task.lock"
 # The key of the asset's state in Airflow: the batch up to which all replays have been started.
 _SETTLED = "late_events_settled_up_to"
 
@@ -77,6 +80,8 @@ class PairingJobOperator(SparkSubmitOperator):
         self.job_arguments = job_arguments or []
         # A skipped task would not do: the report runs if a task before it succeeded.
         self.idle_with = idle_with
+        # Of a job whose driver runs on the cluster.
+        self.submission: Submission | None = None
         # Both are set when the job has ended.
         self.batch_id: int | None = None
         self.spark_application: str | None = None
@@ -88,11 +93,10 @@ class PairingJobOperator(SparkSubmitOperator):
             return {}
         # An argument whose template is empty was not asked for.
         arguments = [argument for argument in self.job_arguments if argument]
-        self.application_args = ["--pipeline", str(self.pipeline_file), *arguments]
-        with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / "task.lock").open("w") as alive:
+        with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / _LOCK).open("w") as alive:
             # This process holds the lock while it lives: the job of a task that was killed ends without it.
             fcntl.flock(alive, fcntl.LOCK_EX)
-            outcome = self._submit(context, Path(folder) / "outcome.json", alive.name)
+            outcome = self._submit(context, Path(folder), arguments)
         counts = dict(outcome.get("counts", {}))
         self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
         if self.batch_id is not None:
@@ -102,30 +106,59 @@ class PairingJobOperator(SparkSubmitOperator):
             context["outlet_events"][asset].extra = counts
         return counts
 
-    def _submit(self, context: Any, file: Path, lock: str) -> dict[str, Any]:
-        """What the job wrote into the file about itself; raises AirflowException if it failed."""
-        # spark-submit inherits the environment of this process. For YARN and Kubernetes the provider's env_vars would be on its command line.
+    def _submit(self, context: Any, folder: Path, arguments: list[str]) -> dict[str, Any]:
+        """What the job left of itself; raises AirflowException if it failed. `folder`: the task's own, for as long as it runs."""
+        # spark-submit inherits the environment of this process. For YARN and Kubernetes the provider's env_vars are on its command line.
         os.environ |= {
             "PYTHONPATH": str(ROOT),
             "PAIRING_KAFKA": json.dumps(kafka_settings()),
             OPTIONS_VARIABLE: json.dumps(warehouse_options()),
-            "PAIRING_OUTCOME": str(file),
-            "PAIRING_TASK_LOCK": lock,
+            "PAIRING_OUTCOME": str(folder / _OUTCOME),
+            "PAIRING_TASK_LOCK": str(folder / _LOCK),
         }
         before = os.environ.copy()
         hide_cloud_variables(os.environ)
+        outcome: dict[str, Any] = {}
+        failure = None
         try:
-            super().execute(context)
+            self._prepare(folder, arguments)
+            self._run(context)
         except AirflowException as error:
-            raise _readable(error, _read(file)) from None
+            failure = error
         finally:
             # Airflow itself may need them, for example to write its logs.
             os.environ |= {name: value for name, value in before.items() if name not in os.environ}
-            outcome = _read(file)
+            given = self.submission
+            try:
+                outcome = take_outcome(given.outcomes, given.name) if given else take_outcome(Store(str(folder)), _OUTCOME)
+            except AirflowException as error:
+                failure = failure or error
             self.spark_application = outcome.get("application")
             self.batch_id = outcome.get("counts", {}).get("batch_id")
             _alert_news(context["ti"], outcome.get("news", []), self.batch_id)
+        if failure:
+            raise _readable(failure, outcome, bool(given)) from None
         return outcome
+
+    def _prepare(self, folder: Path, arguments: list[str]) -> None:
+        self.submission = given = submission(self, self.task_id, self.pipeline_file, folder)
+        for field, value in (given.fields if given else {}).items():
+            setattr(self, field, value)
+        self.application_args = ["--pipeline", given.pipeline if given else str(self.pipeline_file), *arguments]
+
+    def _run(self, context: Any) -> None:
+        if not self.submission:
+            super().execute(context)
+            return
+        self._hook = self._get_hook()
+        # The signals that end this task do not reach it: it waits for the end of the application, and deletes what was staged.
+        self._hook.submit(self.application, start_new_session=True)
+
+    def on_kill(self) -> None:
+        """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a cluster."""
+        if self._hook and self.submission and self.submission.tag:
+            find_application(self._hook, self.submission)
+        super().on_kill()
 
 
 class LateReplayOperator(PairingJobOperator):
@@ -172,11 +205,6 @@ class LateReplayOperator(PairingJobOperator):
         return not exists
 
 
-def _read(outcome: Path) -> dict[str, Any]:
-    # In cluster mode the job runs on another machine and cannot write here.
-    return dict(json.loads(outcome.read_text(encoding="utf-8"))) if outcome.exists() else {}
-
-
 def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
     """Alerts about warnings that began or ended with this batch, although the task succeeds."""
     for line in news:
@@ -184,11 +212,13 @@ def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
         alert(f"{task.dag_id}: {line}", **parts, batch=batch_id, runbook=runbook(line))
 
 
-def _readable(error: AirflowException, outcome: dict[str, Any]) -> AirflowException:
-    """The job's own reason with its runbook, if it wrote one."""
+def _readable(error: AirflowException, outcome: dict[str, Any], on_a_cluster: bool) -> AirflowException:
+    """The job's own reason with its runbook, if it left one."""
     reason = outcome.get("error")
     if not reason:
-        return error
+        application = outcome.get("application")
+        line = f"{application} ended without an outcome: the log of its driver on the cluster says why"
+        return AirflowException(line) if on_a_cluster and application else error
     page = runbook(reason)
     text = f"{reason} (what to do: {page})" if page else reason
     return (AirflowException if outcome["retry"] else AirflowFailException)(text)

@@ -27,7 +27,7 @@ from include.local.process import LocalServer, check_port, command_line, last_li
 
 DEFAULT_PORT = 9100
 BUCKET = "warehouse"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "event-pairing"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "event-pairing"
 _S3, _S3_VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 _AZURITE_VERSION = "3.37.0"
 _READY_WITHIN_S = 30.0
@@ -235,7 +235,7 @@ def s3_server() -> Path:
 def azure_server() -> list[str]:
     """The command of Azurite; installs it if it does not exist (half a minute, once). Raises SetupError."""
     program = _azurite_program()
-    folder = _CACHE / f"azurite-{_AZURITE_VERSION}"
+    folder = CACHE / f"azurite-{_AZURITE_VERSION}"
 
     def install() -> None:
         say(f"installing Azurite {_AZURITE_VERSION} (half a minute, once) ...")
@@ -247,11 +247,11 @@ def azure_server() -> list[str]:
 
 
 def _s3_program() -> Path:
-    return _CACHE / f"versitygw-{_S3_VERSION}" / "versitygw"
+    return CACHE / f"versitygw-{_S3_VERSION}" / "versitygw"
 
 
 def _azurite_program() -> Path:
-    return _CACHE / f"azurite-{_AZURITE_VERSION}" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    return CACHE / f"azurite-{_AZURITE_VERSION}" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
 def _once(program: Path, make: Callable[[], None], kind: str) -> None:
@@ -259,8 +259,8 @@ def _once(program: Path, make: Callable[[], None], kind: str) -> None:
         return
     if problem := missing_for(kind):
         raise SetupError(problem)
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / f"{kind}.lock").open("w") as lock:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{kind}.lock").open("w") as lock:
         # Another checkout may make it at the same moment.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():

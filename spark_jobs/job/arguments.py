@@ -1,4 +1,4 @@
-"""Arguments that commands share, one clear line on bad ones, and the file with a job's outcome."""
+"""Arguments that commands share, one clear line on bad ones, and where a job leaves its outcome."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
 from include.config.secret_values import without_secrets
+from include.config.store import Store, local_folder, read_text, warehouse_store, write_text
 from include.config.time_text import point_in_time
 
 OUTCOME_VARIABLE = "PAIRING_OUTCOME"
@@ -27,18 +29,26 @@ class OneLineParser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Ends the command with status 2 and one line on standard error."""
-    line = without_secrets(" ".join(message.split()))
-    write_outcome({"ok": False, "error": line, "retry": False})
-    print(f"error: {line}", file=sys.stderr)
-    sys.exit(2)
+    end_with(" ".join(message.split()), 2, retry=False)
+
+
+def end_with(line: str, status: int, retry: bool) -> NoReturn:
+    """Ends the process with the line on standard error, and in its outcome; `retry`: whether another try can help."""
+    line = without_secrets(line)
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    # The line may be about the very store that would take the outcome.
+    with suppress(Exception):
+        write_outcome({"ok": False, "error": line, "retry": retry})
+    sys.exit(status)
 
 
 def write_outcome(outcome: dict[str, object]) -> None:
-    """Adds the entries to the file that PAIRING_OUTCOME names, if it is set."""
-    if path := os.environ.get(OUTCOME_VARIABLE):
-        file = Path(path)
-        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        file.write_text(json.dumps(before | outcome), encoding="utf-8")
+    """Adds the entries to the file or object that PAIRING_OUTCOME names, if it is set."""
+    if place := os.environ.get(OUTCOME_VARIABLE):
+        folder, _, name = place.rpartition("/")
+        store = Store(folder) if local_folder(folder) else warehouse_store(folder)
+        before = json.loads(read_text(store.made(), name) or "{}")
+        write_text(store, name, json.dumps(before | outcome))
 
 
 def pipeline_argument(path: str) -> Pipeline:

@@ -1,6 +1,6 @@
 """What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
 
-A job also writes its outcome into the file that PAIRING_OUTCOME names, if it is set: `{"ok": true, "counts": {…}}` or
+A job also writes its outcome into the file or object that PAIRING_OUTCOME names, if it is set: `{"ok": true, "counts": {…}}` or
 `{"ok": false, "error": "…", "retry": true|false}`, both with the `application` id of Spark and, if there are any, the `news` for people.
 Airflow's operator reads the file and shows the reason.
 """
@@ -15,13 +15,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.secret_values import without_secrets
 from include.config.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root, warehouse_root, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.job.arguments import OneLineParser, pipeline_argument, write_outcome
+from spark_jobs.job.arguments import OneLineParser, end_with, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.executors import executor_problem
 from spark_jobs.spark.session import end_session, reading_session, spark_session
@@ -70,7 +70,7 @@ def run_job(
                 counts = dict(work(Warehouse(root, pipeline, spark)))
             finally:
                 end_session(spark)
-        write_outcome({"ok": True, "counts": counts})
+            write_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
 
 
@@ -137,13 +137,8 @@ def errors_in_one_line() -> Iterator[None]:
         _end_with(error, (java_line(str(error)) or f"{type(error).__name__}: {first_line}")[:500])
 
 
-def _end_with(error: Exception, line: str) -> None:
-    line = without_secrets(line)
-    write_outcome(
-        {"ok": False, "error": line, "retry": not isinstance(error, NeedsOperator | BrokenInvariant | PipelineError)}
-    )
-    print(f"error: {line}", file=sys.stderr, flush=True)
-    sys.exit(1)
+def _end_with(error: Exception, line: str) -> NoReturn:
+    end_with(line, 1, retry=not isinstance(error, NeedsOperator | BrokenInvariant | PipelineError))
 
 
 def end_with_the_task() -> None:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.integration
 
 LINES = 3
 BESIDE = "before_raw_left"
+OF_ALL_CORES = ("records_read", "raw_file_complete")
 BEFORE_THE_PLAN = ("before_ledger_created", "after_ledger_created", "before_planned")
 
 
@@ -97,6 +98,9 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, fa
                     kill_when_the_other_side_is_in(attacked)
                 else:
                     attacked.kill_at(job, point)
+                if point in OF_ALL_CORES:
+                    # Its tasks stand on both of the server's cores, and would keep the other pipeline from them.
+                    attacked.faults.release(point)
                 points.append(point)
                 if job == "land_events" and point not in BEFORE_THE_PLAN and not planned:
                     # The same batches: what comes after the plan must not slip into the batch that is finished as planned.

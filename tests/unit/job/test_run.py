@@ -41,6 +41,15 @@ def test_a_job_that_failed_ends_with_its_line(tmp_path):
     assert (done.returncode, done.stderr) == (1, "error: no space left\n")
 
 
+def test_a_line_is_said_though_nothing_takes_the_outcome():
+    script = "from spark_jobs.job.run import job_parser; job_parser('some_job', '').parse_args([])"
+    there = {"PAIRING_OUTCOME": "s3://lake/outcome.json", "PAIRING_STORE": '{"aws_acess_key_id": "x"}'}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | there, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+
+
 TASK = "import fcntl, time; held = open({path!r}, 'w'); fcntl.flock(held, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
 JOB = "from spark_jobs.job.run import end_with_the_task; end_with_the_task(); print('works', flush=True); {then}"
 
