@@ -1,0 +1,112 @@
+"""Looks at the running servers every ten seconds, prints a line, and keeps what it saw."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from include.local.airflow_client import AirflowError
+from include.local.machine import say
+from tests.load.beside import Beside, Run, runs
+from tests.load.samples import WORKERS, Meter, Sample, rate_of, sent
+from tests.load.servers import PIPELINE, Servers
+
+EVERY_S = 10.0
+_RUNS_EVERY_S = 30.0
+_LEAST_FREE_GB = 2.0
+
+
+class LoadFailed(Exception):
+    """The load cannot go on; the text is one line that names the remedy."""
+
+
+class Watch:
+    """All samples and runs since it was made; their times are seconds since then. `rate`: records a second that are to be sent now."""
+
+    def __init__(self, running: Servers, beside: Beside) -> None:
+        self.running, self.beside = running, beside
+        self.meter = Meter(running)
+        self.began = datetime.now(UTC)
+        self.client = running.client
+        self.samples: list[Sample] = []
+        self.runs: dict[str, Run] = {}
+        self.rate = 0.0
+        self._runs_at = float("-inf")
+
+    @property
+    def now(self) -> float:
+        """Seconds since the watch began."""
+        return time.monotonic() - self.meter.began
+
+    def since(self, begin: float, end: float = float("inf")) -> list[Sample]:
+        """The samples of these seconds, both inclusive."""
+        return [each for each in self.samples if begin <= each.at <= end]
+
+    def live_runs(self) -> list[Run]:
+        """The live runs, in the order of their begin; those that have not begun are left out."""
+        known = [run for run in self.runs.values() if run.dag_id == PIPELINE and run.began is not None]
+        return sorted(known, key=lambda run: run.began or 0.0)
+
+    def minutes(self, sample: Sample) -> float:
+        """The unread records in minutes of the traffic; 0 while nothing is known or sent."""
+        return (sample.unread or 0) / self.rate / 60 if self.rate else 0.0
+
+    def during(self, seconds: float, until: Callable[[Sample], bool] = lambda _: False) -> bool:
+        """Looks again and again for so long, or until `until` is true of a sample; whether it was."""
+        end = self.now + seconds
+        while self.now < end:
+            begin = time.monotonic()
+            if until(self.look()):
+                return True
+            time.sleep(max(0.0, min(EVERY_S - (time.monotonic() - begin), end - self.now)))
+        return False
+
+    def look(self) -> Sample:
+        """Takes a sample, prints a line and starts what is due beside. Raises LoadFailed when the disk is nearly full."""
+        self.beside.start_what_is_due()
+        if self.now - self._runs_at > _RUNS_EVERY_S:
+            self._runs_at = self.now
+            # The next look asks again.
+            with suppress(AirflowError):
+                self.runs |= runs(self.client, self.began)
+        sample = self.meter.take()
+        self.samples.append(sample)
+        say(self._line(sample))
+        free = shutil.disk_usage(self.running.broker.folder).free / 1e9
+        if free < _LEAST_FREE_GB:
+            raise LoadFailed(f"{free:.1f} GB of disk left: free some, set TMPDIR to another disk, or lower HOURS or RATE")
+        return sample
+
+    def _line(self, sample: Sample) -> str:
+        rate = rate_of(sent(self.since(sample.at - 60)))
+        ended = [run for run in self.live_runs() if run.seconds is not None]
+        last = f"{ended[-1].seconds:.0f} s ({ended[-1].state})" if ended else "none yet"
+        memory = {role: size.memory / 1e6 for role, size in sample.sizes.items()}
+        unread = "broker away" if sample.unread is None else f"{self.minutes(sample):.2f} min, {sample.unread:,} unread"
+        return (
+            f"{sample.at / 60:5.1f} min  lag {unread}; {rate:,.0f}/s; last run {last}; MB: Spark {memory['Spark server']:,.0f}"
+            f" + {sample.sizes[WORKERS].processes} × Python {memory[WORKERS]:,.0f}, broker {memory['broker']:,.0f};"
+            f" GB: tables {sample.warehouse / 1e9:.2f}, broker {sample.broker / 1e9:.2f}"
+        )
+
+
+@contextmanager
+def heartbeat(what: str) -> Iterator[None]:
+    """A line every ten seconds while the block lasts."""
+    over, begin = threading.Event(), time.monotonic()
+
+    def beat() -> None:
+        while not over.wait(EVERY_S):
+            say(f"{what}: {time.monotonic() - begin:.0f} s ...")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
