@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
 def load(folder: Path, running: Servers, given: Given) -> tuple[list[Law], str]:
     """All phases on running servers; the laws and the picture. Raises LoadFailed, TrafficFailed, SampleError, SetupError, AirflowError."""
-    beside = Beside(running.client, BESIDE_EVERY_S, say)
+    beside = Beside(running.client, BESIDE_EVERY_S)
     watch = Watch(running, beside)
     phases = Phases(running, watch, folder, given.seed)
     for dag_id in (PIPELINE, MAINTENANCE):
@@ -69,8 +69,8 @@ def load(folder: Path, running: Servers, given: Given) -> tuple[list[Law], str]:
         run = judged(watch, begin, watch.now)
         phases.attack(given.kills)
     phases.drain()
-    svg = drawn(watch, phases, run, begin)
-    return [*laws(run, phases), *count(running, phases)], svg
+    svg = drawn(watch, run, begin)
+    return [*laws(run, watch), *count(running, phases)], svg
 
 
 def count(running: Servers, phases: Phases) -> list[Law]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.config.pipeline import MAINTENANCE_SUFFIX, REPLAY_SUFFIX
 from include.local.airflow_client import AirflowClient, AirflowError
+from tests.load.seen import Run
 from tests.load.servers import PIPELINE
 
 REPLAY, MAINTENANCE = f"{PIPELINE}{REPLAY_SUFFIX}", f"{PIPELINE}{MAINTENANCE_SUFFIX}"
@@ -21,41 +20,29 @@ CLOSED_AFTER = timedelta(minutes=9)
 INTERVAL = timedelta(minutes=5)
 
 
-class Run(NamedTuple):
-    """A run of one of the DAGs. `began`, `ended`: seconds of the meter; None: not yet."""
-
-    dag_id: str
-    kind: str
-    state: str
-    began: float | None
-    ended: float | None
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took."""
-        return None if self.began is None or self.ended is None else self.ended - self.began
-
-
 class Beside:
     """Starts one kind after the other; nothing is replayed from before the traffic began."""
 
-    def __init__(self, client: AirflowClient, every_s: float, say: Callable[[str], None]) -> None:
-        self.client, self.every_s, self.say = client, every_s, say
+    def __init__(self, client: AirflowClient, every_s: float) -> None:
+        self.client, self.every_s = client, every_s
         self.began = datetime.now(UTC)
         self.next = time.monotonic()
         self.turn = cycle((self._maintain, self._replay, self._backfill))
-        # (moment, what)
-        self.started: list[tuple[float, str]] = []
 
-    def start_what_is_due(self) -> None:
-        """Called again and again; starts the next one if it is time."""
+    def start_what_is_due(self) -> str:
+        """Called again and again; starts the next one if it is time, and returns what it is. Empty: nothing was started."""
         if time.monotonic() < self.next:
-            return
+            return ""
         self.next = time.monotonic() + self.every_s
-        with suppress(AirflowError):
-            if what := next(self.turn)():
-                self.started.append((time.monotonic(), what))
-                self.say(f"beside: {what}")
+        try:
+            return next(self.turn)()
+        except AirflowError:
+            # Its database is locked, or the backfill before is not over yet.
+            return ""
+
+    def stop(self) -> None:
+        """Starts nothing any more."""
+        self.next = float("inf")
 
     def _maintain(self) -> str:
         self.client.trigger(MAINTENANCE)

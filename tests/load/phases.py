@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from include.local.airflow_client import AirflowError
 from include.local.demo import pause_when_idle
@@ -16,6 +15,7 @@ from tests.load.beside import MAINTENANCE, REPLAY
 from tests.load.kills import kill, order
 from tests.load.samples import Sample, disk, lag, rate_of, sent
 from tests.load.search import NEAR_ENOUGH, highest_rate
+from tests.load.seen import Kill
 from tests.load.servers import PIPELINE, Servers
 from tests.load.watch import LoadFailed, Watch
 from tests.soak.traffic import traffic
@@ -26,15 +26,7 @@ RECORDS_A_CALL = 1.958
 SEARCH_LAG, SEARCH_BEST, RUN_LAG = 2.0, 0.5, 3.0
 # Of the records that are to be sent: a sender that has no time is a rate that does not hold.
 LEAST_SENT = 0.97
-CATCH_UP_S, RECOVER_S = 600.0, 600.0
-
-
-class Attacked(NamedTuple):
-    """One kill. `at`: second of the watch; `recovered`: seconds until a live run that began later had succeeded, None: not in RECOVER_S."""
-
-    at: float
-    what: str
-    recovered: float | None
+CATCH_UP_S, RECOVER_S = 900.0, 600.0
 
 
 class Phases:
@@ -44,9 +36,6 @@ class Phases:
         self.running, self.watch, self.folder, self.random = running, watch, folder, Random(seed)
         self.truths: list[Path] = []
         self.sent = 0
-        self.attacks: list[Attacked] = []
-        # Whether the lag came back after the last one.
-        self.back = False
         self.steps: list[tuple[float, str]] = []
 
     @contextmanager
@@ -107,25 +96,24 @@ class Phases:
             at = self.watch.now
             what = kill(kind, self.running, self.random)
             say(f"kill -9: {what}")
-            recovered = self.watch.during(RECOVER_S, lambda _, at=at: self._succeeded_since(at))
-            self.attacks.append(Attacked(at, what, self.watch.now - at if recovered else None))
-        say(f"{len(self.attacks)} kills; nothing is killed any more")
-        self.back = self.watch.during(
+            recovered = self.watch.during(RECOVER_S, lambda _, at=at: self.watch.succeeded_since(at))
+            self.watch.kills.append(Kill(at, what, self.watch.now - at if recovered else None))
+        say(f"{len(self.watch.kills)} kills; nothing is killed any more")
+        self.watch.came_back = self.watch.during(
             RECOVER_S, lambda sample: sample.unread is not None and self.watch.minutes(sample) <= SEARCH_BEST
         )
 
-    def _succeeded_since(self, at: float) -> bool:
-        return any((run.began or 0) > at and run.state == "success" for run in self.watch.live_runs())
-
     def drain(self) -> None:
         """Lets the schedule go on until every session is closed and all is published, then pauses it."""
-        self.watch.beside.every_s = self.watch.beside.next = float("inf")
+        self.watch.starting.stop()
         over_after = (self.running.pipeline.gap_ms + self.running.pipeline.grace_ms) / 1000 + 1
         over = self.watch.now + over_after
         say(
             f"no traffic any more; the last session is over in {over_after:.0f} s, and a run that begins then has to succeed"
         )
-        if not self.watch.during(over_after + CATCH_UP_S, lambda sample: sample.unread == 0 and self._succeeded_since(over)):
+        if not self.watch.during(
+            over_after + CATCH_UP_S, lambda sample: sample.unread == 0 and self.watch.succeeded_since(over)
+        ):
             raise LoadFailed(
                 f"the pipeline did not come to its end within {CATCH_UP_S:.0f} s: see the runs in Airflow's logs"
             )

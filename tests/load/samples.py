@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from include.local.airflow import PARTS
-from include.local.broker import admin_client
 from include.local.demo import PARTITIONS
 from include.local.process import running_program
 from tests.load.laws import Series
@@ -21,6 +19,8 @@ from tests.load.servers import Servers
 
 # Of processes that come and go all are counted together.
 WORKERS = "Python of Spark"
+# Their direct children live as long; what the scheduler's workers start are tasks.
+WITH_CHILDREN = ("scheduler", "triggerer")
 ROLES = ("broker", "Spark server", WORKERS, *PARTS)
 
 
@@ -49,7 +49,9 @@ class Meter:
     def __init__(self, running: Servers) -> None:
         self.running = running
         self.began = time.monotonic()
-        self.admin: AdminClient = admin_client(running.broker.bootstrap)
+        # It only asks, and never joins the group. The admin client crashes the process if it asks for a group while the broker starts.
+        group = {"group.id": str(running.pipeline.consumer_group), "enable.auto.commit": False, "log_level": 0}
+        self.reader = Consumer({"bootstrap.servers": running.broker.bootstrap, **group})
         self.inputs = [TopicPartition(side.topic, number) for side in running.pipeline.sides for number in range(PARTITIONS)]
 
     def take(self) -> Sample:
@@ -61,28 +63,29 @@ class Meter:
 
     def _records(self) -> tuple[int | None, int | None]:
         try:
-            ends = self.admin.list_offsets({place: OffsetSpec.latest() for place in self.inputs}, request_timeout=5)
-            sent = sum(end.result().offset for end in ends.values())
-            group = ConsumerGroupTopicPartitions(str(self.running.pipeline.consumer_group))
-            (landed,) = self.admin.list_consumer_group_offsets([group], request_timeout=5).values()
-            return sent, sent - sum(max(0, place.offset) for place in landed.result().topic_partitions)
+            ends = [self.reader.get_watermark_offsets(place, timeout=5)[1] for place in self.inputs]
+            landed = [max(0, place.offset) for place in self.reader.committed(self.inputs, timeout=5)]
+            return sum(ends), sum(ends) - sum(landed)
         except KafkaException:
             return None, None
 
     def _processes(self) -> dict[str, list[psutil.Process]]:
-        broker, spark, airflow = self.running.all
+        broker, spark, airflow = (server.folder for server in self.running.all)
+        server, kafka = running_program(spark, "server"), running_program(broker, "kafka")
         found = {
-            "broker": running_program(broker.folder, "kafka"),
-            "Spark server": running_program(spark.folder, "server"),
-            **{part: running_program(airflow.folder, part) for part in PARTS},
+            "broker": [kafka] if kafka else [],
+            "Spark server": [server] if server else [],
+            WORKERS: _children(server, True),
         }
-        processes = {role: [process] if process else [] for role, process in found.items()}
-        return processes | {WORKERS: [child for one in processes["Spark server"] for child in _children(one)]}
+        for part in PARTS:
+            main = running_program(airflow, part)
+            found[part] = [main, *(_children(main, False) if part in WITH_CHILDREN else ())] if main else []
+        return found
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def _children(process: psutil.Process | None, recursive: bool) -> list[psutil.Process]:
     try:
-        return process.children(recursive=True)
+        return process.children(recursive) if process else []
     except psutil.NoSuchProcess:
         return []
 

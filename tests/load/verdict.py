@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from include.local.airflow import PARTS
-from tests.load.beside import Run
 from tests.load.laws import Law, Series, as_predicted, bounded, equal, flat
-from tests.load.phases import LEAST_SENT, RECOVER_S, RUN_LAG, SEARCH_BEST, Phases
+from tests.load.phases import LEAST_SENT, RECOVER_S, RUN_LAG, SEARCH_BEST
 from tests.load.picture import Mark, Panel, picture
 from tests.load.samples import ROLES, WORKERS, Sample, disk, handles, lag, memory, rate_of, sent
-from tests.load.watch import Watch
+from tests.load.seen import Run, Seen
 
 # Growth that is allowed over the judged time: a share of the mean, or so much where that is more.
 LAG_GROWTH, LAG_LEAST = 0.25, 0.25  # minutes
@@ -34,16 +33,16 @@ class Judged(NamedTuple):
     rate: float
 
 
-def judged(watch: Watch, begin: float, end: float) -> Judged:
-    """What is judged of a run from `begin` to `end`, seconds of the watch."""
+def judged(seen: Seen, begin: float, end: float) -> Judged:
+    """What is judged of a run from `begin` to `end`, seconds of the seen."""
     warm = begin + min(WARM_UP * (end - begin), WARM_UP_S)
-    runs = [run for run in watch.runs.values() if run.ended is not None and (run.began or 0) >= begin and run.ended <= end]
-    return Judged(watch.since(warm, end), sorted(runs, key=lambda run: run.began or 0), warm, end, watch.rate)
+    runs = [run for run in seen.runs.values() if run.ended is not None and (run.began or 0) >= begin and run.ended <= end]
+    return Judged(seen.since(warm, end), sorted(runs, key=lambda run: run.began or 0), warm, end, seen.rate)
 
 
-def laws(run: Judged, phases: Phases) -> list[Law]:
+def laws(run: Judged, seen: Seen) -> list[Law]:
     """The laws that need no counting."""
-    return [_rate(run), *_lag(run), *_runs(run), *_sizes(run), *_disk(run), *_recovery(phases)]
+    return [_rate(run), *_lag(run), *_runs(run), *_sizes(run), *_disk(run), *_recovery(seen)]
 
 
 def _rate(run: Judged) -> Law:
@@ -89,21 +88,19 @@ def _disk(run: Judged) -> list[Law]:
     return [as_predicted(f"disk: {name}", series, PREDICTED_BY, DISK_WITHIN) for name, series in disk(run.samples).items()]
 
 
-def _recovery(phases: Phases) -> list[Law]:
-    if not phases.attacks:
+def _recovery(seen: Seen) -> list[Law]:
+    if not seen.kills:
         return []
-    lost = [attack.what for attack in phases.attacks if attack.recovered is None]
-    slowest = max(attack.recovered or 0.0 for attack in phases.attacks)
-    measured = f"{len(phases.attacks)} kills, the slowest {slowest:.0f} s" + (
-        f"; not after: {', '.join(lost)}" if lost else ""
-    )
+    lost = [kill.what for kill in seen.kills if kill.recovered is None]
+    slowest = max(kill.recovered or 0.0 for kill in seen.kills)
+    measured = f"{len(seen.kills)} kills, the slowest {slowest:.0f} s" + (f"; not after: {', '.join(lost)}" if lost else "")
     return [
         Law("after each kill -9", f"a later run succeeds within {RECOVER_S:.0f} s", measured, not lost),
         Law(
             "lag after the last kill",
             f"at most {SEARCH_BEST:g} min within {RECOVER_S:.0f} s",
-            "yes" if phases.back else "no",
-            phases.back,
+            "yes" if seen.came_back else "no",
+            seen.came_back,
         ),
     ]
 
@@ -117,9 +114,9 @@ def counted(sent: int, landed: int, wanted: int, published: int, differences: in
     ]
 
 
-def drawn(watch: Watch, phases: Phases, run: Judged, begin: float) -> str:
+def drawn(seen: Seen, run: Judged, begin: float) -> str:
     """The picture of the run and of the kills after it."""
-    samples = watch.since(begin)
+    samples = seen.since(begin)
     airflow: Series = [(each.at, sum(each.sizes[part].memory for part in PARTS) / 1e6) for each in samples]
     of_roles = {role: memory(samples, role) for role in ("Spark server", WORKERS, "broker")}
     places: dict[str, Series] = {
@@ -128,12 +125,12 @@ def drawn(watch: Watch, phases: Phases, run: Judged, begin: float) -> str:
     }
     panels = [
         Panel("Lag", "minutes of traffic unread", {"lag": lag(samples, run.rate)}, RUN_LAG),
-        Panel("Time of a live run", "s", {"time": run_times([each for each in watch.live_runs() if each.ended], begin)}),
+        Panel("Time of a live run", "s", {"time": run_times([each for each in seen.live_runs() if each.ended], begin)}),
         Panel("Memory", "MB", {**of_roles, "Airflow": airflow}),
         Panel("Disk", "GB", places),
     ]
-    marks = [Mark(at - watch.meter.began, what, MARKS[what]) for at, what in watch.beside.started]
-    marks += [Mark(each.at, "kill -9", "cross") for each in phases.attacks]
+    marks = [Mark(at, what, MARKS[what]) for at, what in seen.beside]
+    marks += [Mark(each.at, "kill -9", "cross") for each in seen.kills]
     title = f"{run.rate:,.0f} records a second for {(run.end - begin) / 60:.0f} minutes"
     worst = max((minutes for _, minutes in lag(run.samples, run.rate)), default=0.0)
     description = f"Lag (at most {worst:.1f} minutes of traffic before the kills), time of each live run, memory and disk, by the minute."

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 
 from include.local.airflow_client import AirflowError
 from include.local.machine import say
-from tests.load.beside import Beside, Run, runs
+from tests.load.beside import Beside, runs
 from tests.load.samples import WORKERS, Meter, Sample, rate_of, sent
+from tests.load.seen import Seen
 from tests.load.servers import PIPELINE, Servers
 
 EVERY_S = 10.0
@@ -24,36 +25,21 @@ class LoadFailed(Exception):
     """The load cannot go on; the text is one line that names the remedy."""
 
 
-class Watch:
-    """All samples and runs since it was made; their times are seconds since then. `rate`: records a second that are to be sent now."""
+class Watch(Seen):
+    """Sees the servers from now on."""
 
     def __init__(self, running: Servers, beside: Beside) -> None:
-        self.running, self.beside = running, beside
+        super().__init__(PIPELINE)
+        self.running, self.starting = running, beside
         self.meter = Meter(running)
         self.began = datetime.now(UTC)
         self.client = running.client
-        self.samples: list[Sample] = []
-        self.runs: dict[str, Run] = {}
-        self.rate = 0.0
         self._runs_at = float("-inf")
 
     @property
     def now(self) -> float:
         """Seconds since the watch began."""
         return time.monotonic() - self.meter.began
-
-    def since(self, begin: float, end: float = float("inf")) -> list[Sample]:
-        """The samples of these seconds, both inclusive."""
-        return [each for each in self.samples if begin <= each.at <= end]
-
-    def live_runs(self) -> list[Run]:
-        """The live runs, in the order of their begin; those that have not begun are left out."""
-        known = [run for run in self.runs.values() if run.dag_id == PIPELINE and run.began is not None]
-        return sorted(known, key=lambda run: run.began or 0.0)
-
-    def minutes(self, sample: Sample) -> float:
-        """The unread records in minutes of the traffic; 0 while nothing is known or sent."""
-        return (sample.unread or 0) / self.rate / 60 if self.rate else 0.0
 
     def during(self, seconds: float, until: Callable[[Sample], bool] = lambda _: False) -> bool:
         """Looks again and again for so long, or until `until` is true of a sample; whether it was."""
@@ -67,7 +53,9 @@ class Watch:
 
     def look(self) -> Sample:
         """Takes a sample, prints a line and starts what is due beside. Raises LoadFailed when the disk is nearly full."""
-        self.beside.start_what_is_due()
+        if what := self.starting.start_what_is_due():
+            self.beside.append((self.now, what))
+            say(f"beside: {what}")
         if self.now - self._runs_at > _RUNS_EVERY_S:
             self._runs_at = self.now
             # The next look asks again.

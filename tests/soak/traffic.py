@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -12,7 +14,9 @@ from pathlib import Path
 
 from include.local.machine import ROOT, say
 
-_END_WITHIN_S = 90.0
+_END_WITHIN_S = 150.0
+# So long a broker may be away.
+_OUTAGE_MS = 120_000
 
 
 class TrafficFailed(Exception):
@@ -31,11 +35,13 @@ def traffic(file: Path, bootstrap: str, rate: float, seed: int, truth: Path) -> 
 
     Raises TrafficFailed at the end of the block.
     """
-    command = [sys.executable, "-m", "include.sample.calls", "--pipeline", str(file), "--bootstrap", bootstrap]
+    command = [sys.executable, "-m", "include.sample.calls", "--pipeline", str(file)]
     command += ["--rate", str(rate), "--seed", str(seed), "--truth", str(truth)]
+    settings = {"bootstrap.servers": bootstrap, "message.timeout.ms": _OUTAGE_MS}
     sent = Traffic()
     with (truth.parent / "traffic.log").open("w+") as log:
-        sender = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        environment = os.environ | {"PAIRING_KAFKA": json.dumps(settings)}
+        sender = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield sent
         finally:
