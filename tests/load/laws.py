@@ -50,9 +50,9 @@ def flat(name: str, series: Series, unit: str, share: float, least: float) -> La
     values = [value for _, value in series]
     mean = statistics.fmean(values)
     most, rise = max(share * mean, least), growth(series)
-    measured = f"grows by {rise:,.3g} {unit}" if abs(rise) < 1000 else f"grows by {rise:,.0f} {unit}"
-    spread = f" (mean {number(mean)}, {number(min(values))} to {number(max(values))})"
-    return Law(name, f"grows by at most {number(most)} {unit}", measured + spread, rise <= most)
+    unit = unit and f" {unit}"
+    spread = f"(mean {number(mean)}, {number(min(values))} to {number(max(values))})"
+    return Law(name, f"grows by at most {number(most)}{unit}", f"grows by {number(rise)}{unit} {spread}", rise <= most)
 
 
 def bounded(name: str, series: Series, unit: str, most: float) -> Law:
@@ -69,13 +69,13 @@ def equal(name: str, wanted: int, found: int) -> Law:
 
 
 def as_predicted(name: str, disk: Series, part: float, within: float) -> Law:
-    """Whether the first `part` of the points (events, bytes) tells the last one: bytes grow with the events, by a line through the first part.
+    """Whether the first `part` of the points (records, bytes) tells the last one: bytes grow with the records, by a line through the first part.
 
     The prediction may be off by `within` of what was added after the first part, inclusive.
 
     >>> law = as_predicted("disk", [(events, 1000.0 + 3 * events) for events in range(0, 48, 2)], 0.5, 0.1)
     >>> law.measured, law.held
-    ('3.0 bytes an event, in all 0.0 GB instead of 0.0 GB: 0 % off', True)
+    ('3.0 bytes a record, in all 0.0 GB instead of 0.0 GB: 0 % off', True)
     """
     first = disk[: round(len(disk) * part)]
     wanted = f"within {within:.0%} of the first {part:.0%}'s prediction".replace("0%", "0 %")
@@ -87,7 +87,7 @@ def as_predicted(name: str, disk: Series, part: float, within: float) -> Law:
     added = found - first[-1][1]
     off = (found - predicted) / added if added else float("inf")
     measured = (
-        f"{line.slope:.1f} bytes an event, in all {found / 1e9:.1f} GB instead of {predicted / 1e9:.1f} GB: {off:.0%} off"
+        f"{line.slope:.1f} bytes a record, in all {found / 1e9:.1f} GB instead of {predicted / 1e9:.1f} GB: {off:.0%} off"
     )
     return Law(name, wanted, measured.replace("%", " %"), abs(off) <= within)
 

@@ -10,9 +10,8 @@ from tests.draw_timelines.svg import WIDTH, document, element, line, number, tex
 from tests.load.laws import Series
 
 LEFT, RIGHT, TOP = 64.0, WIDTH - 20.0, 46.0
-HEIGHT, BETWEEN, BELOW = 118.0, 56.0, 62.0
+HEIGHT, BETWEEN, BELOW, LOW = 118.0, 56.0, 62.0, 14.0
 COLOURS = ("left", "right", "pair", "clock", "session")
-DASHED = "stroke-dasharray:5 4"
 
 
 class Panel(NamedTuple):
@@ -26,11 +25,12 @@ class Panel(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What happened at a second. `css`: the class of its line."""
+    """What happened at a second. `css`: the class of its line, which is as high as the panel if `is_high`."""
 
     at: float
     name: str
     css: str
+    is_high: bool = False
 
 
 def picture(title: str, description: str, panels: Sequence[Panel], marks: Sequence[Mark], begin: float, end: float) -> str:
@@ -73,7 +73,8 @@ def _panel(panel: Panel, marks: Sequence[Mark], begin: float, end: float, top: f
     drawn = []
     for step in steps:
         drawn += [line("axis", LEFT, y(step), RIGHT, y(step)), words(f"{step:,g}", LEFT - 8, y(step) + 4, "tick", "end")]
-    drawn += [line(mark.css, x(mark.at), top, x(mark.at), bottom) for mark in marks if begin <= mark.at <= end]
+    shown = [mark for mark in marks if begin <= mark.at <= end]
+    drawn += [line(mark.css, x(mark.at), top if mark.is_high else bottom - LOW, x(mark.at), bottom) for mark in shown]
     if panel.bound is not None:
         drawn.append(line("cross", LEFT, y(panel.bound), RIGHT, y(panel.bound)))
     for colour, (name, series) in zip(COLOURS, panel.lines.items(), strict=False):
@@ -83,7 +84,7 @@ def _panel(panel: Panel, marks: Sequence[Mark], begin: float, end: float, top: f
 
 
 def _style(dashed: bool) -> str:
-    return f"fill:none;stroke-width:1.8;{DASHED if dashed else ''}"
+    return f"fill:none;stroke-width:1.8;stroke-dasharray:{'5 4' if dashed else 'none'}"
 
 
 def _legend(panel: Panel, y: float) -> list[str]:

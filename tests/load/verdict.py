@@ -34,7 +34,7 @@ class Judged(NamedTuple):
 
 
 def judged(seen: Seen, begin: float, end: float) -> Judged:
-    """What is judged of a run from `begin` to `end`, seconds of the seen."""
+    """What is judged of a run from `begin` to `end`, seconds of the watch."""
     warm = begin + min(WARM_UP * (end - begin), WARM_UP_S)
     runs = [run for run in seen.runs.values() if run.ended is not None and (run.began or 0) >= begin and run.ended <= end]
     return Judged(seen.since(warm, end), sorted(runs, key=lambda run: run.began or 0), warm, end, seen.rate)
@@ -130,7 +130,7 @@ def drawn(seen: Seen, run: Judged, begin: float) -> str:
         Panel("Disk", "GB", places),
     ]
     marks = [Mark(at, what, MARKS[what]) for at, what in seen.beside]
-    marks += [Mark(each.at, "kill -9", "cross") for each in seen.kills]
+    marks += [Mark(each.at, "kill -9", "cross", True) for each in seen.kills]
     title = f"{run.rate:,.0f} records a second for {(run.end - begin) / 60:.0f} minutes"
     worst = max((minutes for _, minutes in lag(run.samples, run.rate)), default=0.0)
     description = f"Lag (at most {worst:.1f} minutes of traffic before the kills), time of each live run, memory and disk, by the minute."

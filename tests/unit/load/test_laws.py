@@ -45,7 +45,7 @@ def test_what_was_not_measured_is_not_judged():
 
 
 def disk(at_end):
-    """A gigabyte that is there, 100 bytes an event for the first half, then `at_end` in all."""
+    """A gigabyte that is there, 100 bytes a record for the first half, then `at_end` in all."""
     first = [(1000.0 * count, 1e9 + 100_000.0 * count) for count in range(20)]
     return [*first, *((1000.0 * count, 1e9 + 100_000.0 * count) for count in range(20, 39)), (39_000.0, 1e9 + at_end)]
 
@@ -54,7 +54,7 @@ def disk(at_end):
 def test_the_first_part_predicts_the_last_point(at_end, held):
     law = as_predicted("disk", disk(at_end), 0.5, 0.1)
     assert law.held is held
-    assert law.measured.startswith("100.0 bytes an event")
+    assert law.measured.startswith("100.0 bytes a record")
 
 
 def test_nothing_is_predicted_from_few_points_or_without_an_event():
