@@ -9,8 +9,7 @@ from random import Random
 
 import psutil
 
-from include.local.machine import SetupError
-from include.local.process import LocalServer, processes_of, stop_programs
+from include.local.process import processes_of, stop_programs
 from tests.load.servers import Servers
 
 KINDS = ("a job", "the Spark server", "the broker")
@@ -18,7 +17,6 @@ KINDS = ("a job", "the Spark server", "the broker")
 _JOB_WITHIN_S = 120.0
 # Of the broker, until somebody starts it again.
 _LONGEST_OUTAGE_S = 5.0
-_TRIES = 3
 
 
 def order(kills: int, random: Random) -> list[str]:
@@ -40,17 +38,8 @@ def kill(kind: str, running: Servers, random: Random) -> str:
     stop_programs(server.folder, patience_s=0)
     if server is running.broker:
         time.sleep(random.uniform(0, _LONGEST_OUTAGE_S))
-    _start(server)
-    return kind
-
-
-def _start(server: LocalServer) -> None:
-    """Starts it; a machine at its limit may need longer than `start` waits."""
-    for _ in range(_TRIES - 1):
-        with suppress(SetupError):
-            server.start()
-            return
     server.start()
+    return kind
 
 
 def _kill_job(running: Servers) -> str:
