@@ -69,7 +69,7 @@ def servers(folder: Path) -> Iterator[Servers]:
     temporary.mkdir()
     # A JVM or job that is killed leaves its temporary files, which must not outlive the folder.
     os.environ |= {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
-    file = _project(folder / "project")
+    file = copied_pipeline(folder / "project")
     broker = LocalBroker(folder / "broker", free_port())
     spark = LocalSpark(folder / "spark", free_port())
     airflow = AirflowOf(
@@ -92,7 +92,7 @@ def servers(folder: Path) -> Iterator[Servers]:
         yield running
 
 
-def _project(folder: Path) -> Path:
+def copied_pipeline(folder: Path) -> Path:
     """A copy of the project with the changed pipeline; returns the pipeline's file."""
     file = copied(folder) / "include" / "pipelines" / f"{PIPELINE}.yaml"
     text = file.read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from include.local.airflow import PARTS
@@ -24,10 +26,11 @@ MARKS = {"maintenance": "unread", "replay": "clock", "backfill": "wall"}
 
 
 class Judged(NamedTuple):
-    """The run without its first part; `rate`: records a second that were to be sent."""
+    """The run without its first part; `rate`: records a second that were to be sent. `runs`, `live`: those of the whole run that have ended."""
 
     samples: list[Sample]
     runs: list[Run]
+    live: list[Run]
     begin: float
     end: float
     rate: float
@@ -36,8 +39,13 @@ class Judged(NamedTuple):
 def judged(seen: Seen, begin: float, end: float) -> Judged:
     """What is judged of a run from `begin` to `end`, seconds of the watch."""
     warm = begin + min(WARM_UP * (end - begin), WARM_UP_S)
-    runs = [run for run in seen.runs.values() if run.ended is not None and (run.began or 0) >= begin and run.ended <= end]
-    return Judged(seen.since(warm, end), sorted(runs, key=lambda run: run.began or 0), warm, end, seen.rate)
+    runs, live = (ended(each, begin, end) for each in (seen.runs.values(), seen.live_runs()))
+    return Judged(seen.since(warm, end), runs, live, warm, end, seen.rate)
+
+
+def ended(runs: Iterable[Run], begin: float, end: float = float("inf")) -> list[Run]:
+    """Those that began and ended in these seconds."""
+    return [run for run in runs if run.ended is not None and (run.began or 0.0) >= begin and run.ended <= end]
 
 
 def laws(run: Judged, seen: Seen) -> list[Law]:
@@ -59,20 +67,18 @@ def _lag(run: Judged) -> list[Law]:
 
 def _runs(run: Judged) -> list[Law]:
     failed = [each for each in run.runs if each.state != "success"]
-    kinds = {
-        dag_id: sum(each.dag_id == dag_id for each in run.runs) for dag_id in sorted({each.dag_id for each in run.runs})
-    }
-    counted = ", ".join(f"{count} of {dag_id}" for dag_id, count in kinds.items())
+    kinds = Counter(each.dag_id for each in run.runs)
+    counted = ", ".join(f"{count} of {dag_id}" for dag_id, count in sorted(kinds.items()))
+    warm = run_times(each for each in run.live if (each.began or 0.0) >= run.begin)
     return [
         Law("runs", "none fails", f"{len(failed)} of {len(run.runs)} failed ({counted})", not failed),
-        flat("time of a live run", run_times(run.runs, run.begin), "s", TIME_GROWTH, TIME_LEAST),
+        flat("time of a live run", warm, "s", TIME_GROWTH, TIME_LEAST),
     ]
 
 
-def run_times(runs: list[Run], since: float) -> Series:
-    """(second of its end, seconds it took) of each live run that began since then."""
-    live = [each for each in runs if "_" not in each.dag_id and (each.began or 0) >= since]
-    return [(each.ended or 0.0, each.seconds or 0.0) for each in live]
+def run_times(runs: Iterable[Run]) -> Series:
+    """(second of its end, seconds it took) of each."""
+    return [(each.ended or 0.0, each.seconds or 0.0) for each in runs]
 
 
 def _sizes(run: Judged) -> list[Law]:
@@ -125,7 +131,7 @@ def drawn(seen: Seen, run: Judged, begin: float) -> str:
     }
     panels = [
         Panel("Lag", "minutes of traffic unread", {"lag": lag(samples, run.rate)}, RUN_LAG),
-        Panel("Time of a live run", "s", {"time": run_times([each for each in seen.live_runs() if each.ended], begin)}),
+        Panel("Time of a live run", "s", {"time": run_times(ended(seen.live_runs(), begin))}),
         Panel("Memory", "MB", {**of_roles, "Airflow": airflow}),
         Panel("Disk", "GB", places),
     ]
