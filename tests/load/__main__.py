@@ -27,11 +27,12 @@ from tests.benches.measuring import scratch
 from tests.helpers.job_processes import Jobs
 from tests.load import counts
 from tests.load.beside import MAINTENANCE, Beside
+from tests.load.heartbeat import heartbeat
 from tests.load.laws import Law, table
 from tests.load.phases import RECORDS_A_CALL, Phases
 from tests.load.servers import PIPELINE, Servers, servers
 from tests.load.verdict import counted, drawn, judged, laws
-from tests.load.watch import LoadFailed, Watch, heartbeat
+from tests.load.watch import LoadFailed, Watch
 from tests.soak.traffic import TrafficFailed
 
 PICTURE = ROOT / "docs" / "images" / "load.svg"

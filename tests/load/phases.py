@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from include.local.machine import say
+from tests.load.heartbeat import heartbeat
 from tests.load.kills import kill, order
 from tests.load.samples import Sample, disk, lag, rate_of, sent
 from tests.load.search import NEAR_ENOUGH, highest_rate
@@ -91,7 +92,8 @@ class Phases:
         for kind in order(kills, self.random):
             self.watch.during(self.random.uniform(5, 40))
             at = self.watch.now
-            what = kill(kind, self.running, self.random)
+            with heartbeat(f"kill -9 of {kind}"):
+                what = kill(kind, self.running, self.random)
             say(f"kill -9: {what}")
             recovered = self.watch.during(RECOVER_S, lambda _, at=at: self.watch.succeeded_since(at))
             self.watch.kills.append(Kill(at, what, self.watch.now - at if recovered else None))
@@ -115,7 +117,8 @@ class Phases:
                 f"the pipeline did not come to its end within {CATCH_UP_S:.0f} s: see the runs in Airflow's logs"
             )
         # Its runs find nothing any more, and would only take time from what compares.
-        self.running.airflow.stop()
+        with heartbeat("Airflow ends"):
+            self.running.airflow.stop()
 
 
 def objection(samples: list[Sample], rate: float) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from include.local.airflow_client import AirflowError
 from include.local.machine import say
 from tests.load.beside import Beside, runs
+from tests.load.heartbeat import EVERY_S
 from tests.load.samples import WORKERS, Meter, Sample, rate_of, sent
 from tests.load.seen import Seen
 from tests.load.servers import PIPELINE, Servers
 
-EVERY_S = 10.0
 _RUNS_EVERY_S = 30.0
 _LEAST_FREE_GB = 2.0
 
@@ -80,21 +79,3 @@ class Watch(Seen):
             f" + {sample.sizes[WORKERS].processes} × Python {memory[WORKERS]:,.0f}, broker {memory['broker']:,.0f};"
             f" GB: tables {sample.warehouse / 1e9:.2f}, broker {sample.broker / 1e9:.2f}"
         )
-
-
-@contextmanager
-def heartbeat(what: str) -> Iterator[None]:
-    """A line every ten seconds while the block lasts."""
-    over, begin = threading.Event(), time.monotonic()
-
-    def beat() -> None:
-        while not over.wait(EVERY_S):
-            say(f"{what}: {time.monotonic() - begin:.0f} s ...")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
