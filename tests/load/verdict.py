@@ -71,7 +71,12 @@ def _runs(run: Judged) -> list[Law]:
     counted = ", ".join(f"{count} of {dag_id}" for dag_id, count in sorted(kinds.items()))
     warm = run_times(each for each in run.live if (each.began or 0.0) >= run.begin)
     return [
-        Law("runs", "none fails", f"{len(failed)} of {len(run.runs)} failed ({counted})", not failed),
+        Law(
+            "runs",
+            "none fails",
+            f"{len(failed)} of {len(run.runs)} failed ({counted or 'none has ended'})",
+            not failed if run.runs else None,
+        ),
         flat("time of a live run", warm, "s", TIME_GROWTH, TIME_LEAST),
     ]
 

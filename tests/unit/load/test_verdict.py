@@ -106,6 +106,11 @@ def test_the_first_minutes_and_the_kills_are_not_judged():
     assert broken(made) == []
 
 
+def test_where_no_run_has_ended_runs_are_not_judged():
+    made = seen(runs={})
+    assert {law.name: law.held for law in laws(judged(made, 0.0, HOUR), made)}["runs"] is None
+
+
 def test_the_picture_has_what_was_seen():
     made = seen()
     svg = drawn(made, judged(made, 0.0, HOUR), 0.0)
