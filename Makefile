@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock sbom audit load bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -41,6 +41,9 @@ test-long: setup ## the tests that take long (three quarters of an hour): before
 
 soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second; STORE=s3: on a store
 	@$(VENV_PYTHON) -m tests.soak $(if $(STORE),--store $(STORE)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
+
+load: setup ## load for hours: HOURS=1 of traffic at the highest rate that the machine holds (searched for; or RATE=… calls a second), KILLS=6 at the end, a table of laws, PICTURE=docs/images/load.svg
+	@$(VENV_PYTHON) -m tests.load $(if $(HOURS),--hours $(HOURS)) $(if $(RATE),--rate $(RATE)) $(if $(KILLS),--kills $(KILLS)) $(if $(PICTURE),--picture $(PICTURE))
 
 lint: setup ## ruff (rules and format), mypy, and the layers of the imports
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports

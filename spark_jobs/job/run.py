@@ -91,7 +91,7 @@ def reading_job(job: str, arguments: argparse.Namespace) -> Iterator[Warehouse]:
         try:
             yield Warehouse(tables.root, tables.pipeline, spark)
         finally:
-            spark.stop()
+            end_session(spark)
 
 
 @contextmanager

@@ -40,20 +40,17 @@ def spark_session(job: str, pipeline: str) -> SparkSession:
     Only the pipeline's writer may call this; it ends the session with `end_session`. Raises NoSparkServer.
     """
     server = os.environ.get(REMOTE_VARIABLE)
-    return _attach(server, pipeline) if server else _start(job, pipeline)
+    return _attach(server, pipeline, takes_over=True) if server else _start(job, pipeline)
 
 
 def reading_session(job: str, pipeline: str) -> SparkSession:
-    """A session for a job that only reads, beside the pipeline's writer; end it by its `stop`. Raises NoSparkServer."""
+    """A session for a job that only reads, beside the pipeline's writer; it ends with `end_session`. Raises NoSparkServer."""
     server = os.environ.get(REMOTE_VARIABLE)
-    if not server:
-        return _start(job, pipeline)
-    _check_it_answers(server)
-    return _prepared(_session_on(server, uuid.uuid4()))
+    return _attach(server, f"{pipeline} reads", takes_over=False) if server else _start(job, pipeline)
 
 
 def end_session(spark: SparkSession) -> None:
-    """Ends the session of a writer; a session on a server stays for the pipeline's next job."""
+    """Ends the session of a job; a session on a server stays for the pipeline's next job of the kind."""
     if os.environ.get(REMOTE_VARIABLE):
         spark.client.close()
     else:
@@ -74,20 +71,23 @@ def _first_query(spark: SparkSession) -> None:
         spark.range(1, numPartitions=1).mapInArrow(iter, "id BIGINT").toArrow()
 
 
-def _attach(server: str, pipeline: str) -> SparkSession:
+def _attach(server: str, name: str, takes_over: bool) -> SparkSession:
+    """The session of this name; `takes_over`: nobody else may use it now."""
     _check_it_answers(server)
-    # The jobs of a pipeline share one session: its Python workers stay warm, and the next job finds the work of a killed one.
-    spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, pipeline))
+    # Jobs share a session: its Python workers stay warm, and the next writer finds the work of a killed one. A session of its own for each
+    # job would leave a Python process on the server for ever.
+    spark = _session_on(server, uuid.uuid5(uuid.NAMESPACE_URL, name))
     try:
-        # The work of a killed job still runs on the server, without the lock that this job holds now.
-        spark.interruptAll()
+        if takes_over:
+            # The work of a killed job still runs on the server, without the lock that this job holds now.
+            spark.interruptAll()
+        return _prepared(spark)
     except PySparkException as error:
         spark.client.close()
         if "SESSION_CLOSED" not in str(error):
             raise
-        # The server has closed the session, after a long silence say; its id can never be used again.
-        spark = _session_on(server, uuid.uuid4())
-    return _prepared(spark)
+    # The server has closed the session, after a long silence say; its id can never be used again.
+    return _prepared(_session_on(server, uuid.uuid4()))
 
 
 def _session_on(server: str, session_id: uuid.UUID) -> SparkSession:

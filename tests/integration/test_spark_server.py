@@ -11,7 +11,7 @@ import pytest
 
 from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
-from include.local.process import free_port, stop_programs
+from include.local.process import free_port, running_program, stop_programs
 from include.local.spark import LocalSpark
 from spark_jobs.tables.warehouse import Tables
 from tests.conftest import yaml_of
@@ -81,8 +81,23 @@ def test_a_writer_ends_what_a_killed_one_left_running_and_a_reader_does_not(serv
     assert "OPERATION_CANCELED" in left_running.communicate(timeout=60)[0]
 
 
-def test_jobs_share_a_session_and_a_closed_one_is_replaced(server):
-    told = "from spark_jobs.spark.session import *; spark = spark_session('job', 'calls'); print(spark.session_id); {end}"
+def test_readers_leave_no_python_processes_behind(server):
+    reads = "from spark_jobs.spark.session import *; spark = reading_session('reader', 'left'); print(spark.session_id); "
+    reads += "spark.range(9).mapInArrow(lambda rows: rows, 'id BIGINT').toArrow(); end_session(spark)"
+    process, answers, children = running_program(server.folder, "server"), [], []
+    for _ in range(2):
+        answers.append(answer(reads, server))
+        children.append(len(process.children()))
+    assert [status for status, _ in answers] == [0, 0], answers
+    assert children[0] == children[1], "a daemon more with each reader"
+    writer = "from spark_jobs.spark.session import *; print(spark_session('job', 'left').session_id)"
+    sessions = [printed.split()[-1] for _, printed in (*answers, answer(writer, server))]
+    assert sessions[0] == sessions[1] != sessions[2]
+
+
+@pytest.mark.parametrize("session", ["spark_session", "reading_session"])
+def test_jobs_share_a_session_and_a_closed_one_is_replaced(server, session):
+    told = f"from spark_jobs.spark.session import *; spark = {session}('job', 'calls'); print(spark.session_id); {{end}}"
     first, second = (answer(told.format(end="end_session(spark)"), server)[1].split()[-1] for _ in range(2))
     assert first == second
     assert answer(told.format(end="spark.stop()"), server)[1].split()[-1] == first

@@ -11,12 +11,9 @@ an object store, if the tables are to be on one.
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -33,28 +30,11 @@ from tests.helpers.job_processes import JOBS, Jobs
 from tests.helpers.timeline import CALLS
 from tests.helpers.warehouse_place import store_argument, warehouse_on
 from tests.soak.attack import Attack, JobFailed
+from tests.soak.traffic import TrafficFailed, traffic
 
 # Short, so that the end need not be waited for long; the grace is more than a stopped machine needs to catch its breath.
 SOAKED = replace(CALLS, name="soaked", tolerance_ms=2_000, gap_ms=2_000, grace_ms=60_000)
 PARTITIONS = 4
-
-
-@contextmanager
-def traffic(file: Path, bootstrap: str, rate: float, seed: int, truth: Path) -> Iterator[None]:
-    """Sample calls are sent inside the block. What was sent when it ends is in the truth, and nothing else."""
-    command = [sys.executable, "-m", "include.sample.calls", "--pipeline", str(file), "--bootstrap", bootstrap]
-    command += ["--rate", str(rate), "--seed", str(seed), "--truth", str(truth)]
-    with (file.parent / "traffic.log").open("w+") as log:
-        sender = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            sender.send_signal(signal.SIGINT)
-            status = sender.wait(60)
-            log.seek(0)
-            say(f"traffic: {log.read().strip().splitlines()[-1]}")
-    if status:
-        raise JobFailed("the traffic failed, see the line above")
 
 
 def drain(jobs: Jobs, pipeline: Pipeline) -> None:
@@ -115,7 +95,7 @@ def main() -> int:
     with scratch() as folder:
         try:
             good = soak(folder, given.store, kills, given.minutes, given.rate, given.seed)
-        except (JobFailed, SetupError, sample_truth.SampleError) as error:
+        except (JobFailed, TrafficFailed, SetupError, sample_truth.SampleError) as error:
             print(error, file=sys.stderr)
             good = False
     say("everything is there, once" if good else "NOT as it has to be, see above")
