@@ -26,7 +26,7 @@ SEARCH_LAG, SEARCH_BEST, RUN_LAG = 2.0, 0.5, 3.0
 LEAST_SENT = 0.97
 # Longer than gap and grace, until as many events wait as ever will, and than each kind takes that runs beside.
 CONFIRM_S = 720.0
-CATCH_UP_S, RECOVER_S = 900.0, 600.0
+CATCH_UP_S, RECOVER_S = 1_800.0, 600.0
 
 
 class Phases:
@@ -70,11 +70,18 @@ class Phases:
         against = objection(self.watch.since(begin), records)
         self.steps.append((records, against or "holds"))
         say(f"search: {records:,.0f} records/s: {against or 'holds'}")
-        if against and not self.watch.during(CATCH_UP_S, lambda sample: sample.unread == 0):
-            raise LoadFailed(
-                f"nothing was sent for {CATCH_UP_S:.0f} s, and still records are unread: see the runs in Airflow's logs"
-            )
+        if against:
+            self._catch_up()
         return not against
+
+    def _catch_up(self) -> None:
+        """Waits until nothing is unread; nothing is started beside. Raises LoadFailed."""
+        self.watch.starting.stop()
+        if not self.watch.during(CATCH_UP_S, lambda sample: sample.unread == 0):
+            raise LoadFailed(
+                f"nothing was sent for {CATCH_UP_S:.0f} s, and still records are unread: set RATE to less than what held"
+            )
+        self.watch.starting.resume()
 
     def check_disk(self, seconds: float) -> None:
         """Raises LoadFailed if the run will not fit on the disk, by what the search has written."""
