@@ -36,7 +36,6 @@ class Phases:
         self.running, self.watch, self.folder, self.random = running, watch, folder, Random(seed)
         self.truths: list[Path] = []
         self.sent = 0
-        self.steps: list[tuple[float, str]] = []
 
     @contextmanager
     def sending(self, calls: float) -> Iterator[None]:
@@ -68,7 +67,6 @@ class Phases:
         with self.sending(calls):
             self.watch.during(window_s, lambda sample: self.watch.minutes(sample) > SEARCH_LAG)
         against = objection(self.watch.since(begin), records)
-        self.steps.append((records, against or "holds"))
         say(f"search: {records:,.0f} records/s: {against or 'holds'}")
         if against:
             self._catch_up()
