@@ -41,8 +41,12 @@ class Beside:
             return ""
 
     def stop(self) -> None:
-        """Starts nothing any more."""
+        """Starts nothing until it resumes."""
         self.next = float("inf")
+
+    def resume(self) -> None:
+        """Starts the next one at once."""
+        self.next = time.monotonic()
 
     def _maintain(self) -> str:
         self.client.trigger(MAINTENANCE)

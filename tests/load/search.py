@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 # The two rates are near enough when one is at most so many times the other.
 NEAR_ENOUGH = 1.2
+# A rate that does not hold for long is lowered by this factor, again and again.
+LOWERED = 0.7
 # Below this many calls a second nothing is worth a search.
 LEAST = 10.0
 
@@ -43,3 +45,18 @@ def _around(holds: Callable[[float], bool], first: float) -> tuple[float | None,
         if holds(rate):
             return rate, rate * 2
     return None, rate
+
+
+def confirmed(holds: Callable[[float], bool], found: float) -> float | None:
+    """The first of `found` and the rates below it, each LOWERED times the one before, that holds for long; None if not even LEAST does.
+
+    A short window does not see what grows: the events that are still open, and what a replay has to read.
+
+    >>> confirmed(lambda rate: rate <= 500, 1000.0)
+    490.0
+    """
+    while not holds(found):
+        found *= LOWERED
+        if found < LEAST:
+            return None
+    return round(found, 3)

@@ -71,10 +71,12 @@ def test_a_refusal_is_left_for_the_next_turn(asked):
     assert started(asked, 60) == ["", "", "backfill"]
 
 
-def test_after_the_stop_nothing_is_started(asked):
+def test_after_the_stop_nothing_is_started_until_it_resumes(asked):
     beside = Beside(asked, 0.0)
     beside.stop()
     assert beside.start_what_is_due() == "" and not asked.triggered
+    beside.resume()
+    assert beside.start_what_is_due() == "maintenance"
 
 
 def test_the_pipeline_under_load_is_the_shipped_one_but_for_its_schedules(tmp_path):

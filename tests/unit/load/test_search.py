@@ -6,7 +6,7 @@ import pytest
 
 from tests.load.phases import objection
 from tests.load.samples import Sample
-from tests.load.search import LEAST, NEAR_ENOUGH, highest_rate
+from tests.load.search import LEAST, LOWERED, NEAR_ENOUGH, confirmed, highest_rate
 
 
 @pytest.mark.parametrize("limit", [20, 130, 2_000, 2_001, 3_999, 9_000, 77_777])
@@ -25,6 +25,16 @@ def test_where_nothing_holds_there_is_no_rate():
     asked = []
     assert highest_rate(lambda rate: bool(asked.append(rate)), 100.0) is None
     assert min(asked) >= LEAST
+
+
+@pytest.mark.parametrize("limit", [20, 999, 1_000, 5_000])
+def test_a_rate_that_does_not_hold_for_long_is_lowered(limit):
+    found = confirmed(lambda rate: rate <= limit, 1_000.0)
+    assert found == 1_000 if limit >= 1_000 else found <= limit < found / LOWERED
+
+
+def test_where_no_rate_holds_for_long_there_is_none():
+    assert confirmed(lambda rate: False, 1_000.0) is None
 
 
 def window(*minutes, sent=1_000.0):
