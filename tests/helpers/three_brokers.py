@@ -147,7 +147,9 @@ class ThreeBrokers:
         settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
         entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-        self.admin().incremental_alter_configs([resource])[resource].result(timeout=20)
+        # It has to live as long as its answer is waited for.
+        admin = self.admin()
+        admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 
     def reassign(self, topic: str, partition: int, order: list[int]) -> None:
         """Gives the partition to these brokers, the preferred leader first."""
