@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak lint ci stop clean screenshots lock sbom audit load bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
