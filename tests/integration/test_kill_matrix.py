@@ -82,7 +82,11 @@ def kill_when_the_other_side_is_in(jobs: Jobs) -> None:
 
 
 def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, faults, broker, tmp_path):
-    (killed, killed_file), (calm, calm_file) = (timeless(name, "matrix", tmp_path / "jobs") for name in ("killed", "calm"))
+    # Each place has topics of its own on the one broker.
+    place = "on_store" if "://" in root else "in_folder"
+    (killed, killed_file), (calm, calm_file) = (
+        timeless(f"{name}_{place}", f"matrix_{place}", tmp_path / "jobs") for name in ("killed", "calm")
+    )
     attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults)
     undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root)
     portions = Portions(broker, killed, calm)
