@@ -20,7 +20,12 @@ def tell(history: PairHistory, locate: Locate | None = None) -> Iterator[str]:
     # Proposals are played on these alone: the batch before one that read something says what was over by then.
     numbers = {each.batch.batch_id for each in played}
     numbers |= {before.batch_id for before, batch in pairwise(history.batches) if batch.messages}
-    batches = [batch for batch in history.batches if batch.batch_id in numbers]
+    batches, clock = list[Batch](), None
+    for batch in history.batches:
+        # A clock never falls back, also where the batch that had it is left out.
+        clock = max((each for each in (clock, batch.clock) if each is not None), default=None)
+        if batch.batch_id in numbers:
+            batches.append(batch._replace(clock=clock))
     events = EventStory(history.pipeline, batches, played)
     shown = [fate for fate in events.fates if history.shows(fate.ts)]
     yield from _headlines(history, shown, played)

@@ -116,6 +116,7 @@ def test_settings_of_landing(warehouse, send, admin):
     assert committed[warehouse.pipeline.left.topic, 0] == 3
 
 
+@pytest.mark.long
 def test_what_changes_is_shown_applied_recorded_and_reported(warehouse, send, broker, admin, tmp_path, capsys):
     send("a0:x m50:x a150:z a300:z m310:z a600:tick m600:tick")
     run_all(warehouse)

@@ -159,6 +159,7 @@ def kill_machine(worker):
         process.kill()
 
 
+@pytest.mark.long
 def test_executors_are_killed_at_every_point_and_nothing_differs(attacked):
     """Spark tries the task again, elsewhere; what the dead attempt left is never visible."""
     for points in BATCHES:

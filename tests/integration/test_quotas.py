@@ -16,7 +16,7 @@ from include.local.machine import JARS, java
 from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.kafka import offsets, records, transaction
-from spark_jobs.kafka.records import Share, Span, read_span
+from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from tests.conftest import PARTITIONS
 from tests.helpers.reading import consume, table_rows
@@ -107,7 +107,7 @@ def test_a_reader_waits_as_long_as_it_is_throttled(throttled, pipeline, calls, m
     ends = offsets.ask_broker(kafka_settings(), [topic]).end
     read, seconds = timed(
         lambda: [
-            sum(each.num_rows for each in read_span(kafka_settings(), Share(*place, Span(0, end))))
+            sum(each.num_rows for each in read_shares(kafka_settings(), [Share(*place, Span(0, end))]))
             for place, end in ends.items()
         ]
     )

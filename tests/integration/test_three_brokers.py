@@ -18,7 +18,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import transaction
 from spark_jobs.kafka.open_transactions import partition_of_group
 from spark_jobs.kafka.positions import publisher_group
-from spark_jobs.kafka.records import Share, Span, read_span
+from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
 from spark_jobs.rules.conservation import BrokenInvariant
 from tests.conftest import PARTITIONS
@@ -56,7 +56,7 @@ def test_the_leader_moves_while_a_partition_is_read(broker, pipeline, monkeypatc
     # A little at a time, so that there is a middle.
     slow = kafka_settings() | {"max.partition.fetch.bytes": 1_000, "queued.min.messages": 1}
     leaders, offsets = {broker.leader(topic, 0).number}, []
-    for count, piece in enumerate(read_span(slow, Share(topic, 0, Span(0, 3_000)))):
+    for count, piece in enumerate(read_shares(slow, [Share(topic, 0, Span(0, 3_000))])):
         offsets += piece["offset"].to_pylist()
         if count in (1, 3):
             broker.move_leader(topic, 0)

@@ -21,7 +21,7 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import offsets
 from spark_jobs.kafka.messages import messages_for, read_compounds
 from spark_jobs.kafka.publisher import publish_partition
-from spark_jobs.kafka.records import Share, Span, read_span
+from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
 from spark_jobs.tables.diagnose import translate_file_errors
 from tests.conftest import PARTITIONS, yaml_of
@@ -115,7 +115,7 @@ def test_a_client_that_outlives_its_token_gets_another(way, logins, connect, log
 
     def read(partition):
         share = Share(pipeline.left.topic, partition, Span(0, end[pipeline.left.topic, partition]))
-        return [offset for piece in slowly(read_span(kafka_settings(), share)) for offset in piece["offset"].to_pylist()]
+        return [offset for piece in slowly(read_shares(kafka_settings(), [share])) for offset in piece["offset"].to_pylist()]
 
     def publish(partition):
         table = read_compounds(logged_in, {1: PARTITIONS}, range(1, 2)).toArrow()
@@ -200,6 +200,7 @@ def only_here(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
+@pytest.mark.long
 def test_a_provider_that_the_workers_lack_is_said_in_a_line(only_here, logins, connect, logged_in, send):
     send("a", "u", time.time_ns() // 1_000_000 - 3_600_000, 1)
     connect(logins["provider"] | {"token_provider": "only_here.token"})

@@ -74,6 +74,7 @@ def positions(broker):
     return {place.partition: (place.offset, place.metadata) for place in answer.result(timeout=20).topic_partitions}
 
 
+@pytest.mark.long
 def test_what_1_0_left_half_done_is_continued_and_rolled_back_to(warehouse, broker, portions):
     # It is as it was left: batch 7 is on one of the two partitions, 8 is landed.
     assert (steps(warehouse, 7) & {PAIRED, PUBLISHED}, steps(warehouse, 8) & {LANDED, PAIRED}) == ({PAIRED}, {LANDED})
