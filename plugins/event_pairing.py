@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.airflow import run_notes, scheduling
+from include.airflow import forked_jobs, run_notes, scheduling
 from include.config.pipeline import PIPELINES
 
 # What the navigation shows of each pipeline.
@@ -32,7 +32,7 @@ class EventPairing(AirflowPlugin):
 
     name = "event_pairing"
     timetables: list[Any] = [scheduling.OnlyBackfills]  # noqa: RUF012
-    listeners: list[Any] = [scheduling, run_notes]  # noqa: RUF012
+    listeners: list[Any] = [scheduling, run_notes, forked_jobs]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         *(
             _view(f"{title}: {file.stem}", f"quality/{file.stem}/{page}.html", "nav", f"quality-{page}-{file.stem}")

@@ -1,4 +1,4 @@
-"""The operators of the pipeline's tasks: SparkSubmitOperator with the broker's settings and a readable error, and one that starts replays."""
+"""The operators of the pipeline's tasks: one runs a job, with the broker's settings and a readable error, the other starts replays, too."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, BaseOperatorLink
+from airflow.sdk import Asset, BaseHook, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
 from include.airflow.cluster_mode import Submission, find_application, submission, take_outcome
 from include.airflow.connections import kafka_settings, warehouse_options
+from include.airflow.forked_jobs import ForkedJob
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words
-from include.config.project import ROOT
+from include.config.project import REMOTE_VARIABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
 
 UI_VARIABLE = "PAIRING_SPARK_UI"
@@ -55,7 +57,7 @@ class SparkPage(BaseOperatorLink):
 
 
 class PairingJobOperator(SparkSubmitOperator):
-    """Submits one job of a pipeline through `spark_default`.
+    """Runs one job of a pipeline on the Spark of `spark_default`: forked from the task as a client of a Spark Connect server, or by spark-submit.
 
     The job gets the settings of `kafka_default` and the options of `warehouse_default` in its environment, never on a command line. Its
     counts become the task's XCom. When it fails, its own one-line reason is the task's error, with the runbook; an error that only an
@@ -82,6 +84,8 @@ class PairingJobOperator(SparkSubmitOperator):
         self.idle_with = idle_with
         # Of a job whose driver runs on the cluster.
         self.submission: Submission | None = None
+        # Of a job that is a client of a Spark server.
+        self.forked: ForkedJob | None = None
         # Both are set when the job has ended.
         self.batch_id: int | None = None
         self.spark_application: str | None = None
@@ -96,7 +100,7 @@ class PairingJobOperator(SparkSubmitOperator):
         with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / _LOCK).open("w") as alive:
             # This process holds the lock while it lives: the job of a task that was killed ends without it.
             fcntl.flock(alive, fcntl.LOCK_EX)
-            outcome = self._submit(context, Path(folder), arguments)
+            outcome = self._outcome_of(context, Path(folder), alive, arguments)
         counts = dict(outcome.get("counts", {}))
         self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
         if self.batch_id is not None:
@@ -106,9 +110,9 @@ class PairingJobOperator(SparkSubmitOperator):
             context["outlet_events"][asset].extra = counts
         return counts
 
-    def _submit(self, context: Any, folder: Path, arguments: list[str]) -> dict[str, Any]:
+    def _outcome_of(self, context: Any, folder: Path, alive: IO[str], arguments: list[str]) -> dict[str, Any]:
         """What the job left of itself; raises AirflowException if it failed. `folder`: the task's own, for as long as it runs."""
-        # spark-submit inherits the environment of this process. For YARN and Kubernetes the provider's env_vars are on its command line.
+        # The job inherits the environment of this process. For YARN and Kubernetes the provider's env_vars are on a command line.
         os.environ |= {
             "PYTHONPATH": str(ROOT),
             "PAIRING_KAFKA": json.dumps(kafka_settings()),
@@ -121,8 +125,12 @@ class PairingJobOperator(SparkSubmitOperator):
         outcome: dict[str, Any] = {}
         failure = None
         try:
-            self._prepare(folder, arguments)
-            self._run(context)
+            if server := _spark_server(self._conn_id):
+                os.environ[REMOTE_VARIABLE] = server
+                self._fork(alive, arguments)
+            else:
+                self._prepare(folder, arguments)
+                self._submit(context)
         except AirflowException as error:
             failure = error
         finally:
@@ -146,7 +154,12 @@ class PairingJobOperator(SparkSubmitOperator):
             setattr(self, field, value)
         self.application_args = ["--pipeline", given.pipeline if given else str(self.pipeline_file), *arguments]
 
-    def _run(self, context: Any) -> None:
+    def _fork(self, alive: IO[str], arguments: list[str]) -> None:
+        self.forked = ForkedJob(self.task_id, ["--pipeline", str(self.pipeline_file), *arguments], alive)
+        if status := self.forked.wait(self.log.info):
+            raise AirflowException(f"{self.task_id} ended with status {status}, and left no reason")
+
+    def _submit(self, context: Any) -> None:
         if not self.submission:
             super().execute(context)
             return
@@ -155,7 +168,10 @@ class PairingJobOperator(SparkSubmitOperator):
         self._hook.submit(self.application, start_new_session=True)
 
     def on_kill(self) -> None:
-        """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a cluster."""
+        """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a server or cluster."""
+        if self.forked:
+            self.forked.end()
+            return
         if self._hook and self.submission and self.submission.tag:
             find_application(self._hook, self.submission)
         super().on_kill()
@@ -210,6 +226,12 @@ def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
     for line in news:
         parts = {"dag": task.dag_id, "run": task.run_id, "task": task.task_id, "severity": "warning", "reason": line}
         alert(f"{task.dag_id}: {line}", **parts, batch=batch_id, runbook=runbook(line))
+
+
+def _spark_server(conn_id: str) -> str | None:
+    """The address of the Spark Connect server that the connection names, `sc://host:port`; None if it is of another type."""
+    kind = BaseHook.get_connection(conn_id).conn_type
+    return SparkConnectHook(conn_id).get_connection_url() if kind == SparkConnectHook.conn_type else None
 
 
 def _readable(error: AirflowException, outcome: dict[str, Any], on_a_cluster: bool) -> AirflowException:

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from include.config.project import REMOTE_VARIABLE
 from include.local import broker as local_broker
 from include.local import spark as local_spark
 from include.local import store as local_store
@@ -84,9 +83,10 @@ class LocalAirflow(LocalServer):
         """The variables of this Airflow's programs, besides the project's environment."""
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka}}
         spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        if self.spark:
+            spark = {"conn_type": "spark_connect", "host": self.spark}
         return {
             "PAIRING_WAREHOUSE": self.warehouse,
-            **({REMOTE_VARIABLE: self.spark} if self.spark else {}),
             **({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database} if self.database else {}),
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__API__PORT": str(self.port),

@@ -24,7 +24,7 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, end_with, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.executors import executor_problem
-from spark_jobs.spark.session import end_session, reading_session, spark_session
+from spark_jobs.spark.session import end_session, interrupt_work, reading_session, spark_session
 from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import full_text, java_line, translate_file_errors
@@ -159,5 +159,6 @@ def _end_when_free(path: str) -> None:
         # The task may have been the only reader of this stream.
         print("error: the Airflow task that started this job is gone, so the job ends, too", file=sys.stderr, flush=True)
     finally:
+        interrupt_work()
         # As sudden as a kill -9, which every step survives; an orderly end would wait for the work in hand.
         os._exit(1)

@@ -28,6 +28,10 @@ _DEFAULT_PORT = 15002
 BYTES_TO_PYTHON = 16_000_000
 # Rows of one table. From here on compiling a plan, or 0.1 s to look for a faster way, takes less time than it saves.
 MANY_ROWS = 100_000
+# How long the end of a job may wait for a server to end the job's work there.
+_INTERRUPTED_WITHIN_S = 2.0
+# The writer's session on a server, while it has one.
+_writing: list[SparkSession] = []
 
 
 class NoSparkServer(JobProblem):
@@ -39,8 +43,10 @@ def spark_session(job: str, pipeline: str) -> SparkSession:
 
     Only the pipeline's writer may call this; it ends the session with `end_session`. Raises NoSparkServer.
     """
-    server = os.environ.get(REMOTE_VARIABLE)
-    return _attach(server, pipeline, takes_over=True) if server else _start(job, pipeline)
+    if server := os.environ.get(REMOTE_VARIABLE):
+        _writing[:] = [_attach(server, pipeline, takes_over=True)]
+        return _writing[0]
+    return _start(job, pipeline)
 
 
 def reading_session(job: str, pipeline: str) -> SparkSession:
@@ -51,10 +57,19 @@ def reading_session(job: str, pipeline: str) -> SparkSession:
 
 def end_session(spark: SparkSession) -> None:
     """Ends the session of a job; a session on a server stays for the pipeline's next job of the kind."""
+    _writing.clear()
     if os.environ.get(REMOTE_VARIABLE):
         spark.client.close()
     else:
         spark.stop()
+
+
+def interrupt_work() -> None:
+    """Ends what this process has the server do for a writer, if there is a server and it answers soon; the next writer ends it in any case."""
+    for spark in _writing[:]:
+        asks = threading.Thread(target=spark.interruptAll, daemon=True)
+        asks.start()
+        asks.join(_INTERRUPTED_WITHIN_S)
 
 
 def _start(job: str, pipeline: str) -> SparkSession:

@@ -1,0 +1,80 @@
+"""What a job that is forked from its task prints, how it ends, and what it has of the task."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from include.airflow.forked_jobs import ForkedJob
+from include.config.project import ROOT
+
+
+@pytest.fixture
+def alive(tmp_path):
+    with (tmp_path / "task.lock").open("w") as lock:
+        yield lock
+
+
+def run(job, arguments, alive):
+    lines = []
+    return ForkedJob(job, arguments, alive).wait(lines.append), lines
+
+
+def test_its_output_and_status_are_those_of_the_command(alive):
+    status, lines = run("land_events", ["--help"], alive)
+    assert status == 0
+    assert lines[0].startswith("usage: land_events [-h] --pipeline PIPELINE")
+    status, lines = run("land_events", ["--pipeline", "nowhere.yaml"], alive)
+    assert (status, len([line for line in lines if "nowhere.yaml" in line])) == (2, 1)
+    assert "Traceback" not in "\n".join(lines)
+
+
+@pytest.fixture
+def job_that(monkeypatch):
+    """Makes a job of these lines."""
+
+    def made(code):
+        monkeypatch.setattr("runpy.run_module", lambda name, **_: exec(code, {}))
+        return "some_job"
+
+    return made
+
+
+def test_a_job_that_raises_says_so_and_fails(job_that, alive):
+    status, lines = run(job_that("raise ValueError('no such thing')"), [], alive)
+    assert status == 1
+    assert lines[-1] == "ValueError: no such thing"
+
+
+def test_a_job_that_a_signal_ends_has_a_negative_status(job_that, alive):
+    assert run(job_that("import os; os.kill(os.getpid(), 9)"), [], alive) == (-9, [])
+
+
+def test_it_imports_the_projects_code_anew_and_has_no_file_of_the_task(job_that, alive):
+    code = f"""
+import os, sys
+print([name for name in sys.modules if name.split(".")[0] in ("include", "spark_jobs")], {str(ROOT)!r} in sys.path)
+print(sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")) - 1 <= 4, sys.argv)
+"""
+    assert "include.airflow.forked_jobs" in sys.modules
+    status, lines = run(job_that(code), ["--one", "two"], alive)
+    assert (status, lines) == (0, ["[] True", "['0', '1', '2'] True ['some_job', '--one', 'two']"])
+
+
+def test_its_task_can_end_it(job_that, alive, monkeypatch):
+    monkeypatch.setattr("include.airflow.forked_jobs._ENDS_WITHIN_S", 0.2)
+    forked = ForkedJob(job_that("import time; print('works', flush=True); time.sleep(60)"), [], alive)
+    begin = time.monotonic()
+
+    def end(line):
+        assert line == "works"
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        forked.wait(end)
+    assert time.monotonic() - begin < 5
+    assert alive.closed
+    assert os.waitstatus_to_exitcode(os.waitpid(forked.pid, 0)[1]) == -9
