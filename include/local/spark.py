@@ -1,6 +1,6 @@
 """One Spark server (Spark Connect) on this machine, on loopback only: `python -m include.local.spark start|stop|status`.
 
-Jobs with its address in PAIRING_SPARK_REMOTE use it instead of a JVM of their own, which would start cold each time. It keeps no data, so it may
+The local Airflow's jobs use it instead of a JVM of their own, which would start cold each time. It keeps no data, so it may
 be ended at any moment; Airflow tries a job that was running again.
 """
 
@@ -50,7 +50,7 @@ class LocalSpark(LocalServer):
 
     @property
     def url(self) -> str:
-        """The value of PAIRING_SPARK_REMOTE."""
+        """The address for its clients."""
         return f"sc://127.0.0.1:{self.port}"
 
     def where(self) -> str:

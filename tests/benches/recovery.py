@@ -40,7 +40,7 @@ PARTITIONS = 4
 
 
 def submit(jobs: Jobs, job: str) -> subprocess.Popen[bytes]:
-    """Starts a job as Airflow's operator does."""
+    """Starts a job by spark-submit."""
     command = ["spark-submit", f"spark_jobs/{job}.py", "--pipeline", str(jobs.file)]
     with (jobs.file.parent / "job.log").open("wb") as log:
         return subprocess.Popen(

@@ -173,11 +173,10 @@ def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(a
     wait_for(lambda: faults.is_reached(point), "the job to come to the point", 180)
     faults.disarm(point)
     job = psutil.Process(faults.who(point))
-    submit = next(parent for parent in job.parents() if "org.apache.spark.deploy.SparkSubmit" in parent.cmdline())
     # The task's process alone, which cannot end its job any more.
-    os.kill(submit.ppid(), signal.SIGKILL)
-    gone, alive = psutil.wait_procs([job, submit], timeout=20)
-    assert not alive and len(gone) == 2
+    os.kill(job.ppid(), signal.SIGKILL)
+    gone, alive = psutil.wait_procs([job], timeout=20)
+    assert not alive and len(gone) == 1
 
     verdict = verdict_when_idle(airflow, broker, truths)
     tasks = [client.tasks(CALLS.name, known["dag_run_id"])["pair_events"] for known in client.runs(CALLS.name)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from include.config.project import REMOTE_VARIABLE
@@ -16,7 +17,7 @@ from include.local.spark import LocalSpark
 from spark_jobs.tables.warehouse import Tables
 from tests.conftest import yaml_of
 from tests.helpers.hostile_messages import FIRST_BEYOND
-from tests.helpers.job_processes import JOBS, Jobs
+from tests.helpers.job_processes import JOBS, Jobs, wait_for
 from tests.helpers.reading import table_rows
 
 pytestmark = pytest.mark.integration
@@ -134,3 +135,39 @@ def test_a_server_that_dies_is_given_up_and_then_said(tmp_path):
     assert done.returncode == 1
     assert f"no Spark server answers at PAIRING_SPARK_REMOTE={server.url}" in done.stderr
     assert os.linesep.join(done.stderr.splitlines()[:-1]) == "", "one line only"
+
+
+FORKED = """
+import os, psutil, sys, time, types
+from include.airflow import forked_jobs
+
+BUSY = {busy!r}
+
+def run_module(name, **_):
+    from spark_jobs.job.run import end_with_the_task
+
+    os.environ["PAIRING_TASK_LOCK"] = {lock!r}
+    end_with_the_task()
+    exec(BUSY, {{}})
+
+forked_jobs.runpy = types.SimpleNamespace(run_module=run_module)
+import fcntl
+
+alive = open({lock!r}, "w")
+fcntl.flock(alive, fcntl.LOCK_EX)
+forked = forked_jobs.ForkedJob("busy", [], alive)
+while not os.path.exists({mark!r}):
+    time.sleep(0.1)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["forked.end()", "os.kill(os.getpid(), 9)"], ids=["its task ends it", "its task is killed"])
+def test_a_job_whose_task_ends_leaves_nothing_running_on_the_server(server, tmp_path, end):
+    mark = tmp_path / "busy"
+    busy_worker = BUSY.format(mark=str(mark)).replace('"w").close()', '"w").write(str(__import__("os").getpid()))')
+    process = start(FORKED.format(busy=busy_worker, lock=str(tmp_path / "task.lock"), mark=str(mark), end=end), server)
+    process.wait(timeout=120)
+    worker = int(mark.read_text())
+    # Spark gives a worker whose task is killed two seconds.
+    wait_for(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", "the worker to end", 30)

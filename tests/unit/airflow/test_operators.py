@@ -27,6 +27,7 @@ def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatc
     from include.airflow.operators import PairingJobOperator
 
     around = {}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
     monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "warehouse_options", lambda: {"aws_region": "eu"})

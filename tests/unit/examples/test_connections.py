@@ -40,7 +40,6 @@ def test_each_says_what_was_not_run_and_has_fields_that_airflow_knows(name) -> N
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("spark_default-connect", ["--master", "local[1]", "--deploy-mode", "client"]),
         (
             "spark_default-kubernetes",
             ["--master", "k8s://https://kubernetes.default.svc:443", "--conf", "spark.kubernetes.namespace=event-pairing", "--deploy-mode", "client"],
@@ -58,6 +57,16 @@ def test_spark_submit_is_called_as_meant(name, options, monkeypatch) -> None:
     pairs, wanted = ([list(each) for each in zip(words[::2], words[1::2], strict=True)] for words in (given, options))
     assert [each for each in wanted if each not in pairs] == []
     assert [each for each in pairs if each not in wanted] == [["--name", "default-name"]], "nothing else, and no secret"
+
+
+def test_a_task_finds_the_spark_server(monkeypatch) -> None:
+    from include.airflow import operators
+
+    for kind in (operators.BaseHook, operators.SparkConnectHook):
+        monkeypatch.setattr(kind, "get_connection", lambda *_: as_airflow_reads_it("spark_default-connect"))
+    assert operators._spark_server("spark_default") == "sc://spark-connect:15002/"
+    monkeypatch.setattr(operators.BaseHook, "get_connection", lambda *_: as_airflow_reads_it("spark_default-yarn"))
+    assert operators._spark_server("spark_default") is None
 
 
 def certificate() -> str:

@@ -82,8 +82,8 @@ def test_names_and_ports_lead_to_each_other() -> None:
     )
     driver, jobs = the("Service", "spark-connect-driver"), the("Service", "spark-connect")
     assert connect["spark.driver.host"] == f"{driver['metadata']['name']}.{driver['metadata']['namespace']}.svc"
-    remote = next(each["value"] for each in helm_values()["env"] if each["name"] == "PAIRING_SPARK_REMOTE")
-    assert remote == f"sc://{jobs['metadata']['name']}:{jobs['spec']['ports'][0]['port']}"
+    spark = json.loads(next(each["value"] for each in helm_values()["env"] if each["name"] == "AIRFLOW_CONN_SPARK_DEFAULT"))
+    assert (spark["host"], spark["port"]) == (f"sc://{jobs['metadata']['name']}", jobs["spec"]["ports"][0]["port"])
     for service in (driver, jobs):
         assert (
             service["spec"]["selector"].items()
