@@ -132,7 +132,7 @@ def _leave_the_task(output: int) -> None:
     sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1, closefd=False) for each in (1, 2))
     # Airflow's loggers and its hook for warnings write to the log that is closed now.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
         del sys.modules[name]
     if str(ROOT) not in sys.path:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
@@ -30,6 +31,7 @@ from include.local.machine import ROOT, SetupError, demo_folder, is_on_cluster, 
 from include.local.process import LocalServer, port_setting
 from include.local.spark import LocalSpark
 from include.local.store import LocalStore
+from include.local.watch import start_watch
 from include.sample import outcome as sample_outcome
 from include.sample import truth as sample_truth
 from include.sample.calls import SampleError, generate, send
@@ -51,20 +53,12 @@ class DemoFailed(Exception):
 def demo() -> None:
     """The whole demo; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
     pipeline = load_pipeline(PIPELINE)
-    broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
-    cluster = start_cluster()
-    master = cluster.master if cluster else local_spark.LOCAL_MASTER
-    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT), master)
-    store = start_store()
-    airflow = LocalAirflow(
-        local_airflow.FOLDER,
-        port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT),
-        broker.bootstrap,
-        warehouse=store.warehouse if store else None,
-        spark=spark.url,
-        store=store.connection if store else None,
-    )
-    start_servers(broker, spark, airflow)
+    servers = demo_servers()
+    broker, airflow = servers.broker, servers.airflow
+    start_cluster(servers.cluster)
+    start_store(servers.store)
+    start_servers(broker, servers.spark, airflow)
+    start_watch()
     # No retention: the check reads the output topic from the first demo on.
     topics = dict.fromkeys((pipeline.left.topic, pipeline.right.topic, pipeline.output_topic), PARTITIONS)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
@@ -82,23 +76,50 @@ def demo() -> None:
     summarise(verdict, airflow, pipeline)
 
 
-def start_cluster() -> LocalCluster | None:
-    """Starts the Spark cluster that SPARK asks for; None if Spark works in this machine's processes."""
-    if not is_on_cluster():
-        return None
-    cluster = LocalCluster(demo_folder("cluster"), port("CLUSTER_PORT", DEFAULT_PORT))
-    say(f"the Spark cluster {'is up' if cluster.start() else 'was up'} {cluster.where()}")
-    return cluster
+class DemoServers(NamedTuple):
+    """What a demo starts. No `cluster`: Spark works in one process; no `store`: the tables are in a folder."""
+
+    cluster: LocalCluster | None
+    store: LocalStore | None
+    broker: LocalBroker
+    spark: LocalSpark
+    airflow: LocalAirflow
+
+    def in_order(self) -> list[LocalServer]:
+        """All, each before those that need it."""
+        return [server for server in self if server is not None]
 
 
-def start_store() -> LocalStore | None:
-    """Starts the object store that STORE names, and sets its options for this process; None if the warehouse is a folder."""
+def demo_servers() -> DemoServers:
+    """Those that STORE, SPARK and the ports in the environment ask for. Raises SetupError."""
+    cluster = LocalCluster(demo_folder("cluster"), port("CLUSTER_PORT", DEFAULT_PORT)) if is_on_cluster() else None
     store = local_store.local_store(port("STORE_PORT", local_store.DEFAULT_PORT))
+    broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
+    master = cluster.master if cluster else local_spark.LOCAL_MASTER
+    spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT), master)
+    airflow = LocalAirflow(
+        local_airflow.FOLDER,
+        port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT),
+        broker.bootstrap,
+        warehouse=store.warehouse if store else None,
+        spark=spark.url,
+        store=store.connection if store else None,
+    )
+    return DemoServers(cluster, store, broker, spark, airflow)
+
+
+def start_cluster(cluster: LocalCluster | None) -> None:
+    """Starts the Spark cluster, if the demo has one."""
+    if cluster is not None:
+        say(f"the Spark cluster {'is up' if cluster.start() else 'was up'} {cluster.where()}")
+
+
+def start_store(store: LocalStore | None) -> None:
+    """Starts the object store, if the demo has one, and sets its options for this process."""
     if store is not None:
         started = store.start()
         say(f"the {store.name} store {'is up' if started else 'was up'} {store.where()}")
         os.environ[OPTIONS_VARIABLE] = json.dumps(store.options)
-    return store
 
 
 def port(variable: str, default: int) -> int:

@@ -143,6 +143,11 @@ def running_program(folder: Path, name: str) -> psutil.Process | None:
     return process if _belongs_to(process, folder) else None
 
 
+def lost_programs(folder: Path) -> list[str]:
+    """The programs of a folder that ended without being stopped."""
+    return [file.stem for file in sorted(folder.glob("*.pid")) if running_program(folder, file.stem) is None]
+
+
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Every living process with the mark of this folder."""
     return [process for process in psutil.process_iter() if _belongs_to(process, folder)]

@@ -9,6 +9,7 @@ from include.local.process import stop_programs
 
 # Each one needs those behind it.
 _SERVERS = {
+    "watch": "the watch",
     "airflow": "Airflow",
     "spark-server": "Spark",
     "cluster": "the Spark cluster",

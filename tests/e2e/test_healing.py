@@ -1,0 +1,58 @@
+"""Whatever program of the demo's is killed, the platform is whole again within half a minute, and works."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from include.local.airflow import PARTS
+from include.local.airflow_client import AirflowError
+from include.local.process import running_program
+from include.local.watch import watch
+from tests.load.servers import PIPELINE, servers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with servers(tmp_path_factory.mktemp("healing")) as up:
+        up.client.pause(PIPELINE, True)
+        over = threading.Event()
+        watching = threading.Thread(target=watch, args=(up.all, over.is_set), daemon=True)
+        watching.start()
+        yield up
+        over.set()
+        watching.join(60)
+
+
+def is_whole(running):
+    server_up = running.broker.listens() and running.spark.listens() and all(each.is_running() for each in running.all)
+    try:
+        return server_up and all(status == "healthy" for status in running.client.health().values())
+    except (AirflowError, OSError):
+        return False
+
+
+@pytest.mark.parametrize("program", ["kafka", "server", *PARTS])
+def test_a_program_that_is_killed_is_up_again(running, program):
+    server = next(each for each in running.all if (each.folder / f"{program}.pid").is_file())
+    killed = running_program(server.folder, program)
+    begin = time.monotonic()
+    killed.kill()
+    killed.wait(10)
+    while not is_whole(running):
+        assert time.monotonic() - begin < WITHIN_S, f"{program} is not up again after {WITHIN_S:.0f} s"
+        time.sleep(0.2)
+    assert running_program(server.folder, program).pid != killed.pid
+    print(f"{program}: {time.monotonic() - begin:.1f} s")
+
+
+def test_then_a_run_succeeds(running):
+    client = running.client
+    client.pause(PIPELINE, False)
+    assert client.wait_for_run(PIPELINE, client.trigger(PIPELINE), 120) == "success"
