@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import IO, Any, NoReturn
 
 from airflow.listeners import hookimpl
+from setproctitle import setproctitle
 
 from include.config.project import ROOT
 
@@ -109,6 +110,7 @@ def _be_the_job(job: str, arguments: Sequence[str], output: int) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _leave_the_task(output)
         sys.argv = [job, *arguments]
+        setproctitle(f"spark_jobs.{job} {' '.join(arguments)}")
         runpy.run_module(f"spark_jobs.{job}", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:

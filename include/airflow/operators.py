@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import IO, Any
@@ -156,8 +157,12 @@ class PairingJobOperator(SparkSubmitOperator):
 
     def _fork(self, alive: IO[str], arguments: list[str]) -> None:
         self.forked = ForkedJob(self.task_id, ["--pipeline", str(self.pipeline_file), *arguments], alive)
-        if status := self.forked.wait(self.log.info):
-            raise AirflowException(f"{self.task_id} ended with status {status}, and left no reason")
+        status = self.forked.wait(self.log.info)
+        if status < 0:
+            name = signal.Signals(-status).name
+            raise AirflowException(f"{self.task_id} was ended by {name}: for want of memory, by a person, or by a crash")
+        if status:
+            raise AirflowException(f"{self.task_id} ended with status {status}: its log above says why")
 
     def _submit(self, context: Any) -> None:
         if not self.submission:

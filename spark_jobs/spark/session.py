@@ -35,7 +35,7 @@ _writing: list[SparkSession] = []
 
 
 class NoSparkServer(JobProblem):
-    """Nothing answers at PAIRING_SPARK_REMOTE."""
+    """Nothing answers at the address."""
 
 
 def spark_session(job: str, pipeline: str) -> SparkSession:
@@ -137,7 +137,7 @@ def _check_it_answers(server: str) -> None:
     except (OSError, ValueError) as error:
         # Spark's client would try for minutes. The part behind the address may be a token.
         raise NoSparkServer(
-            f"no Spark server answers at {REMOTE_VARIABLE}={server.partition(';')[0].rstrip('/')} ({error}): start it, or unset the variable"
+            f"no Spark server answers at {server.partition(';')[0].rstrip('/')} ({error}): start it, or correct spark_default (by hand: {REMOTE_VARIABLE})"
         ) from None
 
 

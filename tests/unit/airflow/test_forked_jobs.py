@@ -59,9 +59,13 @@ import os, sys
 print([name for name in sys.modules if name.split(".")[0] in ("include", "spark_jobs")], {str(ROOT)!r} in sys.path)
 print(sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")) - 1 <= 4, sys.argv)
 """
+    code += "print(open('/proc/self/cmdline').read().split(chr(0))[0])"
     assert "include.airflow.forked_jobs" in sys.modules
     status, lines = run(job_that(code), ["--one", "two"], alive)
-    assert (status, lines) == (0, ["[] True", "['0', '1', '2'] True ['some_job', '--one', 'two']"])
+    assert (status, lines) == (
+        0,
+        ["[] True", "['0', '1', '2'] True ['some_job', '--one', 'two']", "spark_jobs.some_job --one two"],
+    )
 
 
 def test_its_task_can_end_it(job_that, alive, monkeypatch):

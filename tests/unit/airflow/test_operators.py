@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
 from tests.unit.config.test_secret_values import KEY, SETTINGS
 
 
@@ -41,3 +44,37 @@ def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatc
     assert json.loads(around["PAIRING_STORE"]) == {"aws_secret_access_key": KEY, "aws_region": "eu"}
     # Airflow may write its logs with it.
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == KEY
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(-9, "land_events was ended by SIGKILL: for want of memory, by a person, or by a crash"), (1, "land_events ended with status 1: its log above says why")],
+)  # fmt: skip
+def test_a_job_that_leaves_no_reason_is_explained_by_its_status(tmp_path, monkeypatch, status, reason):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from include.airflow import operators
+
+    class Ended:
+        def __init__(self, *_):
+            pass
+
+        def wait(self, show):
+            return status
+
+    monkeypatch.setattr(operators, "ForkedJob", Ended)
+    monkeypatch.setattr(operators, "_alert_news", lambda *_: None)
+    for name in (
+        "PYTHONPATH",
+        "PAIRING_KAFKA",
+        "PAIRING_STORE",
+        "PAIRING_OUTCOME",
+        "PAIRING_TASK_LOCK",
+        "PAIRING_SPARK_REMOTE",
+    ):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": 1}')
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}')
+    task = operators.PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    with pytest.raises(AirflowException, match=f"^{reason}$"):
+        task.execute({"ti": None, "outlet_events": {}})
+    assert os.environ["PAIRING_SPARK_REMOTE"] == "sc://127.0.0.1:1/"
