@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -111,6 +111,9 @@ bench-partitions: setup ## a batch over up to 2 x 1,000 input and 256 output par
 
 bench-run: setup ## a scheduled run of 200 new events a topic, and an empty one, through Airflow: where the time goes (20 minutes)
 	@$(VENV_PYTHON) -m tests.benches.run
+
+bench-idle: setup ## what broker, Spark and Airflow take while nothing runs: processor time and memory (7 minutes)
+	@$(VENV_PYTHON) -m tests.benches.idle
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery

@@ -19,7 +19,7 @@ from pathlib import Path
 from include.local import broker as local_broker
 from include.local import spark as local_spark
 from include.local import store as local_store
-from include.local.airflow_client import AirflowClient
+from include.local.airflow_client import AirflowClient, AirflowError
 from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment
 from include.local.process import (
     LocalServer,
@@ -105,8 +105,8 @@ class LocalAirflow(LocalServer):
             "AIRFLOW__CORE__SENSITIVE_VAR_CONN_NAMES": "pem,jaas,oauthbearer.config,credential,assertion",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": self.url,
-            # By default the scheduler may sleep for a second between two tasks of a run.
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            # By default the scheduler may sleep for a second between two tasks of a run. Shorter sleeps cost processor time while nothing runs.
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
         }
 
@@ -142,6 +142,15 @@ class LocalAirflow(LocalServer):
     def is_running(self) -> bool:
         """Whether every part is alive."""
         return all(running_program(self.folder, part) for part in PARTS)
+
+    def missing(self) -> str:
+        """What does not work yet, in brackets; empty if everything does."""
+        try:
+            health = AirflowClient(self.url, "", "").health()
+        except AirflowError:
+            return " (Airflow's API server does not answer yet)"
+        names = [part for part, status in health.items() if status != "healthy"]
+        return f" (Airflow's {', '.join(names)})" if names else ""
 
     def password(self) -> str:
         """The password of the user admin, which Airflow creates at its first start."""

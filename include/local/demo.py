@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ PARTITIONS = 4
 # A run of the schedule may appear for so long after unpausing; then the demo triggers one by hand.
 SCHEDULED_WITHIN_S = 3.0
 RUN_WITHIN_S = 600.0
+PROGRESS_EVERY_S = 5.0
 
 
 class DemoFailed(Exception):
@@ -138,11 +139,18 @@ def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow)
         started = server.start()
         say(f"{name} {'is up' if started else 'was up'} {server.where()}")
         if started and server is spark:
+            say("Spark warms up, so that the first run is as fast as later ones")
             spark.warm_up()
 
     with ThreadPoolExecutor(len(servers)) as pool:
-        for started in [pool.submit(start, *named) for named in servers.items()]:
-            started.result()
+        waiting = {pool.submit(start, *named): named[0] for named in servers.items()}
+        while waiting:
+            done, _ = wait(waiting, timeout=PROGRESS_EVERY_S, return_when=FIRST_COMPLETED)
+            for started in done:
+                del waiting[started]
+                started.result()
+            if not done:
+                say(f"waiting for {', '.join(waiting.values())}{airflow.missing()}")
 
 
 def pause_when_idle(client: AirflowClient, dag_id: str) -> None:

@@ -1,9 +1,9 @@
 """Where the time of a scheduled run goes (`make bench-run`).
 
-    python -m tests.benches.run [--history 2880] [--open 100000] [--events 200] [--rounds 10]
+    python -m tests.benches.run [--history 720] [--open 100000] [--events 200] [--rounds 10]
 
-Broker, Spark server and Airflow as `make demo` starts them, of their own. The pipeline has thirty days of a run every quarter of an hour behind it
-and so many open events: sessions stay open for four hours. Each round has a run with new events on both topics, and one without any. Airflow's
+Broker, Spark server and Airflow as `make demo` starts them, of their own. The pipeline has thirty days of a run every hour behind it and
+so many open events: sessions stay open for four hours. Each round has a run with new events on both topics, and one without any. Airflow's
 scheduler runs them; a run takes from its start to its end as Airflow records them, a task from the end of the one before.
 """
 
@@ -170,7 +170,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         prog="python -m tests.benches.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--history", type=int, default=2_880, help="batches before")
+    arguments.add_argument("--history", type=int, default=720, help="batches before")
     arguments.add_argument("--open", type=int, default=100_000, help="open events")
     arguments.add_argument("--events", type=int, default=200, help="new ones on each topic a run")
     arguments.add_argument("--rounds", type=int, default=10)

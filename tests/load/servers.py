@@ -21,7 +21,6 @@ from include.local.demo import PARTITIONS, start_servers
 from include.local.process import LocalServer, free_port, processes_of
 from include.local.spark import LocalSpark
 from tests.helpers.copied_project import AirflowOf, copied
-from tests.load.heartbeat import heartbeat
 
 PIPELINE = "calls"
 READY_WITHIN_S = 300.0
@@ -86,8 +85,7 @@ def servers(folder: Path) -> Iterator[Servers]:
     with ExitStack() as stack:
         for server in running.all:
             stack.callback(server.stop)
-        with heartbeat("the servers start"):
-            start_servers(broker, spark, airflow)
+        start_servers(broker, spark, airflow)
         create_topics(broker.bootstrap, dict.fromkeys(running.pipeline.topics, PARTITIONS), {"retention.ms": "-1"})
         for dag_id in (PIPELINE, f"{PIPELINE}{REPLAY_SUFFIX}", f"{PIPELINE}{MAINTENANCE_SUFFIX}"):
             running.client.wait_for_dag(dag_id, 90)
