@@ -35,7 +35,7 @@ _writing: list[SparkSession] = []
 
 
 class NoSparkServer(JobProblem):
-    """Nothing answers at the address."""
+    """Neither a server nor a master answers at the address."""
 
 
 def spark_session(job: str, pipeline: str) -> SparkSession:
@@ -74,10 +74,23 @@ def interrupt_work() -> None:
 
 def _start(job: str, pipeline: str) -> SparkSession:
     hide_cloud_variables(os.environ)
-    spark = _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+    try:
+        spark = _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+    except Exception as error:
+        # What Spark says when it has given up a master that did not answer for a minute.
+        if "stopped SparkContext" in str(error):
+            raise NoSparkServer(f"no Spark master answers at {_master()}: start it, or correct spark_default") from None
+        raise
     # The first query loads classes and starts Python for a second, while the job still asks the tables and the broker.
     threading.Thread(target=_first_query, args=(spark,), daemon=True).start()
     return spark
+
+
+def _master() -> str:
+    from pyspark import SparkConf, SparkContext
+
+    # As spark-submit has set it in the JVM.
+    return str(SparkConf(_jvm=SparkContext._jvm).get("spark.master", ""))
 
 
 def _first_query(spark: SparkSession) -> None:
@@ -136,8 +149,9 @@ def _check_it_answers(server: str) -> None:
         socket.create_connection((parts.hostname, parts.port or _DEFAULT_PORT), timeout=10).close()
     except (OSError, ValueError) as error:
         # Spark's client would try for minutes. The part behind the address may be a token.
+        address = server.partition(";")[0].rstrip("/")
         raise NoSparkServer(
-            f"no Spark server answers at {server.partition(';')[0].rstrip('/')} ({error}): start it, or correct spark_default (by hand: {REMOTE_VARIABLE})"
+            f"no Spark server answers at {address} ({error}): start it, or correct spark_default (by hand: {REMOTE_VARIABLE})"
         ) from None
 
 

@@ -245,3 +245,16 @@ def test_executors_end_with_a_driver_that_was_killed(s3, cluster, faults, spark,
     land(both.foldered)
     run_all(both.foldered)
     assert both.differences() == []
+
+
+@pytest.mark.long
+def test_a_master_that_does_not_answer_is_named(tmp_path):
+    # Spark gives up after a minute.
+    master = f"spark://127.0.0.1:{free_port()}"
+    job = ["spark-submit", f"--master={master}", "spark_jobs/pair_events.py", "--pipeline=include/pipelines/calls.yaml"]
+    environment = project_environment() | {"PAIRING_KAFKA": "{}", "PAIRING_WAREHOUSE": str(tmp_path / "warehouse")}
+    done = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    # The JVM may still say something behind it.
+    assert f"error: no Spark master answers at {master}: start it, or correct spark_default" in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
