@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
     """JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice
-    StoreRefused NoToken ProviderRefused""".split()
+    StoreRefused NoToken ProviderRefused NoSparkServer""".split()
 )
 
 
