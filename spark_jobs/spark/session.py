@@ -79,18 +79,12 @@ def _start(job: str, pipeline: str) -> SparkSession:
     except Exception as error:
         # What Spark says when it has given up a master that did not answer for a minute.
         if "stopped SparkContext" in str(error):
-            raise NoSparkServer(f"no Spark master answers at {_master()}: start it, or correct spark_default") from None
+            master = os.environ.get("MASTER")
+            raise NoSparkServer(f"no Spark master answers at {master}: start it, or correct spark_default") from None
         raise
     # The first query loads classes and starts Python for a second, while the job still asks the tables and the broker.
     threading.Thread(target=_first_query, args=(spark,), daemon=True).start()
     return spark
-
-
-def _master() -> str:
-    from pyspark import SparkConf, SparkContext
-
-    # As spark-submit has set it in the JVM.
-    return str(SparkConf(_jvm=SparkContext._jvm).get("spark.master", ""))
 
 
 def _first_query(spark: SparkSession) -> None:

@@ -137,6 +137,7 @@ def test_news_are_told_by_the_address_of_alerts_however_the_job_ends(ends, monke
 
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", submitted)
     monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "note_batch", lambda *_: None)
