@@ -16,7 +16,7 @@ from airflow.sdk import Asset, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
-from include.airflow.cluster_mode import Submission, find_application, submission, take_outcome
+from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
 from include.airflow.connections import kafka_settings, warehouse_options
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words
@@ -152,7 +152,8 @@ class PairingJobOperator(SparkSubmitOperator):
             return
         self._hook = self._get_hook()
         # The signals that end this task do not reach it: it waits for the end of the application, and deletes what was staged.
-        self._hook.submit(self.application, start_new_session=True)
+        with lease(self.submission):
+            self._hook.submit(self.application, start_new_session=True)
 
     def on_kill(self) -> None:
         """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a cluster."""

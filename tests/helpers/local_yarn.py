@@ -136,6 +136,10 @@ class LocalYarn(LocalServer):
         found = (self.ask("cluster/apps")["apps"] or {}).get("app", [])
         return sorted(found, key=lambda each: each["id"])
 
+    def ended_as(self, application: str) -> str:
+        """Its final status; UNDEFINED while it runs."""
+        return str(self.ask(f"cluster/apps/{application}")["app"]["finalStatus"])
+
     def told(self, files_at_most: int = 4) -> str:
         """The end of what the newest containers printed."""
         files = sorted(self.logs.glob("*/*/std*"), key=lambda file: file.stat().st_mtime)
