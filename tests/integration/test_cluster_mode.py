@@ -156,7 +156,8 @@ def test_a_killed_task_ends_its_application_and_leaves_no_secret(submitted, faul
             assert holding(yarn.folder, secret) == [str(script.relative_to(yarn.folder))]
         killed.signal(signal.SIGTERM)
         assert "error" in killed.end()
-        wait_for(lambda: yarn.applications()[-1]["state"] == "KILLED" and not driver.is_running(), "its end", _WITHIN_S)
+        wait_for(lambda: yarn.applications()[-1]["state"] == "KILLED", "its end", _WITHIN_S, every_s=0.5)
+        wait_for(lambda: not driver.is_running(), "the end of its driver")
         wait_for(lambda: not script.exists(), "the staging folder to go", _WITHIN_S)
     assert lines.seen > 1_000 and not lines.found and not others.found
     assert [holding(yarn.folder, secret) for secret in (MARKER, of_the_store)] == [[], []]
@@ -180,12 +181,14 @@ def test_a_driver_ends_with_its_task_and_one_that_does_not_counts_nothing_twice(
     assert told["error"] == f"{of_the_retried} ended without an outcome: the log of its driver on the cluster says why"
     # The next try finishes the batch at which they all stood, and lands the next one, in which is nothing.
     assert submitted.run("land_events")["batch_id"] == 2
-    wait_for(lambda: {yarn.ended_as(each) for each in (of_the_retried, of_the_task)} == {"FAILED"}, "their end", _WITHIN_S)
+    wait_for(
+        lambda: {yarn.ended_as(each) for each in (of_the_retried, of_the_task)} == {"FAILED"}, "their end", _WITHIN_S, 0.5
+    )
     assert not other.is_running() and not orphan.is_running()
     assert yarn.ended_as(of_nobody) == "UNDEFINED" and zombie.is_running()
     # It is its own master, and the fence refuses what it does too late.
     faults.release(point)
-    wait_for(lambda: yarn.ended_as(of_nobody) != "UNDEFINED", "the driver of nobody to end", _WITHIN_S)
+    wait_for(lambda: yarn.ended_as(of_nobody) != "UNDEFINED", "the driver of nobody to end", _WITHIN_S, 0.5)
     wait_for(lambda: not [*yarn.staging.rglob("land_events.py")], "the staging folders to go", _WITHIN_S)
     # What a task left that died without a word; a task of another day deletes it.
     assert sorted(name.rpartition(".")[2] for name in submitted.outcomes()) == ["json", "task"]
