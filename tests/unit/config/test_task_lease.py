@@ -36,7 +36,8 @@ def test_a_lease_holds_for_as_long_as_its_task(store):
     assert not driver.is_alive() and not list(store.folder.iterdir())
 
 
-def test_a_driver_that_begins_after_the_end_of_its_task_ends(store):
+def test_a_driver_that_begins_after_the_end_of_its_task_ends(store, monkeypatch):
+    monkeypatch.setattr(task_lease, "EXPIRES_AFTER_S", 60)
     driver = waiting(store)
     driver.join(0.3)
     assert not driver.is_alive()
