@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from include.config.driver_files import PIPELINES_THERE, driver_script, project_archive
 from include.config.project import ROOT
 from include.config.store import OPTIONS_VARIABLE, WAREHOUSE_VARIABLE, Store, StoreRefused, read_text, warehouse_store
+from include.config.task_lease import held
 
 # The folder of the project where the driver runs.
 _PROJECT = "project"
@@ -31,13 +34,15 @@ _KEPT = timedelta(days=1)
 class Submission(NamedTuple):
     """A driver on the cluster: fields of SparkSubmitOperator, and the pipeline's file as the driver finds it.
 
-    The job leaves its outcome at `outcomes` under `name`. On YARN its application has the `tag`, and `manager` is the ResourceManager's address.
+    The job leaves its outcome at `outcomes` under `name`, and ends when the task no longer holds the `lease` beside it. On YARN its
+    application has the `tag`, and `manager` is the ResourceManager's address.
     """
 
     fields: dict[str, Any]
     pipeline: str
     outcomes: Store
     name: str
+    lease: str
     tag: str = ""
     manager: str = ""
 
@@ -51,17 +56,19 @@ def submission(operator: SparkSubmitOperator, job: str, pipeline: Path, folder: 
     if hook._connection["deploy_mode"] != "cluster":
         return None
     manager, warehouse = _manager(hook), _warehouse()
-    outcomes, name = warehouse.at(pipeline.stem, "outcomes"), f"{uuid.uuid4()}.json"
+    outcomes, task = warehouse.at(pipeline.stem, "outcomes"), uuid.uuid4()
+    name, lease = f"{task}.json", f"{task}.task"
     variables = {WAREHOUSE_VARIABLE: warehouse.uri, "PAIRING_OUTCOME": f"{outcomes.uri}/{name}"}
+    variables["PAIRING_TASK_LOCK"] = f"{outcomes.uri}/{lease}"
     if hook._is_kubernetes:
         image = {
             "application": f"local://{ROOT}/spark_jobs/{job}.py",
             "env_vars": variables | {"PYTHONPATH": str(ROOT)},
             "conf": {"spark.kubernetes.submission.waitAppCompletion": "true"},
         }
-        return Submission(image, str(pipeline), outcomes, name)
+        return Submission(image, str(pipeline), outcomes, name, lease)
     secrets = {variable: os.environ[variable] for variable in ("PAIRING_KAFKA", OPTIONS_VARIABLE)}
-    tag = f"pairing-{uuid.uuid4()}"
+    tag = f"pairing-{task}"
     files = {
         "application": str(driver_script(folder, job, variables | secrets)),
         "_archives": f"{project_archive(folder, pipeline)}#{_PROJECT}",
@@ -75,7 +82,7 @@ def submission(operator: SparkSubmitOperator, job: str, pipeline: Path, folder: 
             "spark.yarn.appMasterEnv.TMPDIR": "{{PWD}}/tmp",
         },
     }
-    return Submission(files, f"{_PROJECT}/{PIPELINES_THERE}/{pipeline.name}", outcomes, name, tag, manager)
+    return Submission(files, f"{_PROJECT}/{PIPELINES_THERE}/{pipeline.name}", outcomes, name, lease, tag, manager)
 
 
 def _hook_of(operator: SparkSubmitOperator) -> SparkSubmitHook:
@@ -116,21 +123,38 @@ def _refused(reason: str) -> AirflowFailException:
     return AirflowFailException(f"spark_default: deploy-mode cluster {reason}")
 
 
+@contextmanager
+def lease(given: Submission) -> Iterator[None]:
+    """Holds the task's lease during the block: the driver ends without it, however the task ends. Raises AirflowException."""
+    with ExitStack() as until_then:
+        with _in_one_line(f"the lease of the task in {given.outcomes.uri} cannot be written"):
+            until_then.enter_context(held(given.outcomes, given.lease))
+        yield
+
+
 def take_outcome(outcomes: Store, name: str) -> dict[str, Any]:
     """What the job left of itself, empty if nothing; it is deleted, with all that jobs left whose tasks were gone. Raises AirflowException."""
     import obstore
-    from obstore.exceptions import BaseError
 
-    try:
+    with _in_one_line(f"the outcome of the job in {outcomes.uri} cannot be read"):
         found = json.loads(read_text(outcomes, name) or "{}")
         old = datetime.now(UTC) - _KEPT
         there = obstore.list(outcomes.client).collect()
         taken = [each["path"] for each in there if each["path"] == name or each["last_modified"] < old]
         obstore.delete(outcomes.client, taken)
+    return dict(found)
+
+
+@contextmanager
+def _in_one_line(what: str) -> Iterator[None]:
+    """Raises AirflowException with `what` and the store's reason if the block fails."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
     except (BaseError, OSError, ValueError) as error:
         line = str(error).strip().partition("\n")[0][:300]
-        raise AirflowException(f"the outcome of the job in {outcomes.uri} cannot be read ({line})") from None
-    return dict(found)
+        raise AirflowException(f"{what} ({line})") from None
 
 
 def find_application(hook: SparkSubmitHook, given: Submission) -> None:

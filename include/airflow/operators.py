@@ -18,7 +18,7 @@ from airflow.sdk import Asset, BaseHook, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
-from include.airflow.cluster_mode import Submission, find_application, submission, take_outcome
+from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
 from include.airflow.connections import kafka_settings, warehouse_options
 from include.airflow.forked_jobs import ForkedJob
 from include.airflow.pages import note_batch, runbook
@@ -170,7 +170,8 @@ class PairingJobOperator(SparkSubmitOperator):
             return
         self._hook = self._get_hook()
         # The signals that end this task do not reach it: it waits for the end of the application, and deletes what was staged.
-        self._hook.submit(self.application, start_new_session=True)
+        with lease(self.submission):
+            self._hook.submit(self.application, start_new_session=True)
 
     def on_kill(self) -> None:
         """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a server or cluster."""

@@ -14,12 +14,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn
 
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.secret_values import without_secrets
-from include.config.store import WAREHOUSE_VARIABLE, StoreRefused, checked_root, warehouse_root, warehouse_store
+from include.config.store import (
+    WAREHOUSE_VARIABLE,
+    StoreRefused,
+    checked_root,
+    local_folder,
+    warehouse_root,
+    warehouse_store,
+)
+from include.config.task_lease import wait_for_end
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, end_with, pipeline_argument, write_outcome
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -31,7 +39,7 @@ from spark_jobs.tables.diagnose import full_text, java_line, translate_file_erro
 from spark_jobs.tables.one_writer import check_store, writer_lock
 from spark_jobs.tables.warehouse import Tables, Warehouse
 
-# Names a file that Airflow's task holds locked for as long as it lives.
+# Names a file that Airflow's task holds locked for as long as it lives, or an object, the task's lease.
 TASK_VARIABLE = "PAIRING_TASK_LOCK"
 _LOCK_WAIT_S = 300.0
 
@@ -142,23 +150,33 @@ def _end_with(error: Exception, line: str) -> NoReturn:
 
 
 def end_with_the_task() -> None:
-    """Ends this process as soon as the lock of the file in PAIRING_TASK_LOCK is free; returns at once and watches in a thread.
+    """Ends this process as soon as the task that PAIRING_TASK_LOCK names is gone; returns at once and watches in a thread.
 
     Airflow ends the job of a task that it ends itself. But the task's process may die, killed by a person or for want of memory. Its job
     would live on beside the next try, hold the writer's lock, and, if it hangs, block every try.
     """
-    if path := os.environ.get(TASK_VARIABLE):
-        threading.Thread(target=_end_when_free, args=(path,), daemon=True).start()
+    if place := os.environ.get(TASK_VARIABLE):
+        threading.Thread(target=_end_when_gone, args=(place,), daemon=True).start()
 
 
-def _end_when_free(path: str) -> None:
-    with open(path, encoding="utf-8") as file:
+def _end_when_gone(place: str) -> None:
+    # The job itself says what is wrong with its store.
+    with suppress(StoreRefused):
+        _wait_for_the_end_of(place)
+        try:
+            # The task may have been the only reader of this stream.
+            print("error: the Airflow task that started this job is gone, so the job ends, too", file=sys.stderr, flush=True)
+        finally:
+            interrupt_work()
+            # As sudden as a kill -9, which every step survives; an orderly end would wait for the work in hand.
+            os._exit(1)
+
+
+def _wait_for_the_end_of(place: str) -> None:
+    folder, _, name = place.rpartition("/")
+    if not local_folder(place):
+        wait_for_end(warehouse_store(folder), name)
+        return
+    with open(place, encoding="utf-8") as file:
         # The kernel frees the task's lock when its process ends.
         fcntl.flock(file.fileno(), fcntl.LOCK_SH)
-    try:
-        # The task may have been the only reader of this stream.
-        print("error: the Airflow task that started this job is gone, so the job ends, too", file=sys.stderr, flush=True)
-    finally:
-        interrupt_work()
-        # As sudden as a kill -9, which every step survives; an orderly end would wait for the work in hand.
-        os._exit(1)

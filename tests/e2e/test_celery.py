@@ -99,7 +99,7 @@ def test_what_airflow_registers_works_in_each_process(team):
     for topic, payload in (("trips.begun", "from"), ("trips.ended", "to")):
         producer.produce(topic, json.dumps({"car": "red", "at": ago, payload: "home"}), key="red")
     assert producer.flush(20) == 0
-    wait_for(lambda: time.sleep(1) or client.runs("trips"), "the run that the records start", WITHIN_S)
+    wait_for(lambda: client.runs("trips"), "the run that the records start", WITHIN_S, every_s=1)
     first = client.runs("trips")[-1]["dag_run_id"]
     assert client.wait_for_run("trips", first, WITHIN_S) == "success"
     pause_when_idle(client, "trips")

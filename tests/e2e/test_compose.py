@@ -35,7 +35,7 @@ def test_the_services_pair_a_batch_as_the_manual_says(profiles, variables):
         for name, words in before:
             compose.run(name, words)
         # The schedule brings a run; nobody triggers one.
-        wait_for(lambda: client.runs(CALLS.name), "the schedule's run", 60)
+        wait_for(lambda: client.runs(CALLS.name), "the schedule's run", 300, every_s=1)
         first = client.runs(CALLS.name)[-1]["dag_run_id"]
         state, tasks = client.wait_for_run(CALLS.name, first, 900), client.tasks(CALLS.name, first)
         assert state == "success", {name: client.task_log(CALLS.name, first, name)[-15:] for name in tasks}

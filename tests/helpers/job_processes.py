@@ -147,12 +147,12 @@ class Jobs:
         assert self.start_and_stand(job, point).kill() == -signal.SIGKILL
 
 
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
-    """Returns when the condition holds; fails after `within_s`."""
+def wait_for(condition: Callable[[], object], what: str, within_s: float = _WITHIN_S, every_s: float = 0.02) -> None:
+    """Returns when the condition holds; fails after `within_s`. `every_s`: longer where asking is work for a server."""
     give_up = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < give_up, f"waited {within_s:.0f} s for {what}"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def _forkserver() -> multiprocessing.context.BaseContext:

@@ -34,6 +34,8 @@ _CLASSES = {
 }
 # What that jar needs besides Spark's jars.
 _BESIDE = [("org.bouncycastle", f"bc{part}-jdk18on", "1.82") for part in ("prov", "pkix", "util")]
+# Of JVMs that live for seconds.
+_FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SIGNS = ("ERROR", "FATAL", "Exception")
 _JARS = next(VENV.glob("lib/python*/site-packages/pyspark/jars"))
 
@@ -105,7 +107,8 @@ class LocalYarn(LocalServer):
 
     def environment(self) -> dict[str, str]:
         """The variables of a spark-submit that is to find this YARN, besides the project's environment."""
-        return {"HADOOP_CONF_DIR": str(self.folder / "conf"), "SPARK_CONF_DIR": str(self.folder / "spark-conf")}
+        folders = {"HADOOP_CONF_DIR": self.folder / "conf", "SPARK_CONF_DIR": self.folder / "spark-conf"}
+        return {name: str(folder) for name, folder in folders.items()} | {"SPARK_SUBMIT_OPTS": _FAST_START}
 
     def is_running(self) -> bool:
         return running_program(self.folder, RM) is not None
@@ -136,6 +139,10 @@ class LocalYarn(LocalServer):
         found = (self.ask("cluster/apps")["apps"] or {}).get("app", [])
         return sorted(found, key=lambda each: each["id"])
 
+    def ended_as(self, application: str) -> str:
+        """Its final status; UNDEFINED while it runs."""
+        return str(self.ask(f"cluster/apps/{application}")["app"]["finalStatus"])
+
     def told(self, files_at_most: int = 4) -> str:
         """The end of what the newest containers printed."""
         files = sorted(self.logs.glob("*/*/std*"), key=lambda file: file.stat().st_mtime)
@@ -163,6 +170,8 @@ class LocalYarn(LocalServer):
             f"{nm}.hostname": "127.0.0.1",
             f"{nm}.local-dirs": self.containers,
             f"{nm}.log-dirs": self.logs,
+            # Each container waits for some of these.
+            f"{rm}.nodemanagers.heartbeat-interval-ms": 100,
             f"{nm}.resource.memory-mb": 12_288,
             f"{nm}.resource.cpu-vcores": 12,
             f"{nm}.pmem-check-enabled": "false",
@@ -192,7 +201,7 @@ class LocalYarn(LocalServer):
     def _spark_defaults(self, python: Path) -> str:
         """As an operator of this cluster writes them: where its machines have Python and Spark, and small sizes."""
         home = next(python.parent.parent.glob("lib/python*/site-packages/pyspark"))
-        start_fast = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {SMALL_BUFFERS}"
+        start_fast = f"{_FAST_START} {SMALL_BUFFERS}"
         settings = {
             "spark.pyspark.python": python,
             "spark.yarn.jars": f"local:{home}/jars/*",

@@ -32,13 +32,13 @@ def content(path: Path) -> bytes:
 
 
 class CommandLines:
-    """Those with the marker in them, of all processes of the machine, while it is entered.
+    """Those with a marker in them, of all processes of the machine, while it is entered.
 
     A process's environment is another thing: only its own user, and root, may read that.
     """
 
-    def __init__(self, marker: str) -> None:
-        self.marker, self.found, self.seen = marker, set(), 0
+    def __init__(self, *markers: str) -> None:
+        self.markers, self.found, self.seen = markers, set(), 0
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, daemon=True)
 
@@ -58,5 +58,5 @@ class CommandLines:
                 except psutil.Error:
                     continue
                 self.seen += 1
-                if self.marker in line:
+                if any(marker in line for marker in self.markers):
                     self.found.add(line)

@@ -68,7 +68,13 @@ class Submitted:
         return done["counts"]
 
     def by_hand(self, job, **kafka):
-        """The block of docs/deployment.md, with this pipeline and job."""
+        """What `start_by_hand` starts, ended: its status, and what it said."""
+        process = self.start_by_hand(job, **kafka)
+        told, _ = process.communicate(timeout=_WITHIN_S)
+        return process.returncode, told
+
+    def start_by_hand(self, job, **kafka):
+        """The block of docs/deployment.md, with this pipeline and job; a process group of its own."""
         text = (ROOT / "docs" / "deployment.md").read_text()
         (block,) = re.findall(r"^```bash by-hand\n(.*?)^```$", text, re.M | re.S)
         file, settings = self.pair.file, {"PAIRING_KAFKA": self.kafka | kafka, "PAIRING_STORE": self.store.options}
@@ -76,9 +82,14 @@ class Submitted:
         block = block.replace(" include/pipelines/calls.yaml", f" {file}")
         block = block.replace("s3://lake/events", self.pair.stored.root).replace("land_events", job)
         told = json.dumps({name: json.dumps(value) for name, value in settings.items()})
-        environment = project_environment() | self.yarn.environment()
-        bash = {"cwd": ROOT, "env": environment, "input": told, "capture_output": True, "text": True}
-        return subprocess.run(["bash", "-c", block], check=False, timeout=_WITHIN_S, **bash)
+        # What it leaves when it is killed, secrets too, is gone with the test.
+        environment = project_environment() | self.yarn.environment() | {"TMPDIR": str(file.parent)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(["bash", "-c", block], cwd=ROOT, env=environment, start_new_session=True, **pipes)
+        process.stdin.write(told)
+        process.stdin.close()
+        process.stdin = None
+        return process
 
     def outcomes(self):
         """What jobs have left on the store."""
@@ -101,8 +112,8 @@ def test_drivers_on_the_cluster_do_what_they_do_in_one_process(submitted):
     assert counts["publish_compounds"]["sent"] == sum(kinds) > 6
 
     pair.portions.send()
-    done = submitted.by_hand("land_events")
-    assert done.returncode == 0, (done.stderr, submitted.yarn.told())
+    status, told = submitted.by_hand("land_events")
+    assert status == 0, (told, submitted.yarn.told())
     for work in (pair_events.main, publish_compounds.main, report_quality.main):
         work(pair.stored)
     run_all(pair.foldered)
@@ -121,7 +132,7 @@ def test_a_task_says_why_its_driver_failed(submitted):
         submitted.start("land_events", acks="1"),
         submitted.start("land_events", bootstrap_servers="127.0.0.1:1"),
     )
-    by_hand = submitted.by_hand("land_events", acks="1")
+    status, _ = submitted.by_hand("land_events", acks="1")
     refused, silent = refused.end(), silent.end()
     line = "setting acks=1 of kafka_default is refused: "
     assert refused["kind"] == "AirflowFailException" and refused["error"].startswith(line)
@@ -129,14 +140,14 @@ def test_a_task_says_why_its_driver_failed(submitted):
     assert silent["kind"] == "AirflowException" and silent["error"].startswith("no answer from Kafka at 127.0.0.1:1")
     assert all("\n" not in each["error"] and each["application"].startswith("application_") for each in (refused, silent))
     assert submitted.outcomes() == {}
-    assert by_hand.returncode == 1 and f"error: {line}" in submitted.yarn.told(10)
+    assert status == 1 and f"error: {line}" in submitted.yarn.told(10)
 
 
 def test_a_killed_task_ends_its_application_and_leaves_no_secret(submitted, faults):
-    pair, yarn = submitted.pair, submitted.yarn
+    pair, yarn, of_the_store = submitted.pair, submitted.yarn, submitted.store.secret
     pair.portions.send()
-    with CommandLines(MARKER) as lines, CommandLines(of_the_store := submitted.store.secret) as others:
-        killed, driver = stand(submitted, faults, "before_planned")
+    with CommandLines(MARKER, of_the_store) as lines:
+        killed, driver = stand(submitted.start, submitted, faults, "before_planned")
         assert_knows_nothing_of_this_machine(driver, yarn)
         (script,) = yarn.staging.rglob("land_events.py")
         assert not script.parent.stat().st_mode & 0o077
@@ -145,37 +156,56 @@ def test_a_killed_task_ends_its_application_and_leaves_no_secret(submitted, faul
             assert holding(yarn.folder, secret) == [str(script.relative_to(yarn.folder))]
         killed.signal(signal.SIGTERM)
         assert "error" in killed.end()
-        wait_for(lambda: yarn.applications()[-1]["state"] == "KILLED" and not driver.is_running(), "its end", _WITHIN_S)
+        wait_for(lambda: yarn.applications()[-1]["state"] == "KILLED", "its end", _WITHIN_S, every_s=0.5)
+        wait_for(lambda: not driver.is_running(), "the end of its driver")
         wait_for(lambda: not script.exists(), "the staging folder to go", _WITHIN_S)
-    assert lines.seen > 1_000 and not lines.found and not others.found
+    assert lines.seen > 1_000 and not lines.found
     assert [holding(yarn.folder, secret) for secret in (MARKER, of_the_store)] == [[], []]
 
 
-def test_a_driver_whose_task_is_gone_counts_nothing_twice(submitted, faults):
-    """Its task dies without a word; the next try works beside it."""
-    pair, yarn = submitted.pair, submitted.yarn
+def test_a_driver_ends_with_its_task_and_one_that_does_not_counts_nothing_twice(submitted, faults):
+    """Three die by kill -9 in the middle of their work: who submits by hand, a task, and the spark-submit of the next try."""
+    pair, yarn, point = submitted.pair, submitted.yarn, "before_landed"
     pair.portions.send()
-    orphaned, driver = stand(submitted, faults, "before_landed")
-    orphaned.signal(signal.SIGKILL)
-    # It finishes the batch of the driver that stands there, and lands the next one, in which is nothing.
+    by_hand, zombie = stand(submitted.start_by_hand, submitted, faults, point)
+    os.killpg(by_hand.pid, signal.SIGKILL)
+    task, orphan = stand(submitted.start, submitted, faults, point)
+    task.signal(signal.SIGKILL)
+    retried, other = stand(submitted.start, submitted, faults, point)
+    (submitter,) = [
+        each for each in psutil.Process(retried.process.pid).children() if "land_events.py" in str(each.cmdline())
+    ]
+    submitter.kill()
+    told = retried.end()
+    of_nobody, of_the_task, of_the_retried = (each["id"] for each in yarn.applications()[-3:])
+    assert told["error"] == f"{of_the_retried} ended without an outcome: the log of its driver on the cluster says why"
+    # The next try finishes the batch at which they all stood, and lands the next one, in which is nothing.
     assert submitted.run("land_events")["batch_id"] == 2
-    assert yarn.applications()[-2]["state"] == "RUNNING" and driver.is_running()
-    faults.release("before_landed")
-    wait_for(lambda: yarn.applications()[-2]["state"] == "FINISHED", "the driver without a task to end", _WITHIN_S)
-    # Nobody has taken what it said; a task of another day deletes it.
-    assert len(submitted.outcomes()) == 1
+    wait_for(
+        lambda: {yarn.ended_as(each) for each in (of_the_retried, of_the_task)} == {"FAILED"}, "their end", _WITHIN_S, 0.5
+    )
+    assert not other.is_running() and not orphan.is_running()
+    assert yarn.ended_as(of_nobody) == "UNDEFINED" and zombie.is_running()
+    # It is its own master, and the fence refuses what it does too late.
+    faults.release(point)
+    wait_for(lambda: yarn.ended_as(of_nobody) != "UNDEFINED", "the driver of nobody to end", _WITHIN_S, 0.5)
+    wait_for(lambda: not [*yarn.staging.rglob("land_events.py")], "the staging folders to go", _WITHIN_S)
+    # What a task left that died without a word; a task of another day deletes it.
+    assert sorted(name.rpartition(".")[2] for name in submitted.outcomes()) == ["json", "task"]
     for work in (land, pair_events.main, land):
         work(pair.foldered)
     pair.run(pair_events.main)
     assert pair.differences() == []
 
 
-def stand(submitted, faults, point):
-    """A task whose driver stands at the point, and the driver."""
+def stand(start, submitted, faults, point):
+    """What `start` has started, whose driver stands at the point, and the driver."""
     faults.arm(point)
-    task = submitted.start("land_events")
-    wait_for(lambda: faults.is_reached(point) or task.process.poll() is not None, point, _WITHIN_S)
-    assert faults.is_reached(point), (task.log.read_text(), submitted.yarn.told())
+    task = start("land_events")
+    process = getattr(task, "process", task)
+    wait_for(lambda: faults.is_reached(point) or process.poll() is not None, point, _WITHIN_S)
+    told = getattr(task, "log", submitted.pair.file).read_text()
+    assert faults.is_reached(point), (told, submitted.yarn.told())
     faults.disarm(point)
     return task, psutil.Process(faults.who(point))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from zipfile import ZipFile
@@ -63,7 +64,8 @@ def test_yarn_gets_the_project_as_an_archive_and_the_secrets_in_the_script(prepa
     script, *arguments = command[-5:]
     assert arguments == ["--pipeline", "project/include/pipelines/calls.yaml", "--max-records", "5"]
     assert script == str(tmp_path / "land_events.py") and SECRET in Path(script).read_text()
-    assert "s3://lake/events/calls/outcomes/" in Path(script).read_text()
+    outcome, lease = re.findall(r"s3://lake/events/calls/outcomes/([\w-]+)\.(?:json|task)", Path(script).read_text())
+    assert outcome == lease
     archive, _, alias = command[command.index("--archives") + 1].partition("#")
     assert alias == "project" and "include/pipelines/calls.yaml" in ZipFile(archive).namelist()
     conf = conf_of(command)
@@ -84,6 +86,7 @@ def test_kubernetes_finds_the_project_in_its_image(prepared, tmp_path, monkeypat
     assert conf["spark.kubernetes.driverEnv.PYTHONPATH"] == str(ROOT)
     assert conf["spark.kubernetes.driverEnv.PAIRING_WAREHOUSE"] == "s3://lake/events"
     assert conf["spark.kubernetes.driverEnv.PAIRING_OUTCOME"].startswith("s3://lake/events/calls/outcomes/")
+    assert conf["spark.kubernetes.driverEnv.PAIRING_TASK_LOCK"].startswith("s3://lake/events/calls/outcomes/")
     assert SECRET not in str(command) and "--archives" not in command and list(tmp_path.glob("*.py")) == []
 
 
@@ -128,6 +131,21 @@ def test_an_outcome_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
 
     with pytest.raises(AirflowException, match=r"^the outcome of the job in .*/nowhere cannot be read \(.*\)$"):
         take_outcome(Store(str(tmp_path / "nowhere")), "mine.json")
+
+
+def test_nothing_is_submitted_without_a_lease(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    from airflow.sdk.exceptions import AirflowException
+
+    from include.airflow.cluster_mode import Submission, lease
+
+    (tmp_path / "outcomes").touch()
+    given = Submission({}, "calls.yaml", Store(str(tmp_path / "outcomes")), "some.json", "some.task")
+    with (
+        pytest.raises(AirflowException, match=r"^the lease of the task in .*/outcomes cannot be written \([^\n]*\)$"),
+        lease(given),
+    ):
+        raise AssertionError("nothing may be submitted")
 
 
 def test_an_application_without_an_outcome_is_named(tmp_path, monkeypatch):
