@@ -162,7 +162,13 @@ while not os.path.exists({mark!r}):
 """
 
 
-@pytest.mark.parametrize("end", ["forked.end()", "os.kill(os.getpid(), 9)"], ids=["its task ends it", "its task is killed"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("forked.end()", id="its task ends it", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", id="its task is killed"),
+    ],
+)
 def test_a_job_whose_task_ends_leaves_nothing_running_on_the_server(server, tmp_path, end):
     mark = tmp_path / "busy"
     busy_worker = BUSY.format(mark=str(mark)).replace('"w").close()', '"w").write(str(__import__("os").getpid()))')
