@@ -76,11 +76,11 @@ def look_around(warehouse: Warehouse, planned: LedgerRow) -> Surroundings:
     before = Edge(BEFORE, gap, Reach.none(), read=1 - start, limit=1)
     after = Edge(AFTER, gap, Reach.none(), read=end, limit=end + 2 * planned.replay.reach_ms)
     ledger = Ledger(warehouse)
-    spans = [
-        each.tolerance_ms if each.matching == "one_to_one" else each.max_session_ms
-        for each in (planned.pipeline, *ledger.settings())
-    ]
-    found = Surroundings(warehouse, planned, ledger.latest_times(), max(spans), 0, before, after)
+    settings = (planned.pipeline, *ledger.settings())
+    span = max(each.tolerance_ms if each.matching == "one_to_one" else each.max_session_ms for each in settings)
+    ahead = max(each.max_future_ms for each in settings)
+    latest = {batch_id: wall_time + ahead for batch_id, wall_time in ledger.wall_times().items()}
+    found = Surroundings(warehouse, planned, latest, span, 0, before, after)
     near = Window(start + gap, end - gap)
     seen = reduce(DataFrame.unionAll, _rows(found, planned.replay.window, InWorker(_seen(key, near), _SEEN, True))).toArrow()
     found.inside = pc.sum(seen["events"]).as_py() or 0

@@ -84,7 +84,12 @@ def test_only_what_may_go_on_is_read_and_each_step_is_twice_as_long():
     chain = [(1, END + ts) for ts in range(0, 71, 10)]
     reach, windows = walk(edge_of(AFTER, {1: END - 1, 2: END - GAP, 3: END - GAP - 1}), chain, GAP)
     assert reach == {1: END + 70, 2: END - GAP, 3: END - GAP - 1}
-    assert windows == [Window(END, END + 10), Window(END + 10, END + 30), Window(END + 30, END + 70), Window(END + 70, END + 150)]
+    assert windows == [
+        Window(END, END + 10),
+        Window(END + 10, END + 30),
+        Window(END + 30, END + 70),
+        Window(END + 70, END + 150),
+    ]
     edge = edge_of(AFTER, {2: END - GAP, 3: END - GAP - 1})
     assert edge.cut_off.key.tolist() == [2]
     _, windows = walk(edge_of(BEFORE, {1: START}), [(1, START - 10), (1, START - 20)], GAP)
@@ -123,4 +128,7 @@ def test_keys_have_the_same_number_in_every_process_and_others_another():
         "import pyarrow as pa; from spark_jobs.corrections.chains import key_numbers; "
         "print(key_numbers(pa.record_batch([pa.array(['x-1']), pa.array(['y'])], ['a', 'b']), ('a', 'b')).tolist())"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == f"{numbers[:1]}\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        == f"{numbers[:1]}\n"
+    )
