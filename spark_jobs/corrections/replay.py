@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import NamedTuple
@@ -12,16 +12,18 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.config.pipeline import Pipeline
 from include.config.time_text import moment
 from spark_jobs.corrections.chains import AFTER
 from spark_jobs.corrections.replay_events import Surroundings, look_around, rows_of_chains
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
+from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import Rules
-from spark_jobs.stages.outcome_rows import compound_rows
-from spark_jobs.stages.pairing_input import decide
+from spark_jobs.spark.session import MANY_ROWS
+from spark_jobs.stages.outcome_rows import decide
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.integrity import table_versions
 from spark_jobs.tables.ledger import PAIRED, PLANNED, REMOVED_RAW, Ledger, LedgerRow
@@ -114,19 +116,22 @@ def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]
     """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
     rules = Rules(planned.pipeline, planned.clock, previous_clock=None)
     around = look_around(warehouse, planned)
-    outcomes = decide(around.events(), rules, around.expected).persist(StorageLevel.DISK_ONLY)
-    rows = None
-    try:
-        decided = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
-        check_conservation(0, around.expected, decided)
-        rows = compare(outcomes, known_compounds(around), planned).persist(StorageLevel.DISK_ONLY)
-        counted = {row["difference"]: row["count"] for row in rows.groupBy("difference").count().collect()}
-        check_decided(around, outcomes, rows)
-        yield Difference(rows, {name: counted.get(name, 0) for name in DIFFERENCES})
-    finally:
-        outcomes.unpersist()
-        if rows is not None:
-            rows.unpersist()
+    with ExitStack() as cleanup:
+
+        def keep(rows: DataFrame, kinds: str) -> tuple[DataFrame, dict[str, int]]:
+            """The rows, on disk during the block, and how many there are of each kind."""
+            kept = rows.persist(StorageLevel.DISK_ONLY)
+            cleanup.callback(kept.unpersist)
+            return kept, {row[kinds]: row["count"] for row in kept.groupBy(kinds).count().collect()}
+
+        decided, outcomes = keep(decide(around.events(), rules, around.expected, planned.batch_id), "kind")
+        check_conservation(0, around.expected, outcomes)
+        rows, counted = keep(compare(decided, known_compounds(around), planned), "difference")
+        changes = Difference(rows, {name: counted.get(name, 0) for name in DIFFERENCES})
+        if changes.corrections:
+            check_gone(decided, changes, planned)
+        check_closed(around, decided, rows)
+        yield changes
 
 
 def finish_replay(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:
@@ -168,13 +173,13 @@ def _published(planned: LedgerRow) -> Column:
     return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
 
 
-def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
-    """One row for each compound that is in the interval as published or by these outcomes.
+def compare(decided: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
+    """One row for each compound that is in the interval as published or by these outcomes (of `decide`).
 
     Columns: `pair_id`, `now` (its last row, null if it has none), `then` (the row it should have, null if none) and `difference`,
     one of DIFFERENCES.
     """
-    rows = compound_rows(outcomes, planned.pipeline, planned.batch_id)
+    rows = decided.where(F.col("kind").isin(*map(str, COMPOUND_KINDS)))
     should_be = rows.select("pair_id", F.struct(*rows.columns).alias("then"))
     contents = [name for name in rows.columns if name not in _HISTORY]
 
@@ -192,40 +197,48 @@ def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFr
     return both.where(F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(planned)))
 
 
-def check_decided(around: Surroundings, outcomes: DataFrame, rows: DataFrame) -> None:
-    """Raises NeedsOperator if events of the interval's compounds may still get another outcome, or are removed. `rows`: of `compare`."""
-    planned, key, window = around.planned, around.planned.pipeline.key, around.planned.replay.window
+def check_gone(decided: DataFrame, changes: Difference, planned: LedgerRow) -> None:
+    """Raises NeedsOperator if events of published compounds are removed: only of such that change, others were made again of theirs."""
     # A place alone may be another event's: a log may have been cut.
-    event = [*key, *_PLACE]
-    # Events of unchanged compounds are there, since these were made again of them.
-    changed = rows.where((F.col("difference") != UNCHANGED) & _published(planned)).select("now.*")
-    gone = _events(changed, key).join(_events(outcomes, key), event, "left_anti").count()
+    event = [*planned.pipeline.key, *_PLACE]
+    changed = changes.rows.where((F.col("difference") != UNCHANGED) & _published(planned)).select("now.*")
+    published = _events(changed, planned.pipeline)
+    wanted = F.broadcast(published) if changes.corrections < MANY_ROWS else published
+    gone = published.count() - _events(decided, planned.pipeline).join(wanted, event, "left_semi").count()
     if gone:
         raise NeedsOperator(
-            f"the interval {window} cannot be replayed: {gone} events of its published compounds are no longer in the raw tables, "
-            "which without them would all be taken back; nothing was changed"
+            f"the interval {planned.replay.window} cannot be replayed: {gone} events of its published compounds are no longer in the raw "
+            "tables, which without them would all be taken back; nothing was changed"
         )
-    # Open by this pairing, or by the live one.
+
+
+def check_closed(around: Surroundings, decided: DataFrame, rows: DataFrame) -> None:
+    """Raises NeedsOperator if events of the interval's compounds may still get another outcome. `rows`: of `compare`."""
+    planned, pipeline, window = around.planned, around.planned.pipeline, around.planned.replay.window
+    event = [*pipeline.key, *_PLACE]
+    # Open by the live pairing, or by this one.
     waiting = partial(around.warehouse.read, OPEN, [*event, "ts"], version=planned.versions[OPEN])
-    open_here = _events(outcomes.where(F.col("outcome") == str(Outcome.OPEN)), key)
+    open_here = _events(decided.where(F.col("kind") == str(Outcome.OPEN)), pipeline)
     near = waiting(times=Window(window.start, window.end + around.span_ms)).unionAll(open_here)
-    mine = [rows.where(_published(planned)).select("now.*"), rows.where(window.has(F.col("then.ts"))).select("then.*")]
-    of_compounds = reduce(DataFrame.unionAll, (_events(each, key) for each in mine))
+    if not near.count():
+        return
+    mine = (rows.where(_published(planned)).select("now.*"), rows.where(window.has(F.col("then.ts"))).select("then.*"))
+    of_compounds = reduce(DataFrame.unionAll, (_events(each, pipeline) for each in mine))
     still = near.where(window.has(F.col("ts"))).unionAll(near.join(of_compounds, event, "left_semi"))
-    all_open = waiting().unionAll(open_here)
-    until = all_open.join(still.select(*key).distinct(), list(key), "left_semi").agg(F.max("ts")).collect()[0][0]
+    keys = still.select(*pipeline.key).distinct()
+    until = waiting().unionAll(open_here).join(keys, list(pipeline.key), "left_semi").agg(F.max("ts")).collect()[0][0]
     if until is not None:
-        over = until + planned.pipeline.gap_ms + planned.pipeline.grace_ms + 1
+        over = until + pipeline.gap_ms + pipeline.grace_ms + 1
         raise NeedsOperator(
             f"the interval {window} is not closed yet: sessions that begin in it are still open, with events up to {moment(until)}; replay "
             f"it when a batch has a clock of at least {moment(over)}"
         )
 
 
-def _events(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """Key fields, place and `ts` of the events of outcomes or compounds, one row each."""
+def _events(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Key fields, place and `ts` of the events of such rows, one row each."""
     sides = []
     for side in ("left", "right"):
         place = [F.lit(side).alias("side"), *(F.col(f"{side}_{name}").alias(name) for name in (*_PLACE[1:], "ts"))]
-        sides.append(rows.where(F.col(f"{side}_offset").isNotNull()).select(*key, *place))
+        sides.append(rows.where(F.col(f"{side}_offset").isNotNull()).select(*pipeline.key, *place))
     return reduce(DataFrame.unionAll, sides)

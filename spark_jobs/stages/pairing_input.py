@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.outcomes import outcome_batches, outcome_schema
+from spark_jobs.rules.outcomes import outcome_batches
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.read_files import InWorker
@@ -114,15 +113,6 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
     return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"))
-
-
-def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
-    """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
-    key = rules.pipeline.key
-    made = from_arrow_schema(outcome_schema(key))
-    return by_key(events, key, expected).mapInArrow(
-        lambda batches: (outcomes for outcomes, _ in decide_keys(batches, rules)), made
-    )
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:

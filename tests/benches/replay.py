@@ -55,7 +55,7 @@ class Traffic:
         self.random = np.random.default_rng(20261125)
         # Each copy has keys of its own, and its slots begin at another time.
         copies = max(1, round(calls * 2 * _SLOT_S / EVENTS_A_SLOT))
-        events = -(-minutes * 60 // _SLOT_S + 1) * EVENTS_A_SLOT
+        events = (minutes * 60 // _SLOT_S + 2) * EVENTS_A_SLOT
         self.pieces = [
             self._of_copy(slot, copy)
             for copy in range(copies)
