@@ -138,7 +138,7 @@ def written(warehouse: Warehouse) -> str:
 
 
 def replay(tables: Warehouse, folder: Path, window: Window) -> tuple[float, PeakMemory, dict[str, Any], str]:
-    """Seconds, memory, counts and hash of one replay, on a copy of the tables."""
+    """Seconds, memory and CPU time, counts and hash of one replay, on a copy of the tables."""
     copy = replace(tables, root=str(folder / "copy"))
     shutil.copytree(tables.root, copy.root, copy_function=os.link)
     with PeakMemory() as peak:
@@ -175,14 +175,19 @@ def main() -> None:
                 rounds = [replay(warehouse, folder, window) for _ in range(given.rounds)]
                 times = Times([each[0] for each in rounds])
                 _, _, counts, found = rounds[0]
-                worker, jvm = (max(getattr(each[1], name) for each in rounds) for name in ("worker_mb", "jvm_mb"))
+                worker, jvm, cpu = (
+                    max(getattr(each[1], name) for each in rounds) for name in ("worker_mb", "jvm_mb", "cpu_s")
+                )
                 verdict = (
                     ""
                     if seconds != 120
                     else f"; at most {AT_MOST_S:.0f} s: {'met' if times.median <= AT_MOST_S else 'MISSED'}"
                 )
                 print(f"{seconds} s of {minutes} min at {given.calls:,} calls/s: {times}{verdict}", flush=True)
-                print(f"  {counts}, rows {found}; largest worker {worker:.0f} MB, JVM {jvm:.0f} MB", flush=True)
+                print(
+                    f"  {counts}, rows {found}; at most {cpu:.0f} s of CPU, largest worker {worker:.0f} MB, JVM {jvm:.0f} MB",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":
