@@ -110,8 +110,8 @@ def _read_on(found: Surroundings, step: int) -> None:
     rows = reduce(DataFrame.unionAll, parts).toArrow()
     numbers, ts = rows["key"].to_numpy(), rows["ts"].to_numpy()
     for edge, until in edges:
-        mine = ts >= found.planned.replay.window.end if edge.side == AFTER else ts < found.planned.replay.window.start
-        edge.read_on(until, numbers[mine], ts[mine])
+        beyond = ts >= found.planned.replay.window.end if edge.side == AFTER else ts < found.planned.replay.window.start
+        edge.read_on(until, numbers[beyond], ts[beyond])
 
 
 def _rows(found: Surroundings, times: Window, made: InWorker) -> list[DataFrame]:
