@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-history bench-ledger-retention
+.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -117,6 +117,9 @@ bench-idle: setup ## what broker, Spark and Airflow take while nothing runs: pro
 
 bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery
+
+bench-replay: setup ## a replay of two minutes in the middle of 20 and of 60 minutes of 1,000 calls a second (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.replay
 
 bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history

@@ -140,9 +140,7 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
             return []
         # Far enough to see the gap before the earliest session, and the one after the last.
         around = Window(edges[0] - reach - pipeline.gap_ms, edges[1] + reach + pipeline.gap_ms + 1)
-        events = accepted_events(
-            warehouse, pipeline, lambda column: around.has(column("ts")) & (column("batch_id") <= last_batch)
-        )
+        events = accepted_events(warehouse, pipeline, range(1, last_batch + 1), around)
         place, key = ["side", "partition", "offset"], list(pipeline.key)
         marked = events.join(late.select(*key).distinct(), key, "left_semi").join(
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.config.pipeline import Pipeline
 from include.config.time_text import moment
-from spark_jobs.corrections.replay_events import events_around
+from spark_jobs.corrections.chains import AFTER
+from spark_jobs.corrections.replay_events import Surroundings, look_around, rows_of_chains
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
+from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import Rules
-from spark_jobs.stages.outcome_rows import compound_rows
-from spark_jobs.stages.pairing_input import decide
+from spark_jobs.spark.session import MANY_ROWS
+from spark_jobs.stages.outcome_rows import decide
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.integrity import table_versions
 from spark_jobs.tables.ledger import PAIRED, PLANNED, REMOVED_RAW, Ledger, LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
+from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
 NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
-_PLACE = ("side", "partition", "offset")
-# No field of a message can have such a name.
-_COMPOUND_TS, _PUBLISHED = "ts of the compound", "is published"
+_PLACE = ["side", "partition", "offset"]
 # Columns that say how a row came about, not what the compound is.
 _HISTORY = ("revision", "op", "batch_id")
 
@@ -113,22 +115,23 @@ class Difference(NamedTuple):
 def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
     """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
     rules = Rules(planned.pipeline, planned.clock, previous_clock=None)
-    with events_around(warehouse, planned) as events:
-        read = events.count()
-        outcomes = decide(events, rules, read).persist(StorageLevel.DISK_ONLY)
-        rows = None
-        try:
-            decided = {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
-            check_conservation(0, read, decided)
-            known = known_compounds(warehouse, planned)
-            check_decided(warehouse, outcomes, known, planned)
-            rows = compare(outcomes, known, planned).persist(StorageLevel.DISK_ONLY)
-            counted = {row["difference"]: row["count"] for row in rows.groupBy("difference").count().collect()}
-            yield Difference(rows, {name: counted.get(name, 0) for name in DIFFERENCES})
-        finally:
-            outcomes.unpersist()
-            if rows is not None:
-                rows.unpersist()
+    around = look_around(warehouse, planned)
+    with ExitStack() as cleanup:
+
+        def keep(rows: DataFrame, kinds: str) -> tuple[DataFrame, dict[str, int]]:
+            """The rows, on disk during the block, and how many there are of each kind."""
+            kept = rows.persist(StorageLevel.DISK_ONLY)
+            cleanup.callback(kept.unpersist)
+            return kept, {row[kinds]: row["count"] for row in kept.groupBy(kinds).count().collect()}
+
+        decided, outcomes = keep(decide(around.events(), rules, around.expected, planned.batch_id), "kind")
+        check_conservation(0, around.expected, outcomes)
+        rows, counted = keep(compare(decided, known_compounds(around), planned), "difference")
+        changes = Difference(rows, {name: counted.get(name, 0) for name in DIFFERENCES})
+        if changes.corrections:
+            check_gone(decided, changes, planned)
+        check_closed(around, decided, rows)
+        yield changes
 
 
 def finish_replay(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:
@@ -154,11 +157,15 @@ def write_corrections(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, 
     return paired
 
 
-def known_compounds(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
-    """`pair_id` and `now`, its last row, of all compounds that are or ever were in the interval, and of others around it."""
-    window, reach = planned.replay.window, planned.replay.reach_ms
-    around = Window(window.start - reach, window.end + reach)
-    rows = warehouse.read(COMPOUNDS, where=lambda column: around.has(column("ts")) & (column("batch_id") < planned.batch_id))
+def known_compounds(around: Surroundings) -> DataFrame:
+    """`pair_id` and `now`, its last row, of all compounds that are or ever were in the interval, and of those that may move into it."""
+    window, span, crossing = around.planned.replay.window, around.span_ms, around.after.crossing
+    read = partial(around.warehouse.read, COMPOUNDS, batches=around.batches(window.start - span))
+    # A compound has the id of its left event, and moves if its right one changes: it was in the interval, or will be, only if the left
+    # one is not before it, and after it only if their chain reaches so far.
+    before = read(times=Window(window.start - span, window.start), where=lambda column: column("left_ts") >= window.start)
+    mine = InWorker(rows_of_chains(around.planned.pipeline.key, AFTER, crossing))
+    rows = read(times=window).unionAll(before).unionAll(read(times=Window(window.end, window.end + span), made=mine))
     return rows.groupBy("pair_id").agg(F.max_by(F.struct(*rows.columns), "revision").alias("now"))
 
 
@@ -166,13 +173,13 @@ def _published(planned: LedgerRow) -> Column:
     return (F.col("now.op") == UPSERT) & planned.replay.window.has(F.col("now.ts"))
 
 
-def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
-    """One row for each compound that is in the interval as published or by these outcomes.
+def compare(decided: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFrame:
+    """One row for each compound that is in the interval as published or by these outcomes (of `decide`).
 
     Columns: `pair_id`, `now` (its last row, null if it has none), `then` (the row it should have, null if none) and `difference`,
     one of DIFFERENCES.
     """
-    rows = compound_rows(outcomes, planned.pipeline, planned.batch_id)
+    rows = decided.where(F.col("kind").isin(*map(str, COMPOUND_KINDS)))
     should_be = rows.select("pair_id", F.struct(*rows.columns).alias("then"))
     contents = [name for name in rows.columns if name not in _HISTORY]
 
@@ -190,24 +197,36 @@ def compare(outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFr
     return both.where(F.col("difference").isNotNull() & (planned.replay.window.has(F.col("then.ts")) | _published(planned)))
 
 
-def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, planned: LedgerRow) -> None:
-    """Raises NeedsOperator if events of the interval's compounds may still get another outcome, or are removed."""
-    pipeline, window = planned.pipeline, planned.replay.window
-    waiting = warehouse.read(OPEN, [*pipeline.key, *_PLACE, "ts"], version=planned.versions[OPEN])
-    events = _events(outcomes, known, waiting, planned)
-    mine = F.col(_PUBLISHED) | window.has(F.col("ts")) | window.has(F.col(_COMPOUND_TS))
-    still = F.col("is_open") & F.coalesce(mine, F.lit(False))
-    by_key = events.groupBy(*pipeline.key).agg(
-        F.count_if(F.col(_PUBLISHED) & F.col("ts").isNull()).alias("gone events"),
-        F.max(still).alias("has open ones"),
-        F.max(F.when(F.col("is_open"), F.col("ts"))).alias("open until"),
-    )
-    gone, until = by_key.agg(F.sum("gone events"), F.max(F.when(F.col("has open ones"), F.col("open until")))).collect()[0]
+def check_gone(decided: DataFrame, changes: Difference, planned: LedgerRow) -> None:
+    """Raises NeedsOperator if events of published compounds are removed: only of such that change, others were made again of theirs."""
+    # A place alone may be another event's: a log may have been cut.
+    event = [*planned.pipeline.key, *_PLACE]
+    changed = changes.rows.where((F.col("difference") != UNCHANGED) & _published(planned)).select("now.*")
+    published = _events(changed, planned.pipeline)
+    wanted = F.broadcast(published) if changes.corrections < MANY_ROWS else published
+    gone = published.count() - _events(decided, planned.pipeline).join(wanted, event, "left_semi").count()
     if gone:
         raise NeedsOperator(
-            f"the interval {window} cannot be replayed: {gone} events of its published compounds are no longer in the raw tables, "
-            "which without them would all be taken back; nothing was changed"
+            f"the interval {planned.replay.window} cannot be replayed: {gone} events of its published compounds are no longer in the raw "
+            "tables, which without them would all be taken back; nothing was changed"
         )
+
+
+def check_closed(around: Surroundings, decided: DataFrame, rows: DataFrame) -> None:
+    """Raises NeedsOperator if events of the interval's compounds may still get another outcome. `rows`: of `compare`."""
+    planned, pipeline, window = around.planned, around.planned.pipeline, around.planned.replay.window
+    event = [*pipeline.key, *_PLACE]
+    # Open by the live pairing, or by this one.
+    waiting = partial(around.warehouse.read, OPEN, [*event, "ts"], version=planned.versions[OPEN])
+    open_here = _events(decided.where(F.col("kind") == str(Outcome.OPEN)), pipeline)
+    near = waiting(times=Window(window.start, window.end + around.span_ms)).unionAll(open_here)
+    if not near.count():
+        return
+    mine = (rows.where(_published(planned)).select("now.*"), rows.where(window.has(F.col("then.ts"))).select("then.*"))
+    of_compounds = reduce(DataFrame.unionAll, (_events(each, pipeline) for each in mine))
+    still = near.where(window.has(F.col("ts"))).unionAll(near.join(of_compounds, event, "left_semi"))
+    keys = still.select(*pipeline.key).distinct()
+    until = waiting().unionAll(open_here).join(keys, list(pipeline.key), "left_semi").agg(F.max("ts")).collect()[0][0]
     if until is not None:
         over = until + pipeline.gap_ms + pipeline.grace_ms + 1
         raise NeedsOperator(
@@ -216,25 +235,10 @@ def check_decided(warehouse: Warehouse, outcomes: DataFrame, known: DataFrame, p
         )
 
 
-def _events(outcomes: DataFrame, known: DataFrame, waiting: DataFrame, planned: LedgerRow) -> DataFrame:
-    """One row for each event: key fields, place, `ts` (null: it is not in the raw tables), the `ts` of its compound by this pairing, whether
-    a session of it is open (by this pairing or by the live one), and whether it is in a published compound of the interval.
-    """
-    key = planned.pipeline.key
-    published = known.where(_published(planned)).select("now.*")
-    parts = [_event_rows(waiting, F.col("side"), "", key, {"is_open": F.lit(True)})]
+def _events(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Key fields, place and `ts` of the events of such rows, one row each."""
+    sides = []
     for side in ("left", "right"):
-        there, name = F.col(f"{side}_offset").isNotNull(), F.lit(side)
-        decided = {"ts": F.col(f"{side}_ts"), _COMPOUND_TS: F.least("left_ts", "right_ts")}
-        decided["is_open"] = F.col("outcome") == str(Outcome.OPEN)
-        parts.append(_event_rows(outcomes.where(there), name, f"{side}_", key, decided))
-        parts.append(_event_rows(published.where(there), name, f"{side}_", key, {_PUBLISHED: F.lit(True)}))
-    merged = [F.max(name).alias(name) for name in ("ts", _COMPOUND_TS, "is_open", _PUBLISHED)]
-    return reduce(DataFrame.unionAll, parts).groupBy(*key, *_PLACE).agg(*merged)
-
-
-def _event_rows(rows: DataFrame, side: Column, prefix: str, key: tuple[str, ...], facts: dict[str, Column]) -> DataFrame:
-    place = [side.alias("side"), *(F.col(f"{prefix}{name}").alias(name) for name in _PLACE[1:])]
-    nothing = F.lit(None).cast("bigint")
-    columns = {"ts": nothing, _COMPOUND_TS: nothing, "is_open": F.lit(False), _PUBLISHED: F.lit(False)} | facts
-    return rows.select(*key, *place, *(column.alias(name) for name, column in columns.items()))
+        place = [F.lit(side).alias("side"), *(F.col(f"{side}_{name}").alias(name) for name in (*_PLACE[1:], "ts"))]
+        sides.append(rows.where(F.col(f"{side}_offset").isNotNull()).select(*pipeline.key, *place))
+    return reduce(DataFrame.unionAll, sides)

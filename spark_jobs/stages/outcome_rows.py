@@ -21,8 +21,9 @@ from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING
-from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.rules.rules import LEFT, RIGHT, Rules
 from spark_jobs.spark.workers import Stage, release_memory
+from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
@@ -50,7 +51,12 @@ def make_compounds(
     `known`: `pair_id` and `revision` of compounds that consumers know from void batches (None: no such compounds); these get their next
     revision, all others their first.
     """
-    compounds = _only(outcomes, *COMPOUND_KINDS)
+    return _as_compounds(_only(outcomes, *COMPOUND_KINDS), known, pipeline, batch_id, declared)
+
+
+def _as_compounds(
+    compounds: pa.RecordBatch, known: pa.Table | None, pipeline: Pipeline, batch_id: int, declared: pa.Schema
+) -> pa.RecordBatch:
     columns = dict(zip(compounds.schema.names, compounds.columns, strict=True))
     for name, value in {"op": UPSERT, "batch_id": batch_id}.items():
         columns[name] = pa.repeat(pa.scalar(value, declared.field(name).type), compounds.num_rows)
@@ -105,13 +111,18 @@ def _of_side(outcomes: pa.RecordBatch, *names: str) -> dict[str, pa.Array]:
     return {name: pc.coalesce(outcomes[f"left_{name}"], outcomes[f"right_{name}"]) for name in names}
 
 
-def compound_rows(outcomes: DataFrame, pipeline: Pipeline, batch_id: int) -> DataFrame:
-    """Rows of compound_events out of a DataFrame of outcomes."""
-    declared = declared_schema(pipeline, COMPOUNDS)
+def decide(events: DataFrame, rules: Rules, expected: int, batch_id: int) -> DataFrame:
+    """The outcomes of about `expected` events (`event_schema`), decided key by key, as rows of compound_events.
+
+    `kind` is the outcome: also what becomes no compound has a row.
+    """
+    pipeline, declared = rules.pipeline, declared_schema(rules.pipeline, COMPOUNDS)
     schema = to_arrow_schema(declared)
-    return outcomes.mapInArrow(
-        lambda batches: (make_compounds(batch, None, pipeline, batch_id, schema) for batch in batches), declared
-    )
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (_as_compounds(outcomes, None, pipeline, batch_id, schema) for outcomes, _ in decide_keys(batches, rules))
+
+    return by_key(events, pipeline.key, expected).mapInArrow(rows, declared)
 
 
 def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) -> list[NewFile]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
-from spark_jobs.rules.outcomes import outcome_batches, outcome_schema
+from spark_jobs.rules.outcomes import outcome_batches
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.warehouse import Warehouse
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000
@@ -47,21 +47,41 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
 
 
 def accepted_events(
-    warehouse: Warehouse, pipeline: Pipeline, where: Condition | None = None, batches: list[int] | None = None
+    warehouse: Warehouse,
+    pipeline: Pipeline,
+    batches: Iterable[int],
+    times: Window | None = None,
+    made: InWorker | None = None,
 ) -> DataFrame:
-    """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches (None: of all).
+    """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches; `times`: with a timestamp in there.
 
-    `where`: a condition on columns of the raw tables.
+    `made`: workers choose among them.
     """
+    sides = accepted_rows(warehouse, pipeline, [*pipeline.key, *_COLUMNS], batches, times, made)
+    numbered = zip((LEFT, RIGHT), sides, strict=True)
+    return reduce(DataFrame.unionAll, (_events(rows, pipeline, F.lit(number), is_open=False) for number, rows in numbered))
 
-    def accepted(column: Callable[[str], Any]) -> Any:
-        return column("problem").is_null() if where is None else column("problem").is_null() & where(column)
 
-    sides = []
-    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
-        rows = warehouse.read(raw_table(side), [*pipeline.key, *_COLUMNS], batches=batches, where=accepted)
-        sides.append(_events(rows, pipeline, F.lit(number), is_open=False))
-    return reduce(DataFrame.unionAll, sides)
+def accepted_rows(
+    warehouse: Warehouse,
+    pipeline: Pipeline,
+    columns: list[str],
+    batches: Iterable[int],
+    times: Window | None,
+    made: InWorker | None = None,
+) -> list[DataFrame]:
+    """As `accepted_events`: columns of the rows of each raw table, or what workers have `made` of them."""
+    return [
+        warehouse.read(
+            raw_table(side),
+            columns,
+            batches=batches,
+            times=times,
+            where=lambda column: column("problem").is_null(),
+            made=made,
+        )
+        for side in pipeline.sides
+    ]
 
 
 def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:
@@ -93,15 +113,6 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
     return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"))
-
-
-def decide(events: DataFrame, rules: Rules, expected: int) -> DataFrame:
-    """The outcomes (`outcome_schema`) of about `expected` events (`event_schema`), decided key by key."""
-    key = rules.pipeline.key
-    made = from_arrow_schema(outcome_schema(key))
-    return by_key(events, key, expected).mapInArrow(
-        lambda batches: (outcomes for outcomes, _ in decide_keys(batches, rules)), made
-    )
 
 
 def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:

@@ -231,7 +231,9 @@ def all_files(table: DeltaTable) -> list[DataFile]:
     actions = pa.table(table.get_add_actions(flatten=True))
     unknown = pa.nulls(actions.num_rows)
     # In the order of DataFile's fields.
-    wanted = "path size_bytes num_records min.offset max.offset min.batch_id max.batch_id modification_time".split()
+    wanted = (
+        "path size_bytes num_records min.offset max.offset min.batch_id max.batch_id modification_time min.ts max.ts".split()
+    )
     columns = [(actions.column(name) if name in actions.column_names else unknown).to_pylist() for name in wanted]
     # Delta escapes names, once.
     return [DataFile(unquote(name), size, rows or 0, *more) for name, size, rows, *more in zip(*columns, strict=True)]

@@ -199,6 +199,11 @@ class Ledger:
         known = self.warehouse.small_rows(LEDGER, 1, columns=["config"])
         return [Pipeline.from_json(text) for text in sorted({row["config"] for row in known})]
 
+    def wall_times(self) -> dict[int, int]:
+        """Batch -> its wall time, in epoch ms."""
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step", "wall_time"])
+        return {row["batch_id"]: row["wall_time"] for row in known if row["step"] == PLANNED}
+
     def removals(self) -> dict[str, LedgerRow]:
         """Step -> its last row, for each of REMOVALS: which rows are removed for their age, and up to which batch."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step"])

@@ -27,6 +27,7 @@ from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_share, read_small_files, shares
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
 # Makes a condition out of a function that returns a column for its name.
@@ -162,6 +163,7 @@ class Warehouse(Tables):
         columns: Sequence[str] | None = None,
         *,
         batches: Iterable[int] | None = None,
+        times: Window | None = None,
         where: Condition | None = None,
         version: int | None = None,
         made: InWorker | None = None,
@@ -169,12 +171,15 @@ class Warehouse(Tables):
         """The table's rows at a Delta version (None: the newest), or what workers have `made` of them.
 
         Spark cannot see into the reading and gets exactly what the arguments name: `columns` (None: all), rows of `batches` (None: of
-        all) for which `where` holds.
+        all) with a `ts` in `times` (None: any, or none) for which `where` holds. Only files that can have such batches and times are opened.
         """
         declared = declared_schema(self.pipeline, table)
         wanted = None if batches is None else sorted(set(batches))
         store, files = self.store(table), self.files(table, wanted, version)
         conditions = [] if wanted is None else [_among(wanted)]
+        if times is not None:
+            files = [file for file in files if file.can_have_times(times)]
+            conditions.append(times.has(pc.field("ts")))
         if where is not None:
             conditions.append(where(pc.field))
         condition = reduce(and_, conditions) if conditions else None
@@ -187,7 +192,7 @@ class Warehouse(Tables):
 
         # Of a summary the JVM gets few rows.
         tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
-        return read_in_tasks(self.spark, shares(files), rows, made.columns if made else columns_read)
+        return read_in_tasks(self.spark, shares(files), rows, (made and made.columns) or columns_read)
 
 
 def _among(batches: Sequence[int]) -> ds.Expression:

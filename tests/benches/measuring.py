@@ -99,10 +99,12 @@ def spark_of_two_cores(folder: Path, as_shipped: bool = False) -> Iterator[Any]:
 
 
 class PeakMemory:
-    """Largest resident memory of any one Python worker of Spark, and of the JVM, in MB, while it is entered."""
+    """Largest resident memory of any one Python worker of Spark, and of the JVM, in MB, while it is entered; and the CPU time of all."""
 
     def __init__(self) -> None:
         self.worker_mb = self.jvm_mb = 0.0
+        # By process: seconds at the first and at the last look.
+        self._cpu: dict[int, tuple[float, float]] = {}
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, daemon=True)
 
@@ -114,13 +116,20 @@ class PeakMemory:
         self._over.set()
         self._watch.join()
 
+    @property
+    def cpu_s(self) -> float:
+        """Of the JVM and the workers; unlike the time it takes, what else runs on the machine changes it little."""
+        return sum(last - first for first, last in self._cpu.values())
+
     def _look(self) -> None:
         while not self._over.wait(_EVERY_S):
             for process in psutil.Process().children(recursive=True):
                 try:
                     size, name = process.memory_info().rss / 1e6, process.name()
+                    used = sum(process.cpu_times()[:2])
                 except psutil.Error:
                     continue
+                self._cpu[process.pid] = (self._cpu.get(process.pid, (used, used))[0], used)
                 if name.startswith("java"):
                     self.jvm_mb = max(self.jvm_mb, size)
                 elif name.startswith("python"):

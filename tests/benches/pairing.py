@@ -70,7 +70,7 @@ class Pairing:
             with ExitStack() as stack:
                 files = [stack.enter_context(FileWriter(place.store)) for _ in range(_PARTITIONS)]
                 for slot in slots(self.events, self.now):
-                    rows = _raw_rows(slot.filter(pc.equal(slot.column("side"), rank)), rank, first, place.schema)
+                    rows = raw_rows(slot.filter(pc.equal(slot.column("side"), rank)), rank, first, place.schema)
                     for partition, file in enumerate(files):
                         for batch in rows.filter(pc.equal(rows["partition"], partition)).to_batches(_ROWS_AT_ONCE):
                             file.write(batch)
@@ -115,8 +115,8 @@ class Pairing:
             rows.write.option("compression", CODEC).parquet(f"{warehouse.root}/shuffled")
 
 
-def _raw_rows(events: pa.Table, side: int, first_offset: int, schema: pa.Schema) -> pa.Table:
-    """The events as rows of a raw table, alternately in the partitions."""
+def raw_rows(events: pa.Table, side: int, first_offset: int, schema: pa.Schema, batch_id: int = 1) -> pa.Table:
+    """The events, all of one side, as rows of its raw table, alternately in the partitions."""
     keys, values = bodies(events, CALLS, side)
     place = first_offset + np.arange(events.num_rows)
     columns = {
@@ -128,7 +128,7 @@ def _raw_rows(events: pa.Table, side: int, first_offset: int, schema: pa.Schema)
         "value": values,
         **{name: events.column(name) for name in ("ts", *CALLS.key, "payload")},
         **{name: pa.nulls(events.num_rows, schema.field(name).type) for name in ("headers", "problem")},
-        "batch_id": np.ones(events.num_rows, dtype=np.int64),
+        "batch_id": np.full(events.num_rows, batch_id),
     }
     return pa.table({name: columns[name] for name in schema.names}).cast(schema)
 

@@ -28,7 +28,8 @@ from spark_jobs.rules.rules import Rules
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import report
 from spark_jobs.stages.landed_counts import landed_counts
-from spark_jobs.stages.pairing_input import batch_events, decide
+from spark_jobs.stages.outcome_rows import decide
+from spark_jobs.stages.pairing_input import batch_events
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
@@ -225,7 +226,7 @@ def test_pairing_twice_from_the_same_plan_gives_the_same_rows(warehouse, send, n
 
     def rows():
         rules = Rules(warehouse.pipeline, steps[LANDED].clock, steps[PLANNED].clock)
-        return sorted(decide(batch_events(warehouse, steps[PLANNED]), rules, 40).collect())
+        return sorted(decide(batch_events(warehouse, steps[PLANNED]), rules, 40, 1).collect())
 
     first = rows()
     warehouse.spark.conf.set("spark.sql.shuffle.partitions", "5")

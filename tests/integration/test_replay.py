@@ -166,19 +166,46 @@ def test_a_chain_that_began_long_before_is_followed_to_its_begin(warehouse, send
     send("a0:x m3:x a12000:tick m12000:tick")
     run(short)
     assert canonical(short, tmp_path) != told()
-    cut_off, rounds = replayed_events._keys_cut_off, []
+    read_on, steps = replayed_events._read_on, []
 
-    def watched(*arguments):
-        rounds.append(cut_off(*arguments))
-        return rounds[-1]
+    def watched(around, step):
+        steps.append((step, len(around.before.cut_off.key)))
+        read_on(around, step)
 
     with monkeypatch.context() as patched:
-        patched.setattr(replayed_events, "_keys_cut_off", watched)
+        patched.setattr(replayed_events, "_read_on", watched)
         found = counts(replay(6_000, 6_500, short))
-    assert found["new"] + found["changed"] > 0 and [len(keys) for keys in rounds] == [1, 1, 1, 0]
+    assert found["new"] + found["changed"] > 0 and [keys for _, keys in steps] == [1] * 5
+    assert [step for step, _ in steps] == [200, 400, 800, 1_600, 3_200]
     for start in (0, 3_000, 6_500):
         replay(start, start + 3_500, short)
     assert canonical(short, tmp_path) == told()
+
+
+@pytest.mark.long
+def test_compounds_whose_events_are_on_both_sides_of_an_edge(warehouse, send, replay, told):
+    # Published with a tolerance and a gap that hold no more, so no chain leads from one side to the other.
+    loose = replace(warehouse, pipeline=replace(warehouse.pipeline, tolerance_ms=300, gap_ms=300))
+    send("m0:x a250:x m1000:y a1250:y a1500:z a3000:tick m3000:tick")
+    run(loose)
+    assert told() == ["left_only a1500:z", "pair a1250:y m1000:y", "pair a250:x m0:x"]
+    # The compound of the interval has the id of an event behind it, and leaves it.
+    assert counts(replay(0, 10)) == {"new": 1, "changed": 1, "retracted": 0, "unchanged": 0}
+    assert counts(replay(0, 10)) == {"new": 0, "changed": 0, "retracted": 0, "unchanged": 1}
+    # The compound of an event of the interval was before it.
+    assert counts(replay(1_200, 1_300)) == {"new": 0, "changed": 1, "retracted": 0, "unchanged": 0}
+    assert counts(replay(900, 1_100)) == {"new": 1, "changed": 0, "retracted": 0, "unchanged": 0}
+    # The compound of an event behind the interval comes into it.
+    send("m1450:z a5000:tick m5000:tick")
+    assert run(warehouse)["late"] == 1
+    assert counts(replay(1_440, 1_460)) == {"new": 0, "changed": 1, "retracted": 0, "unchanged": 0}
+    assert [word for word in told() if "tick" not in word] == [
+        "left_only a1250:y",
+        "left_only a250:x",
+        "pair a1500:z m1450:z",
+        "right_only m0:x",
+        "right_only m1000:y",
+    ]
 
 
 @pytest.mark.long

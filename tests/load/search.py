@@ -50,7 +50,7 @@ def _around(holds: Callable[[float], bool], first: float) -> tuple[float | None,
 def confirmed(holds: Callable[[float], bool], found: float) -> float | None:
     """The first of `found` and the rates below it, each LOWERED times the one before, that holds for long; None if not even LEAST does.
 
-    A short window does not see what grows: the events that are still open, and what a replay has to read.
+    A short window does not see what grows: the events that are still open, and the replays and backfills beside it.
 
     >>> confirmed(lambda rate: rate <= 500, 1000.0)
     490.0

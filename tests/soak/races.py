@@ -91,7 +91,7 @@ class Racing:
         if (folder := local_folder(str(jobs.warehouse))) is not None:
             (folder / jobs.pipeline.name / "writer.lock").unlink(missing_ok=True)
         running = [jobs.start(*command) for jobs, command in zip(self.both, commands, strict=True)]
-        ends = [each.wait() for each in running]
+        ends = [each.wait(900) for each in running]
         for command, each, status in zip(commands, running, ends, strict=True):
             if status:
                 self._note_loser(command[0], each.told())
@@ -131,7 +131,8 @@ class Racing:
 def alone(jobs: Jobs, *command: str) -> None:
     """Runs a job that nobody races with."""
     running = jobs.start(*command)
-    if running.wait():
+    # Beside others it takes long.
+    if running.wait(900):
         raise RaceFailed(f"{command[0]} of {jobs.pipeline.name} failed alone: {running.told()}")
 
 

@@ -30,6 +30,7 @@ from spark_jobs.tables.delta_log import (
     table_at_version,
 )
 from spark_jobs.tables.read_files import read_small_files
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.table_format import MARK
 from tests.helpers.table_in_a_folder import add_of, written
 
@@ -220,6 +221,22 @@ def test_of_some_batches_only_the_files_are_told_that_can_have_rows_of_them(stor
     assert (batches(1), batches(3), batches(), batches(2, 3, 4, 9)) == ([1], [], [], [2, 4, 9])
     # By the least and the most of a file, 7 could be among its rows.
     assert (batches(7), batches(8), batches(*range(3, 6))) == ([6, 8], [6, 8], [4, 5])
+
+
+def test_files_tell_which_times_their_rows_can_have(tmp_path):
+    store = Store(f"{tmp_path}/table")
+    create(store, StructType().add("batch_id", LongType()).add("ts", LongType()), {})
+    for batch_id, times in enumerate([(10, 20), (30, None), (None, None)], 1):
+        append(store, [{"batch_id": batch_id, "ts": ts} for ts in times], batch_id)
+
+    def batches(start, end):
+        files = [file for file in all_files(newest_table(store)) if file.can_have_times(Window(start, end))]
+        return sorted(set(batches_in(store, files)))
+
+    # A file without statistics can have any row.
+    assert (batches(0, 10), batches(0, 11), batches(20, 21)) == ([3], [1, 3], [1, 3])
+    # By the least and the most of a file, 15 could be among its rows.
+    assert (batches(15, 16), batches(21, 30), batches(20, 31), batches(31, 99)) == ([1, 3], [3], [1, 2, 3], [3])
 
 
 def test_a_file_without_statistics_can_have_any_row(tmp_path):

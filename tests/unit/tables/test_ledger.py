@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, REPORTED, STEPS, Ledger
@@ -41,3 +43,10 @@ def test_the_largest_id_of_each_step(batches, ids, asked):
     found = Ledger(rows).last_ids()
     assert [found[step] for step in (PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED)] == list(ids)
     assert rows.asked == asked
+
+
+def test_the_wall_time_of_each_batch_is_that_of_its_plan():
+    rows = [(1, PLANNED, 1_000), (1, LANDED, 9_000), (2, PLANNED, 900)]
+    known = [dict(zip(("batch_id", "step", "wall_time"), row, strict=True)) for row in rows]
+    ledger = Ledger(SimpleNamespace(small_rows=lambda table, first, columns: known))
+    assert ledger.wall_times() == {1: 1_000, 2: 900}
