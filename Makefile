@@ -109,7 +109,7 @@ bench-scaling: setup ## a model of time, shuffle and storage from one and two wo
 bench-partitions: setup ## a batch over up to 2 x 1,000 input and 256 output partitions: time, driver memory, the ledger's rows (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.partitions
 
-bench-run: setup ## a scheduled run of 200 new events a topic, and an empty one, through Airflow: where the time goes (20 minutes)
+bench-run: setup ## a scheduled run of 200 new events a topic, and an empty one, through Airflow: where the time goes (8 minutes)
 	@$(VENV_PYTHON) -m tests.benches.run
 
 bench-idle: setup ## what broker, Spark and Airflow take while nothing runs: processor time and memory (7 minutes)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
+from airflow.configuration import conf
 from airflow.listeners import hookimpl
 from setproctitle import setproctitle
 
@@ -50,8 +51,8 @@ _left: list[IO[str]] = []
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Airflow calls this when one of its programs starts. The scheduler forks the processes of tasks afterwards."""
-    if sys.argv[1:2] == ["scheduler"]:
+    """Airflow calls this when one of its programs starts. With the LocalExecutor the scheduler forks the processes of tasks afterwards."""
+    if sys.argv[1:2] == ["scheduler"] and "LocalExecutor" in conf.get("core", "executor"):
         import_libraries()
 
 

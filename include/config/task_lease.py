@@ -6,11 +6,11 @@ The task replaces its text every few seconds and deletes it at its end. Where th
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from include.config.repeating import repeating
 from include.config.store import Store, read_text, write_text
 
 RENEWED_EVERY_S = 5.0
@@ -24,24 +24,18 @@ def held(store: Store, name: str) -> Iterator[None]:
     import obstore
     from obstore.exceptions import BaseError
 
-    over = threading.Event()
+    numbers = itertools.count(1)
 
     def renew() -> None:
-        for number in itertools.count(2):
-            if over.wait(RENEWED_EVERY_S):
-                return
-            # The next turn is another try.
-            with suppress(BaseError, OSError):
-                write_text(store, name, str(number))
+        # The next turn is another try.
+        with suppress(BaseError, OSError):
+            write_text(store, name, str(next(numbers)))
 
-    write_text(store, name, "1")
-    renewing = threading.Thread(target=renew, daemon=True)
-    renewing.start()
+    write_text(store, name, str(next(numbers)))
     try:
-        yield
+        with repeating(renew, RENEWED_EVERY_S):
+            yield
     finally:
-        over.set()
-        renewing.join()
         # Without this it expires.
         with suppress(BaseError, OSError):
             obstore.delete(store.client, name)

@@ -32,11 +32,11 @@ def watch(servers: Sequence[LocalServer], is_over: Callable[[], bool] = lambda: 
     """Looks every two seconds, and starts what is lost. What cannot be started yet is tried again at the next look."""
     while not is_over():
         for server in servers:
-            for program in lost_programs(server.folder):
-                say(f"{program} is gone, it is started again")
+            if lost := ", ".join(lost_programs(server.folder)):
+                say(f"{lost} is gone, it is started again")
                 try:
                     server.start()
-                    say(f"{program} is up {server.where()}")
+                    say(f"{lost} is up {server.where()}")
                 except SetupError as error:
                     say(str(error))
         time.sleep(_EVERY_S)

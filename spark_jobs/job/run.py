@@ -173,8 +173,8 @@ def _end_when_gone(place: str) -> None:
 
 
 def _wait_for_the_end_of(place: str) -> None:
-    folder, _, name = place.rpartition("/")
     if not local_folder(place):
+        folder, _, name = place.rpartition("/")
         wait_for_end(warehouse_store(folder), name)
         return
     with open(place, encoding="utf-8") as file:

@@ -163,17 +163,17 @@ while not os.path.exists({mark!r}):
 
 
 @pytest.mark.parametrize(
-    "end",
+    ("end", "status"),
     [
-        pytest.param("forked.end()", id="its task ends it", marks=pytest.mark.long),
-        pytest.param("os.kill(os.getpid(), 9)", id="its task is killed"),
+        pytest.param("forked.end()", 0, id="its task ends it", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", -9, id="its task is killed"),
     ],
 )
-def test_a_job_whose_task_ends_leaves_nothing_running_on_the_server(server, tmp_path, end):
+def test_a_job_whose_task_ends_leaves_nothing_running_on_the_server(server, tmp_path, end, status):
     mark = tmp_path / "busy"
     busy_worker = BUSY.format(mark=str(mark)).replace('"w").close()', '"w").write(str(__import__("os").getpid()))')
     process = start(FORKED.format(busy=busy_worker, lock=str(tmp_path / "task.lock"), mark=str(mark), end=end), server)
-    process.wait(timeout=120)
+    assert process.wait(timeout=120) == status
     worker = int(mark.read_text())
     # Spark gives a worker whose task is killed two seconds.
     wait_for(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", "the worker to end", 30)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from include.config.repeating import repeating
 from include.local.machine import say
 
 EVERY_S = 10.0
@@ -15,16 +15,6 @@ EVERY_S = 10.0
 @contextmanager
 def heartbeat(what: str) -> Iterator[None]:
     """A line every ten seconds while the block lasts."""
-    over, begin = threading.Event(), time.monotonic()
-
-    def beat() -> None:
-        while not over.wait(EVERY_S):
-            say(f"{what}: {time.monotonic() - begin:.0f} s ...")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
+    begin = time.monotonic()
+    with repeating(lambda: say(f"{what}: {time.monotonic() - begin:.0f} s ..."), EVERY_S):
         yield
-    finally:
-        over.set()
-        thread.join()

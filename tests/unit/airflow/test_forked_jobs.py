@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from include.airflow import forked_jobs
 from include.airflow.forked_jobs import ForkedJob
 from include.config.project import ROOT
 
@@ -82,3 +83,16 @@ def test_its_task_can_end_it(job_that, alive, monkeypatch):
     assert time.monotonic() - begin < 5
     assert alive.closed
     assert os.waitstatus_to_exitcode(os.waitpid(forked.pid, 0)[1]) == -9
+
+
+@pytest.mark.parametrize(
+    ("program", "executor", "imports"),
+    [("scheduler", "LocalExecutor", 1), ("scheduler", "CeleryExecutor", 0), ("triggerer", "LocalExecutor", 0)],
+)
+def test_libraries_are_imported_where_tasks_are_forked(monkeypatch, program, executor, imports):
+    calls = []
+    monkeypatch.setattr(forked_jobs, "import_libraries", lambda: calls.append(1))
+    monkeypatch.setattr(sys, "argv", ["airflow", program])
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    forked_jobs.on_starting(None)
+    assert len(calls) == imports

@@ -67,7 +67,10 @@ def start(program, **environment):
 
 def test_a_driver_elsewhere_ends_when_the_lease_of_its_task_does():
     lease = "s3://lake/events/calls/outcomes/some.task"
-    ends = "from spark_jobs.job import run; run.wait_for_end = lambda store, name: print(store.uri, name, flush=True); "
+    # In one piece, for the job prints at the same time.
+    ends = (
+        "from spark_jobs.job import run; run.wait_for_end = lambda store, name: print(f'{store.uri} {name}', flush=True); "
+    )
     job = start(ends + JOB.format(then="import time; time.sleep(60)"), **{TASK_VARIABLE: lease})
     out, told = job.communicate(timeout=20)
     assert (job.returncode, told) == (1, "error: the Airflow task that started this job is gone, so the job ends, too\n")
