@@ -25,8 +25,8 @@ from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
 # A row with a key has its first and last timestamp in a piece of rows; one without has the number of events of the piece.
-_SEEN = "key BIGINT, first BIGINT, last BIGINT, events BIGINT"
-_KEY_AND_TS = "key BIGINT, ts BIGINT"
+_SEEN = pa.schema(dict.fromkeys(("key", "first", "last", "events"), pa.int64()))
+_KEY_AND_TS = pa.schema({"key": pa.int64(), "ts": pa.int64()})
 
 
 @dataclass

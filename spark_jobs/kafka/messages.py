@@ -24,7 +24,16 @@ from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
-MESSAGE_COLUMNS = "output_partition INT, batch_id BIGINT, key BINARY, value BINARY, pair_id STRING, revision INT, kind STRING, op STRING, ts BIGINT"
+MESSAGE_COLUMNS = pa.schema(
+    {
+        "output_partition": pa.int32(),
+        "batch_id": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "pair_id": pa.string(),
+    }
+    | {"revision": pa.int32(), "kind": pa.string(), "op": pa.string(), "ts": pa.int64()}
+)
 _HEADERS = ("pair_id", "revision", "kind", "op")
 # What a broker's limit counts besides the content, each rounded up: the frame of a batch, of a record in it, and of a header.
 BATCH_FRAME, _RECORD_FRAME, _HEADER_FRAME = 128, 128, 16
@@ -47,10 +56,19 @@ def read_compounds(
     warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int] | None = None, where: Condition | None = None
 ) -> DataFrame:
     """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`. `partitions`: see `message_maker`."""
-    pipeline = warehouse.pipeline
-    columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
-    made = InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
+    columns, made = _messages(warehouse.pipeline, partitions)
     return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
+
+
+def read_few_compounds(warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int]) -> pa.Table | None:
+    """As `read_compounds`, without Spark; None if they are more than few."""
+    columns, made = _messages(warehouse.pipeline, partitions)
+    return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, made=made)
+
+
+def _messages(pipeline: Pipeline, partitions: Mapping[int, int]) -> tuple[list[str], InWorker]:
+    columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
+    return columns, InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
 
 
 def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

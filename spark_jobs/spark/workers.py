@@ -1,4 +1,8 @@
-"""Functions that workers run on the rows of a task, and how Spark hands the rows over to them."""
+"""Functions that workers run on the rows of a task, and how Spark hands the rows over to them.
+
+Few rows take no worker: the job calls the same functions itself. A task costs as much as some ten thousand rows, on a cluster several times
+that.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,20 @@ from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.spark.executors import check_executors
 from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
 T = TypeVar("T")
 # A function for `mapInArrow`.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# How many rows a job works on by itself; 0: none.
+FEW_VARIABLE = "PAIRING_ROWS_WITHOUT_SPARK"
+_FEW = 250_000
 
 # A worker has less than this after any task on messages of ordinary size.
 _KEPT_BYTES = 500_000_000
@@ -42,6 +52,23 @@ def skip_size_checks(spark: SparkSession, longest: int | None) -> Iterator[None]
         return
     with override_settings(spark, _NOT_SIZED):
         yield
+
+
+def are_few(rows: int) -> bool:
+    """Whether a job works on so many rows by itself: at most $PAIRING_ROWS_WITHOUT_SPARK (250,000). Raises NeedsOperator."""
+    given = os.environ.get(FEW_VARIABLE) or str(_FEW)
+    if not given.isdecimal():
+        raise NeedsOperator(f"{FEW_VARIABLE} is {given!r}: it must be a number of rows, 0 to have Spark do everything")
+    return rows <= int(given) and given != "0"
+
+
+def work_on(
+    spark: SparkSession, parts: Sequence[T], work: Callable[[T], Iterable[pa.RecordBatch]], columns: pa.Schema, rows: int
+) -> pa.Table:
+    """What `work` makes of each part. Few `rows` in all are worked on here, one part after the other; otherwise each part has a task."""
+    if are_few(rows):
+        return pa.Table.from_batches([batch for part in parts for batch in work(part)], columns)
+    return read_in_tasks(spark, parts, work, from_arrow_schema(columns)).toArrow().cast(columns)
 
 
 def read_in_tasks(

@@ -31,7 +31,7 @@ from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
-from spark_jobs.spark.workers import read_in_tasks, release_memory
+from spark_jobs.spark.workers import release_memory, work_on
 from spark_jobs.stages.landed_counts import advance, count, landed_counts
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
@@ -169,8 +169,9 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
     land_part = _part_lander(kafka_settings(), place, fields, latest_ts, planned.batch_id)
 
     def append() -> None:
-        written = read_in_tasks(warehouse.spark, parts, land_part, NEW_FILE).collect()
-        commit(warehouse, table, [NewFile(*row) for row in written], table, planned.batch_id)
+        offsets = sum(span.until - span.first for span in spans.values())
+        written = work_on(warehouse.spark, parts, land_part, NEW_FILE, offsets)
+        commit(warehouse, table, NewFile.all_of(written), table, planned.batch_id)
 
     translate_read_errors(append, [side.topic])
 
@@ -178,7 +179,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
 def _part_lander(
     settings: Settings, place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
 ) -> Callable[[tuple[Share, ...]], Iterator[pa.RecordBatch]]:
-    """A function that reads the shares of a task, writes their records into a file, and returns that (`NEW_FILE`)."""
+    """A function that reads the shares of a part, writes their records into a file, and returns that (`NEW_FILE`)."""
 
     def raw_rows(records: pa.RecordBatch) -> pa.RecordBatch:
         parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest_ts)

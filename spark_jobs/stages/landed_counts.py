@@ -24,7 +24,10 @@ from spark_jobs.tables.warehouse import Warehouse
 
 _PLACE = ["topic", "partition", "problem"]
 # A row with `records` counts rows of one place. One without is a run: rows of one partition with rising offsets.
-_COUNTED = "topic STRING, partition INT, problem STRING, records BIGINT, first BIGINT, last BIGINT, max_ts BIGINT"
+_COUNTED = pa.schema(
+    {"topic": pa.string(), "partition": pa.int32(), "problem": pa.string()}
+    | dict.fromkeys(("records", "first", "last", "max_ts"), pa.int64())
+)
 
 
 class LandedRows(NamedTuple):
@@ -45,8 +48,7 @@ class LandedRows(NamedTuple):
 
 def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
     """Reads back what the raw tables have of the batch."""
-    made = InWorker(count_and_runs, _COUNTED, is_summary=True)
-    counted = _of_batch(warehouse, planned, [*_PLACE, "offset", "ts"], made).toArrow()
+    counted = _counted(warehouse, planned, [*_PLACE, "offset", "ts"], InWorker(count_and_runs, _COUNTED, is_summary=True))
     is_run = pc.is_null(counted["records"])
     aggregates = [("records", "sum"), ("first", "min"), ("last", "max"), ("max_ts", "max")]
     places = counted.filter(pc.invert(is_run)).group_by(_PLACE).aggregate(aggregates)
@@ -60,6 +62,14 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
         LandedRows(**row, offsets=exact.get((row["topic"], row["partition"], row["problem"]), row["records"]))
         for row in rows
     ]
+
+
+def _counted(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker) -> pa.Table:
+    tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
+    few = [warehouse.read_if_few(table, columns, batches=batches, made=made) for table in tables]
+    if None in few:
+        return _of_batch(warehouse, planned, columns, made).toArrow()
+    return pa.concat_tables(few)
 
 
 def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:
@@ -92,7 +102,7 @@ def count_and_runs(rows: pa.RecordBatch) -> pa.RecordBatch:
     ends = np.append(starts[1:], rows.num_rows) - 1
     runs = [*place, pa.nulls(len(starts), pa.string()), none, pa.array(offset[starts]), pa.array(offset[ends]), none]
     columns = [pa.concat_arrays([*whole.chunks, run]) for whole, run in zip(counted.columns, runs, strict=True)]
-    return pa.record_batch(columns, [name.split()[0] for name in _COUNTED.split(", ")])
+    return pa.record_batch(columns, schema=_COUNTED)
 
 
 def _changes(values: pa.Array) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store
@@ -22,7 +22,7 @@ from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules
-from spark_jobs.spark.workers import Stage, release_memory
+from spark_jobs.spark.workers import Stage, are_few, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import UPSERT
@@ -141,11 +141,12 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
     if not work:
         return []
     columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
-    numbers = warehouse.spark.createDataFrame(pa.table(columns, ["id", "places"]))
-    is_little = len(work) <= len(stores)
-    tasks = numbers.coalesce(1) if is_little else numbers.repartitionById(len(work), F.col("id").cast("int"))
+    numbers = pa.table(columns, ["id", "places"])
     stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
-    return [NewFile(*row) for row in tasks.mapInArrow(stage, NEW_FILE).collect()]
+    if are_few(sum(file.rows for _, share in work for file in share.files)):
+        return NewFile.all_of(pa.Table.from_batches(stage(numbers.to_batches()), NEW_FILE))
+    tasks = warehouse.spark.createDataFrame(numbers).repartitionById(len(work), F.col("id").cast("int"))
+    return NewFile.all_of(tasks.mapInArrow(stage, from_arrow_schema(NEW_FILE)).toArrow())
 
 
 def _places_by_share(work: Sequence[tuple[int, Share]], refused: pa.Table) -> list[bytes]:

@@ -17,13 +17,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
-from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.outcomes import Outcome, outcome_batches
 from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import Rules
 from spark_jobs.spark.session import MANY_ROWS
-from spark_jobs.spark.workers import Stage, release_memory, skip_size_checks
+from spark_jobs.spark.workers import Stage, are_few, release_memory, skip_size_checks
 from spark_jobs.stages.outcome_rows import REFUSED, make_compounds, make_open, make_refused, write_rejected
-from spark_jobs.stages.pairing_input import batch_events, by_key, decide_keys
+from spark_jobs.stages.pairing_input import batch_events, by_key, decide_keys, few_events
 from spark_jobs.tables.commit import ALL_BATCHES, commit, is_committed
 from spark_jobs.tables.integrity import table_versions
 from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
@@ -45,9 +45,12 @@ def decide_batch(
     at pairing (`REFUSED`), and the files of compound_events and open_events, by table.
     """
     places = {table: warehouse.place_for_files(table) for table in (COMPOUNDS, OPEN)}
-    stage, events = writing_stage(planned.batch_id, rules, places), batch_events(warehouse, planned)
-    with skip_size_checks(warehouse.spark, _longest_texts(warehouse, planned)) if expected >= MANY_ROWS else nullcontext():
-        answers = by_key(events, rules.pipeline.key, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).toArrow()
+    few = few_events(warehouse, planned) if are_few(expected) else None
+    if few is not None:
+        decided = ((outcomes, None) for outcomes in outcome_batches(few, rules))
+        answers = pa.Table.from_batches(write_outcomes(decided, planned.batch_id, rules, places), _ANSWER)
+    else:
+        answers = _decide_in_tasks(warehouse, planned, rules, places, expected)
     is_refused = pc.is_null(answers["written"])
     written = [json.loads(text) for text in answers["written"].filter(pc.invert(is_refused)).to_pylist()]
     outcomes: Counter[str] = Counter()
@@ -55,6 +58,14 @@ def decide_batch(
         outcomes.update(each["outcomes"])
     files = {table: [NewFile(*each[table]) for each in written if each[table]] for table in places}
     return outcomes, answers.filter(is_refused).drop_columns(["written"]), files
+
+
+def _decide_in_tasks(
+    warehouse: Warehouse, planned: LedgerRow, rules: Rules, places: Mapping[str, FilePlace], expected: int
+) -> pa.Table:
+    stage, events = writing_stage(planned.batch_id, rules, places), batch_events(warehouse, planned)
+    with skip_size_checks(warehouse.spark, _longest_texts(warehouse, planned)) if expected >= MANY_ROWS else nullcontext():
+        return by_key(events, rules.pipeline.key, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).toArrow()
 
 
 def _longest_texts(warehouse: Warehouse, planned: LedgerRow) -> int | None:
@@ -66,26 +77,33 @@ def _longest_texts(warehouse: Warehouse, planned: LedgerRow) -> int | None:
 
 
 def writing_stage(batch_id: int, rules: Rules, places: Mapping[str, FilePlace]) -> Stage:
-    """A stage that decides the events of a task of `by_key`, writes compounds and open events into files, and returns `_ANSWER`."""
+    """A stage that decides the events of a task of `by_key`, and writes what `write_outcomes` does."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         release_memory()
-        counted: Counter[str] = Counter()
-        with FileWriter(places[COMPOUNDS].store) as compounds, FileWriter(places[OPEN].store) as still_open:
-            for outcomes, revisions in decide_keys(batches, rules):
-                for each in pc.value_counts(outcomes["outcome"]).to_pylist():
-                    counted[each["values"]] += each["counts"]
-                compounds.write(make_compounds(outcomes, revisions, rules.pipeline, batch_id, places[COMPOUNDS].schema))
-                still_open.write(make_open(outcomes, rules.pipeline, places[OPEN].schema))
-                fault_point("paired_file_begun")
-                refused = make_refused(outcomes)
-                if refused.num_rows:
-                    yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
-            answer = {"outcomes": counted, COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
-        fault_point("paired_files_complete")
-        yield pa.RecordBatch.from_pylist([{"written": json.dumps(answer)}], schema=_ANSWER)
+        return write_outcomes(decide_keys(batches, rules), batch_id, rules, places)
 
     return run
+
+
+def write_outcomes(
+    decided: Iterable[tuple[pa.RecordBatch, pa.Table | None]], batch_id: int, rules: Rules, places: Mapping[str, FilePlace]
+) -> Iterator[pa.RecordBatch]:
+    """Writes compounds and open events among the outcomes into files, and yields `_ANSWER`. `decided`: see `decide_keys`."""
+    counted: Counter[str] = Counter()
+    with FileWriter(places[COMPOUNDS].store) as compounds, FileWriter(places[OPEN].store) as still_open:
+        for outcomes, revisions in decided:
+            for each in pc.value_counts(outcomes["outcome"]).to_pylist():
+                counted[each["values"]] += each["counts"]
+            compounds.write(make_compounds(outcomes, revisions, rules.pipeline, batch_id, places[COMPOUNDS].schema))
+            still_open.write(make_open(outcomes, rules.pipeline, places[OPEN].schema))
+            fault_point("paired_file_begun")
+            refused = make_refused(outcomes)
+            if refused.num_rows:
+                yield pa.record_batch([*refused.columns, pa.nulls(refused.num_rows, pa.string())], schema=_ANSWER)
+        answer = {"outcomes": counted, COMPOUNDS: compounds.finish(), OPEN: still_open.finish()}
+    fault_point("paired_files_complete")
+    yield pa.RecordBatch.from_pylist([{"written": json.dumps(answer)}], schema=_ANSWER)
 
 
 def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed: LedgerRow) -> LedgerRow:

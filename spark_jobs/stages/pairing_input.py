@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -46,6 +48,34 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     return events.unionAll(known_revisions(warehouse, events, corrected.first, corrected.last))
 
 
+def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
+    """The rows of `batch_events` without Spark; None if they are more than few, or behind a rewind."""
+    if planned.plan.corrected is not None:
+        return None
+    pipeline, schema = planned.pipeline, event_schema(planned.pipeline.key)
+    columns, found = [*pipeline.key, *_COLUMNS], []
+    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
+        rows = warehouse.read_if_few(raw_table(side), columns, batches=[planned.batch_id], where=_has_no_problem)
+        if rows is None:
+            return None
+        found.append((rows, pa.repeat(pa.scalar(number, pa.int8()), rows.num_rows), False))
+    waiting = warehouse.read_if_few(OPEN, [*columns, "side"], version=planned.versions[OPEN])
+    if waiting is None:
+        return None
+    sides = pc.if_else(pc.equal(waiting["side"], "left"), pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
+    found.append((waiting, sides, True))
+    events = []
+    for rows, side, is_open in found:
+        given = {name: rows[name] for name in columns}
+        given |= {"side": side, "is_open": pa.repeat(pa.scalar(is_open), rows.num_rows)}
+        events.append(pa.table([given[field.name] for field in schema], names=schema.names).cast(schema))
+    return pa.concat_tables(events)
+
+
+def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
+    return column("problem").is_null()
+
+
 def accepted_events(
     warehouse: Warehouse,
     pipeline: Pipeline,
@@ -77,7 +107,7 @@ def accepted_rows(
             columns,
             batches=batches,
             times=times,
-            where=lambda column: column("problem").is_null(),
+            where=_has_no_problem,
             made=made,
         )
         for side in pipeline.sides

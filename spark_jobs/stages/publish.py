@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import functions as F
@@ -17,7 +19,7 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.run import Counts
 from spark_jobs.kafka.fencing import fence_and_read_positions
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, recover_positions
-from spark_jobs.kafka.messages import messages_for, read_compounds
+from spark_jobs.kafka.messages import messages_for, read_compounds, read_few_compounds
 from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
@@ -40,6 +42,7 @@ _REPORT = pa.schema(
 )
 _SPECULATION = "spark.speculation"
 _SHOWN = 20
+_PARTITIONS_AT_ONCE = 8
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_RUN = 100
 
@@ -171,8 +174,28 @@ def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[Ledg
 
 
 def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[PartitionReport]:
-    partitions = run.partitions
     batches = range(run.ledger_position + 1, run.target + 1)
+    few = read_few_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches)
+    return _send_in_tasks(warehouse, settings, run, batches) if few is None else _send_few(settings, run, few)
+
+
+def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[PartitionReport]:
+    # In the order in which Spark has them, with null first: a publication that Spark began goes on here, and the other way round.
+    order = [(name, "ascending") for name in ("batch_id", "ts", "key", "value")]
+    ordered = messages.take(pc.sort_indices(messages, sort_keys=order, null_placement="at_start"))
+
+    def send(partition: int) -> PartitionReport:
+        mine = ordered.filter(pc.equal(ordered["output_partition"], partition))
+        return publish_partition(settings, run, partition, messages_for(partition, mine.to_batches()))
+
+    # A transaction mostly waits for the broker.
+    with ThreadPoolExecutor(max_workers=_PARTITIONS_AT_ONCE) as pool:
+        # list() waits for all and raises the first error.
+        return list(pool.map(send, range(run.partitions)))
+
+
+def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, batches: range) -> list[PartitionReport]:
+    partitions = run.partitions
     messages = read_compounds(warehouse, dict.fromkeys(batches, partitions), batches)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
     empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")

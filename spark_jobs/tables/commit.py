@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store
@@ -106,8 +107,9 @@ def commit_frame(
             yield file.as_row()
 
     with warehouse.translate_table_errors(table):
-        files = [] if is_committed(warehouse, table, step, batch_id) else rows.mapInArrow(write, NEW_FILE).collect()
-    commit(warehouse, table, [NewFile(*row) for row in files], step, batch_id, remove)
+        done = is_committed(warehouse, table, step, batch_id)
+        files = [] if done else NewFile.all_of(rows.mapInArrow(write, from_arrow_schema(NEW_FILE)).toArrow())
+    commit(warehouse, table, files, step, batch_id, remove)
 
 
 def remove_batches(warehouse: Tables, table: str, until: int) -> None:

@@ -43,8 +43,8 @@ class FilePlace(NamedTuple):
     schema: pa.Schema
 
 
-# The fields of NewFile in SQL, as workers hand them to Spark.
-NEW_FILE = "name string, size bigint, stats string"
+# The fields of NewFile, as workers hand them over.
+NEW_FILE = pa.schema([("name", pa.string()), ("size", pa.int64()), ("stats", pa.string())])
 
 
 class NewFile(NamedTuple):
@@ -54,8 +54,13 @@ class NewFile(NamedTuple):
     size: int  # bytes
     stats: str  # statistics in Delta's JSON
 
+    @classmethod
+    def all_of(cls, rows: pa.Table) -> list[NewFile]:
+        """The files in rows of NEW_FILE."""
+        return [cls(**row) for row in rows.to_pylist()]
+
     def as_row(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([self._asdict()])
+        return pa.RecordBatch.from_pylist([self._asdict()], NEW_FILE)
 
 
 class _Sink(io.RawIOBase):

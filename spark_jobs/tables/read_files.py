@@ -31,6 +31,7 @@ _BYTES_AT_ONCE = 16_000_000
 # Files up to this size are fetched whole: a store sends some megabytes in the time of one request.
 _WHOLE_BYTES = 1_000_000
 _FILES_AT_ONCE = 8
+_BYTES_OF_FEW = 64_000_000
 # Column chunks are fetched together: on a store each request takes as long as many rows.
 _PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
 # Errors of Arrow, and of a store asked for more than there is, about a file whose content has changed.
@@ -98,7 +99,7 @@ class InWorker(NamedTuple):
     """A function that a worker applies to each piece of rows that it has read. Spark gets only its results."""
 
     make: Callable[[pa.RecordBatch], pa.RecordBatch]
-    columns: str | None = None  # the columns that it returns, in SQL; None: those that it gets
+    columns: pa.Schema | None = None  # those that it returns; None: those that it gets
     is_summary: bool = False  # whether it returns far fewer rows than it gets
 
 
@@ -111,6 +112,32 @@ def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expressi
         pieces = _pieces(store, file, share, schema, where)
         while (piece := _next(pieces, store, file.name)) is not None:
             yield piece
+
+
+def read_few(
+    store: Store, files: Sequence[DataFile], schema: pa.Schema, where: ds.Expression | None, made: InWorker | None
+) -> pa.Table | None:
+    """All rows of the files that fit, or what is `made` of them, read into this process; None if they are more than 64 MB.
+
+    Errors as `read_share`.
+    """
+    room = _BYTES_OF_FEW
+
+    def rows_of(file: DataFile) -> list[pa.RecordBatch]:
+        nonlocal room
+        found = []
+        for rows in read_share(store, Share((file,)), schema, where):
+            room -= rows.nbytes
+            # Compressed rows tell nothing of their size.
+            if room < 0:
+                break
+            found.append(made.make(rows) if made else rows)
+        return found
+
+    with ThreadPoolExecutor(max_workers=_FILES_AT_ONCE) as pool:
+        rows = list(chain.from_iterable(pool.map(rows_of, files)))
+    columns = (made and made.columns) or schema
+    return None if room < 0 else pa.Table.from_batches([each.cast(columns) for each in rows], columns)
 
 
 def read_small_files(store: Store, files: Sequence[DataFile], schema: pa.Schema, where: ds.Expression | None) -> pa.Table:

@@ -15,18 +15,18 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.spark.session import tune_for_row_count
-from spark_jobs.spark.workers import read_in_tasks
+from spark_jobs.spark.workers import are_few, read_in_tasks
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_share, read_small_files, shares
+from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_few, read_share, read_small_files, shares
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
@@ -173,17 +173,9 @@ class Warehouse(Tables):
         Spark cannot see into the reading and gets exactly what the arguments name: `columns` (None: all), rows of `batches` (None: of
         all) with a `ts` in `times` (None: any, or none) for which `where` holds. Only files that can have such batches and times are opened.
         """
-        declared = declared_schema(self.pipeline, table)
-        wanted = None if batches is None else sorted(set(batches))
-        store, files = self.store(table), self.files(table, wanted, version)
-        conditions = [] if wanted is None else [_among(wanted)]
-        if times is not None:
-            files = [file for file in files if file.can_have_times(times)]
-            conditions.append(times.has(pc.field("ts")))
-        if where is not None:
-            conditions.append(where(pc.field))
-        condition = reduce(and_, conditions) if conditions else None
-        columns_read = StructType([declared[name] for name in (declared.names if columns is None else columns)])
+        store = self.store(table)
+        files, condition = self._find(table, batches, times, where, version)
+        columns_read = self._columns(table, columns)
         schema = to_arrow_schema(columns_read, timezone="UTC")
 
         def rows(share: Share) -> Iterator[pa.RecordBatch]:
@@ -192,7 +184,49 @@ class Warehouse(Tables):
 
         # Of a summary the JVM gets few rows.
         tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
-        return read_in_tasks(self.spark, shares(files), rows, (made and made.columns) or columns_read)
+        returned = from_arrow_schema(made.columns) if made and made.columns else columns_read
+        return read_in_tasks(self.spark, shares(files), rows, returned)
+
+    def read_if_few(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        batches: Iterable[int] | None = None,
+        where: Condition | None = None,
+        version: int | None = None,
+        made: InWorker | None = None,
+    ) -> pa.Table | None:
+        """The rows of `read` in this process, without Spark; None if the files have more than a few rows, or large ones."""
+        files, condition = self._find(table, batches, None, where, version)
+        if not are_few(sum(file.rows for file in files)):
+            return None
+        schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
+        with self.translate_table_errors(table):
+            return read_few(self.store(table), files, schema, condition, made)
+
+    def _find(
+        self,
+        table: str,
+        batches: Iterable[int] | None,
+        times: Window | None,
+        where: Condition | None,
+        version: int | None,
+    ) -> tuple[list[DataFile], ds.Expression | None]:
+        """The files that can have such rows, and the condition for these."""
+        wanted = None if batches is None else sorted(set(batches))
+        files = self.files(table, wanted, version)
+        conditions = [] if wanted is None else [_among(wanted)]
+        if times is not None:
+            files = [file for file in files if file.can_have_times(times)]
+            conditions.append(times.has(pc.field("ts")))
+        if where is not None:
+            conditions.append(where(pc.field))
+        return files, reduce(and_, conditions) if conditions else None
+
+    def _columns(self, table: str, columns: Sequence[str] | None) -> StructType:
+        declared = declared_schema(self.pipeline, table)
+        return StructType([declared[name] for name in (declared.names if columns is None else columns)])
 
 
 def _among(batches: Sequence[int]) -> ds.Expression:
