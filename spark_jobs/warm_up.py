@@ -5,6 +5,7 @@ include/local/spark.py runs this on a server that has just started, so that it h
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics import ReportInput, measure
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.spark.session import end_session, spark_session
+from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.commit import commit_frame
@@ -89,6 +91,8 @@ def _append_raw(warehouse: Warehouse, now: int) -> None:
 
 
 if __name__ == "__main__":
+    # It is the server that is to have done it all once.
+    os.environ[FEW_VARIABLE] = "0"
     loaded = load_pipeline(PIPELINE)
     with tempfile.TemporaryDirectory(prefix="pairing-") as folder:
         session = spark_session("warm_up", loaded.name)

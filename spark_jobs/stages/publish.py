@@ -180,9 +180,9 @@ def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[Par
 
 
 def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[PartitionReport]:
-    # In the order in which Spark has them, with null first: a publication that Spark began goes on here, and the other way round.
-    order = [(name, "ascending") for name in ("batch_id", "ts", "key", "value")]
-    ordered = messages.take(pc.sort_indices(messages, sort_keys=order, null_placement="at_start"))
+    # As Spark orders them.
+    order = [(name, "ascending", "at_start") for name in ("batch_id", "ts", "key", "value")]
+    ordered = messages.take(pc.sort_indices(messages, sort_keys=order))
 
     def send(partition: int) -> PartitionReport:
         mine = ordered.filter(pc.equal(ordered["output_partition"], partition))

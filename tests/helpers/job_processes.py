@@ -21,6 +21,7 @@ from typing import NamedTuple
 from include.config.pipeline import Pipeline
 from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
+from spark_jobs.spark.workers import FEW_VARIABLE
 from tests.helpers.stores import table_of
 
 JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
@@ -91,7 +92,9 @@ class Faults(NamedTuple):
 
 
 class Jobs:
-    """The jobs of one pipeline, on one Spark server. `faults`: None for jobs that nothing is to stop."""
+    """The jobs of one pipeline, on one Spark server. `faults`: None for jobs that nothing is to stop. `by_spark`: its workers do all work, also
+    on few rows.
+    """
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Jobs:
         server: str,
         warehouse: str | Path,
         faults: Faults | None = None,
+        by_spark: bool = False,
     ) -> None:
         self.file, self.pipeline, self.warehouse, self.faults = file, pipeline, warehouse, faults
         self.environment = project_environment() | {
@@ -109,6 +113,8 @@ class Jobs:
             REMOTE_VARIABLE: server,
         }
         self.environment.pop("PAIRING_FAULT_DIR", None)
+        if by_spark:
+            self.environment[FEW_VARIABLE] = "0"
         if faults:
             self.environment["PAIRING_FAULT_DIR"] = str(faults.folder)
         self.started = 0

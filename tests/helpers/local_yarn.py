@@ -24,6 +24,7 @@ from include.local.machine import ROOT, VENV, SetupError, console_logging, java
 from include.local.process import MARK, LocalServer, free_port, log_path, running_program, start_program
 from include.local.setup import SMALL_BUFFERS
 from include.local.store import CACHE
+from spark_jobs.spark.workers import FEW_VARIABLE
 from tests.helpers.job_processes import wait_for
 from tests.helpers.stores import REQUIRED
 
@@ -209,6 +210,8 @@ class LocalYarn(LocalServer):
             "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
             "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
             "spark.yarn.appMasterEnv.PAIRING_FAULT_DIR": self.faults,
+            # Executors are to work, however few the rows.
+            f"spark.yarn.appMasterEnv.{FEW_VARIABLE}": "0",
             "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": start_fast,
             "spark.executor.memory": "1g",

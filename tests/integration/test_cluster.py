@@ -20,6 +20,7 @@ from include.local.machine import ROOT, project_environment
 from include.local.process import free_port, processes_of
 from include.local.spark import LocalSpark
 from spark_jobs.spark.executors import WITHIN_VARIABLE
+from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.tables.schemas import REJECTED
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.comparing import rows
@@ -78,7 +79,8 @@ def attacked(request, s3, cluster, faults, spark, broker, tmp_path, monkeypatch)
     name, settings = request.node.originalname.split("_")[1], getattr(request, "param", {})
     both = both_on(s3, name, spark, broker, tmp_path, monkeypatch)
     with LocalSpark(tmp_path / "spark", free_port(), cluster.master, settings) as server:
-        yield Attacked(both, Jobs(both.file, both.stored.pipeline, both.bootstrap, server.url, both.stored.root, faults))
+        jobs = Jobs(both.file, both.stored.pipeline, both.bootstrap, server.url, both.stored.root, faults, by_spark=True)
+        yield Attacked(both, jobs)
 
 
 def executors(cluster):
@@ -91,7 +93,7 @@ def test_jobs_on_a_cluster_do_what_they_do_in_one_process(s3, cluster, spark, br
     """By a Spark Connect server on the cluster, and by spark-submit in client mode."""
     pair = both_on(s3, "cluster", spark, broker, tmp_path, monkeypatch)
     with LocalSpark(tmp_path / "spark", free_port(), cluster.master) as server:
-        jobs = Jobs(pair.file, pair.stored.pipeline, pair.bootstrap, server.url, pair.stored.root)
+        jobs = Jobs(pair.file, pair.stored.pipeline, pair.bootstrap, server.url, pair.stored.root, by_spark=True)
         pair.portions.send()
         for job in JOBS:
             jobs.run(job)
@@ -124,6 +126,7 @@ def start(job, pair, cluster):
     environment = project_environment() | {
         "PAIRING_KAFKA": json.dumps({"bootstrap.servers": pair.bootstrap}),
         "PAIRING_WAREHOUSE": pair.stored.root,
+        FEW_VARIABLE: "0",
     }
     environment.pop(REMOTE_VARIABLE, None)
     options = ["--master", cluster.master, "--conf", "spark.pyspark.python=python3", "--conf", "spark.executor.memory=1g"]

@@ -45,7 +45,7 @@ def test_every_command_does_on_s3_what_it_does_in_a_folder(s3, both, tmp_path):
     pair = both(s3)
     stored, root = pair.stored.pipeline, pair.stored.root
     with LocalSpark(tmp_path / "spark", free_port()) as server:
-        jobs = Jobs(pair.file, stored, pair.bootstrap, server.url, root)
+        jobs = Jobs(pair.file, stored, pair.bootstrap, server.url, root, by_spark=True)
 
         def batch():
             pair.portions.send()

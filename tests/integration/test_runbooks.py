@@ -419,7 +419,7 @@ def test_executors_missing(alarm, mend, warehouse, pipeline, project, broker, se
     ):
         # The first has the one core for as long as it lives.
         file = project / "include" / "pipelines" / f"{pipeline.name}.yaml"
-        jobs = Jobs(file, pipeline, broker.bootstrap, server.url, warehouse.root)
+        jobs = Jobs(file, pipeline, broker.bootstrap, server.url, warehouse.root, by_spark=True)
         jobs.environment[WITHIN_VARIABLE] = "3"
         send()
 

@@ -1,0 +1,67 @@
+"""Few rows are worked on in the job itself: no executor is asked, and everything is the same as by Spark's workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_jobs import land_events, pair_events, publish_compounds, report_quality
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.spark.workers import FEW_VARIABLE, are_few
+from spark_jobs.tables import read_files
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.all_stages import land, run_all
+from tests.helpers.comparing import differences, rows
+from tests.helpers.timeless_traffic import Portions, timeless
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def two(broker, spark, tmp_path, monkeypatch):
+    """Two pipelines on the same topics, one without a Spark session, and what sends to both."""
+    monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
+    pipelines = [timeless(name, "few_rows", tmp_path / "jobs")[0] for name in ("few_here", "few_by_spark")]
+    root = str(tmp_path / "warehouse")
+    alone, spread = (Warehouse(root, pipeline, session) for pipeline, session in zip(pipelines, (None, spark), strict=True))
+    return alone, spread, Portions(broker, *pipelines)
+
+
+def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch):
+    alone, spread, portions = two
+    for number in range(3):
+        if number < 2:
+            # The third batch is empty.
+            portions.send()
+        for job in (land, pair_events.main, publish_compounds.main):
+            job(alone)
+        report_quality.main(Warehouse(alone.root, alone.pipeline, spark))
+        with monkeypatch.context() as patch:
+            patch.setenv(FEW_VARIABLE, "0")
+            run_all(spread)
+    assert differences(broker.bootstrap, alone.root, alone.pipeline, spread.pipeline) == []
+    assert rows(alone.root, alone.pipeline, COMPOUNDS).total() > 20
+    assert rows(alone.root, alone.pipeline, REJECTED).total() > 10
+
+
+def test_large_rows_are_left_to_spark(two, monkeypatch):
+    """However few they are."""
+    alone, _, portions = two
+    portions.send()
+    land_events.main(alone, 1_000_000, ())
+    monkeypatch.setattr(read_files, "_BYTES_OF_FEW", 100)
+    with pytest.raises(AttributeError, match="NoneType"):
+        pair_events.main(alone)
+
+
+def test_the_limit_is_a_number(monkeypatch):
+    assert (are_few(250_000), are_few(250_001)) == (True, False)
+    monkeypatch.setenv(FEW_VARIABLE, "0")
+    assert not are_few(0)
+    monkeypatch.setenv(FEW_VARIABLE, "10")
+    assert (are_few(10), are_few(11)) == (True, False)
+    monkeypatch.setenv(FEW_VARIABLE, "1e6")
+    with pytest.raises(NeedsOperator, match="must be a number of rows"):
+        are_few(1)
