@@ -58,7 +58,7 @@ def are_few(rows: int) -> bool:
     """Whether a job works on so many rows by itself: at most $PAIRING_ROWS_WITHOUT_SPARK (250,000). Raises NeedsOperator."""
     given = os.environ.get(FEW_VARIABLE) or str(_FEW)
     if not given.isdecimal():
-        raise NeedsOperator(f"{FEW_VARIABLE} is {given!r}: it must be a number of rows, 0 to have Spark do everything")
+        raise NeedsOperator(f"not a number of rows: {FEW_VARIABLE}={given}; with 0 Spark does everything")
     return rows <= int(given) and given != "0"
 
 
