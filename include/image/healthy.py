@@ -1,17 +1,20 @@
-"""Healthcheck of a container: fetches a local page and compares fields of its JSON.
+"""Healthcheck of a container: fetches a local page and compares fields of its JSON, or connects to a port.
 
-    python -m include.image.healthy http://127.0.0.1:8080/json/ status=ALIVE
+    python -m include.image.healthy http://127.0.0.1:8080/health scheduler.status=healthy
+    python -m include.image.healthy tcp://127.0.0.1:15002
 
 Dots lead into nested objects. Without fields any answer will do. Exit status 0 if the page answers with a status below 400 and all fields
-agree, else 1 with one line. The image has no curl, which could not compare fields either.
+agree, or somebody listens on the port; else 1 with one line. The image has no curl, which could not compare fields either.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
 # Shorter than the timeout of the healthchecks, so that the line below reaches `docker inspect`.
 TIMEOUT_SECONDS = 5.0
@@ -36,11 +39,15 @@ def disagreement(page: Any, expected: list[str]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the page's address, then any number of `field=value`. Returns the exit status."""
+    """`arguments`: the address, of a page with any number of `field=value` behind it. Returns the exit status."""
     url, *expected = arguments
+    problem, place = None, urlsplit(url)
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-            problem = disagreement(json.load(answer), expected) if expected else None
+        if place.scheme == "tcp":
+            socket.create_connection((place.hostname, place.port), timeout=TIMEOUT_SECONDS).close()
+        else:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+                problem = disagreement(json.load(answer), expected) if expected else None
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:

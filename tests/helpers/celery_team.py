@@ -5,6 +5,7 @@ Spark is a server that stays up instead of the file's cluster, because the tests
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ import psutil
 import pytest
 
 from include.airflow.alerts import URL_VARIABLE
-from include.config.project import REMOTE_VARIABLE
 from include.local.airflow_client import AirflowClient
 from include.local.demo import pause_when_idle
 from include.local.process import free_port, processes_of
@@ -141,9 +141,10 @@ def celery_team(folder: Path) -> Iterator[Team]:
             # No file of DAGs changes.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         }
-        more = times | {FAULTS_VARIABLE: str(faults.folder), REMOTE_VARIABLE: spark.url}
+        connection = json.dumps({"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark.port})
+        more = times | {FAULTS_VARIABLE: str(faults.folder), "AIRFLOW_CONN_SPARK_DEFAULT": connection}
         variables = {"AIRFLOW_EXECUTOR": "CeleryExecutor", URL_VARIABLE: address}
-        compose = Composed(["celery"], variables, more, without=("spark-master", "spark-worker"))
+        compose = Composed(["celery"], variables, more, without=("spark",))
         _change(compose.places.project / "include/pipelines/calls.yaml", 'schedule: "*/5 * * * *"', "schedule: null")
         _change(compose.places.project / "include/airflow/dag_settings.py", "timedelta(seconds=30)", "timedelta(seconds=2)")
         (compose.places.project / "include/pipelines/trips.yaml").write_text(TRIPS)
@@ -156,7 +157,7 @@ def celery_team(folder: Path) -> Iterator[Team]:
 
 def _runs(process: psutil.Process, job: str) -> bool:
     with suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE and any(f"/{job}.py" in word for word in process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and f"spark_jobs.{job}" in " ".join(process.cmdline())
     return False
 
 

@@ -57,8 +57,6 @@ def _ports(service: Service, places: Places) -> Environment:
     if service.name.startswith("airflow-scheduler"):
         prefix = "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_"
         return {f"{prefix}HOST": "127.0.0.1", f"{prefix}PORT": str(places.port(service.name, 8974))}
-    if service.name == "spark-worker":
-        return {"SPARK_WORKER_WEBUI_PORT": str(places.port(service.name, 8081))}
     return {"PGPORT": str(places.port(service.name, 5432))} if service.name == "postgres" else {}
 
 

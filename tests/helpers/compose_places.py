@@ -19,7 +19,8 @@ from tests.helpers.compose_file import Service, copied_into_image
 HOME = "/opt/event-pairing"
 # Folders of a container that no other one sees, unless a volume is mounted there.
 _PRIVATE = ("/var/lib/event-pairing", "/tmp")
-_PORT_OPTIONS = ("--port", "--webui-port", "-p")
+_PORT_OPTIONS = ("--port", "-p")
+_PORT_SETTING = re.compile(r"^(--conf=spark\.[\w.]+\.port=)(\d+)$")
 _POSTGRES_PORT = 5432
 
 
@@ -93,8 +94,12 @@ class Places:
     def _words(self, service: Service, words: list[str]) -> Iterator[str]:
         before = ""
         for word in words:
-            is_port = before in _PORT_OPTIONS and word.isdecimal()
-            yield str(self.port(service.name, int(word))) if is_port else self.text(service, word)
+            if before in _PORT_OPTIONS and word.isdecimal():
+                yield str(self.port(service.name, int(word)))
+            elif setting := _PORT_SETTING.match(word):
+                yield f"{setting[1]}{self.port(service.name, int(setting[2]))}"
+            else:
+                yield self.text(service, word)
             before = word
 
     def _here(self, service: str, name: str, between: str, port: str) -> str:

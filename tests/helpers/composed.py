@@ -52,7 +52,7 @@ class Composed:
         published = {
             "KAFKA_PORT": ("kafka", 9092),
             "AIRFLOW_PORT": ("airflow-api-server", 8080),
-            "SPARK_UI_PORT": ("spark-master", 8080),
+            "SPARK_UI_PORT": ("spark", 4040),
         }
         known |= {name: str(self.places.port(*place)) for name, place in published.items()}
         self.services = {name: service for name, service in services(known, profiles).items() if name not in without}

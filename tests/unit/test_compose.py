@@ -56,7 +56,7 @@ def test_the_file_follows_the_published_schema() -> None:
 
 def test_the_services_are_complete() -> None:
     airflow = {f"airflow-{part}" for part in ("init", "api-server", "scheduler", "dag-processor", "triggerer")}
-    assert set(SERVICES) - CELERY_SERVICES == airflow | {"kafka", "topics", "spark-master", "spark-worker", "postgres"}
+    assert set(SERVICES) - CELERY_SERVICES == airflow | {"kafka", "topics", "spark", "postgres"}
 
 
 def test_celery_is_a_profile_and_the_rest_does_without_it() -> None:
@@ -71,11 +71,9 @@ def test_workers_have_a_name_each_and_wait_for_the_broker(number: int) -> None:
     worker = SERVICES[f"airflow-worker-{number}"]
     assert worker["command"][-2:] == ["--celery-hostname", f"worker-{number}"]
     assert worker["healthcheck"]["test"][-1] == f"celery@worker-{number}"
-    assert worker["environment"]["SPARK_LOCAL_HOSTNAME"] == f"airflow-worker-{number}"
     assert worker["environment"]["CELERY_BROKER_URL"] == worker["environment"]["AIRFLOW__CELERY__BROKER_URL"]
     assert worker["depends_on"]["redis"] == {"condition": "service_healthy"}
-    shared, scratch = SERVICES["airflow-scheduler"]["volumes"][:2], worker["volumes"][2]
-    assert worker["volumes"][:2] == shared and scratch == f"airflow-worker-{number}-scratch:/tmp"
+    assert worker["volumes"] == SERVICES["airflow-scheduler"]["volumes"]
 
 
 @each_service
@@ -108,7 +106,7 @@ def test_dependencies_have_no_circle_and_reach_everything_a_task_needs() -> None
 
 def test_nothing_is_published_beyond_loopback() -> None:
     published = {name: port for name, service in SERVICES.items() for port in service.get("ports", [])}
-    assert set(published) == {"kafka", "spark-master", "airflow-api-server"}
+    assert set(published) == {"kafka", "spark", "airflow-api-server"}
     assert all(re.fullmatch(r"127\.0\.0\.1:\$\{[A-Z_]+:-\d+\}:\d+", port) for port in published.values()), published
     assert not [name for name, service in SERVICES.items() if "network_mode" in service]
 
@@ -133,7 +131,7 @@ def test_no_secret_is_written_down(name: str) -> None:
 
 def test_airflow_services_share_their_settings() -> None:
     environments = [SERVICES[name]["environment"] for name in OURS if name.startswith("airflow")]
-    for key in set().union(*environments) - {"SPARK_LOCAL_HOSTNAME", "CELERY_BROKER_URL"}:
+    for key in set().union(*environments) - {"CELERY_BROKER_URL"}:
         assert len({environment.get(key) for environment in environments}) == 1, key
 
 
@@ -187,34 +185,33 @@ def test_volumes_are_declared_and_used() -> None:
     assert mounted == set(COMPOSE["volumes"])
 
 
-def test_driver_and_executors_see_one_warehouse() -> None:
+def test_jobs_and_the_spark_server_see_one_warehouse() -> None:
     place = "warehouse:/var/lib/event-pairing/warehouse"
     assert place in SERVICES["airflow-scheduler"]["volumes"]
-    assert place in SERVICES["spark-worker"]["volumes"]
+    assert place in SERVICES["spark"]["volumes"]
     assert f"{place}:ro" in SERVICES["airflow-api-server"]["volumes"]
 
 
 def test_hosts_in_settings_are_services() -> None:
     named = set(re.findall(r"(?:://|@|[ ,\"'])([a-z][a-z-]+)(?:\", \"port\": |:)(\d{4,5})\b", TEXT))
-    assert {("kafka", "19092"), ("spark-master", "7077"), ("airflow-api-server", "8080")} <= named
+    assert {("kafka", "19092"), ("spark", "15002"), ("airflow-api-server", "8080")} <= named
     assert {host for host, _ in named} <= set(SERVICES)
     assert "@postgres/" in SERVICES["airflow-init"]["environment"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
-    assert SERVICES["airflow-scheduler"]["environment"]["SPARK_LOCAL_HOSTNAME"] == "airflow-scheduler"
 
 
 def test_tasks_find_their_connections(tmp_path: Path) -> None:
     program = """
 import json
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-spark = SparkSubmitHook(conn_id="spark_default")._resolve_connection()
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+spark = SparkConnectHook(conn_id="spark_default").get_connection_url()
 kafka = KafkaBaseHook(kafka_config_id="kafka_default").get_connection("kafka_default").extra_dejson
-print(json.dumps([spark["master"], spark["deploy_mode"], kafka]))
+print(json.dumps([spark, kafka]))
 """
     settings = SERVICES["airflow-scheduler"]["environment"]
     connections = {key: value for key, value in settings.items() if key.startswith("AIRFLOW_CONN_")}
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), **connections}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    master, deploy_mode, kafka = json.loads(done.stdout.splitlines()[-1])
-    assert (master, deploy_mode) == ("spark://spark-master:7077", "client")
+    spark, kafka = json.loads(done.stdout.splitlines()[-1])
+    assert spark.startswith("sc://spark:15002/")
     assert kafka == {"bootstrap.servers": "kafka:19092"}

@@ -19,6 +19,7 @@ from cryptography.fernet import Fernet
 
 from include.image import create_topics, healthy, write_env
 from include.local.machine import ROOT, SPARK_CONF, VENV
+from include.local.spark import SETTINGS
 
 # One instruction a line: comments left out, continuation lines joined.
 WITHOUT_COMMENTS = re.sub(r"^#.*\n", "", (ROOT / "include/image/Dockerfile").read_text(), flags=re.MULTILINE)
@@ -85,27 +86,26 @@ def test_paths_in_the_image_are_where_the_set_up_puts_things() -> None:
     assert ["include/image/spark-defaults.conf", f"{SPARK_CONF.relative_to(ROOT)}/"] in COPIES
     conf = spark_defaults()
     assert conf["spark.pyspark.python"] == f"{in_image(VENV)}/bin/python"
-    # Executors could not call back a driver on loopback.
-    assert not [name for name, value in conf.items() if "127.0.0.1" in value]
 
 
 def test_volumes_begin_as_folders_of_the_image_s_user() -> None:
     assert 'install -d -o pairing -g pairing "$AIRFLOW_HOME" "$PAIRING_WAREHOUSE"' in DOCKERFILE
     services = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
     mounts = {tuple(mount.split(":")[:2]) for mount in services["airflow-scheduler"]["volumes"]}
-    scratch = ("scheduler-scratch", "/tmp")
     assert mounts == {
         ("airflow-home", ENVIRONMENT["AIRFLOW_HOME"]),
         ("warehouse", ENVIRONMENT["PAIRING_WAREHOUSE"]),
-        scratch,
     }
 
 
-def test_two_jobs_fit_into_the_worker() -> None:
-    command = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]["spark-worker"]["command"]
-    conf = spark_defaults()
-    assert int(command[command.index("--cores") + 1]) == 2 * int(conf["spark.cores.max"])
-    assert command[command.index("--memory") + 1] == f"{2 * int(conf['spark.executor.memory'].rstrip('g'))}g"
+def test_the_spark_server_is_set_as_the_local_one() -> None:
+    """Sessions, for one, must not end by themselves."""
+    command = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]["spark"]["command"]
+    given = dict(word.removeprefix("--conf=").split("=", 1) for word in command if word.startswith("--conf="))
+    known = spark_defaults() | given
+    different = {name for name, value in SETTINGS.items() if known.get(name) != value}
+    assert different == {"spark.connect.grpc.binding.address"}
+    assert known["spark.connect.grpc.binding.port"] == "15002"
 
 
 def test_secrets_are_fresh_private_and_never_overwritten(tmp_path: Path) -> None:
