@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from include.airflow.forked_jobs import LIBRARIES
 from include.image.write_env import SECRETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,14 @@ def test_no_secret_is_written_down(name: str) -> None:
     assert all(re.search(r":\$\{\w+:\?[^}]+\}@", value) for value in environment.values() if re.search(r"://\w*:.*@", value))
     # Of the container's environment by the shell, so that no command line has it.
     assert not re.findall(r"(?<!\$)\$\{?\w*(?:PASSWORD|SECRET|KEY|TOKEN|AUTH)", " ".join(SERVICES[name].get("command", [])))
+
+
+def test_celery_s_workers_import_the_libraries_of_jobs() -> None:
+    """Before they fork, so that tasks have them."""
+    (module,) = json.loads(SERVICES["airflow-worker-1"]["environment"]["AIRFLOW__CELERY__EXTRA_CELERY_CONFIG"])["imports"]
+    program = f"import sys; before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(LIBRARIES) <= {*done.stdout.split()}
 
 
 def test_airflow_services_share_their_settings() -> None:
