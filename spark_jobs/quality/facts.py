@@ -12,10 +12,12 @@ from functools import reduce
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
+from spark_jobs.quality.marks import record_marks
 from spark_jobs.quality.numbers import SIDES
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -23,6 +25,7 @@ from spark_jobs.tables.warehouse import Warehouse
 _TYPES = dict.fromkeys(("what", "label", "text"), "string") | dict.fromkeys(
     ("batch_id", "bucket", "value", "mark", "at"), "bigint"
 )
+_OPEN_LABEL = "open"
 _OF_EACH = ("bucket", "value", "mark")
 _HOUR_MS = MS_PER_UNIT["h"]
 # Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
@@ -48,13 +51,17 @@ class FactCount(NamedTuple):
     last: int
 
 
-class Facts:
-    """The answer of the jobs, whose rows are those of `_count`."""
+# With what they are of: what, batch_id, label, bucket.
+Counted = tuple[str, int, str, int | None, FactCount]
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+
+class Facts:
+    """Facts that are counted."""
+
+    def __init__(self, counted: Iterable[Counted]) -> None:
         self._of: dict[tuple[str, int], list[tuple[str, int | None, FactCount]]] = {}
-        for row in rows:
-            self._of.setdefault((row["what"], row["batch_id"]), []).append((row["label"], row["bucket"], _counted(row)))
+        for what, batch_id, label, bucket, found in counted:
+            self._of.setdefault((what, batch_id), []).append((label, bucket, found))
 
     def of(self, what: str, batch_ids: Iterable[int], *labels: str) -> list[tuple[str, int | None, FactCount]]:
         """(label, bucket, FactCount) of the batches; without labels, of all labels."""
@@ -88,19 +95,19 @@ def facts_of_each(rows: DataFrame, found: Sequence[Column]) -> DataFrame:
     return facts_of(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in _OF_EACH})
 
 
-def count_facts(*groups: Sequence[DataFrame]) -> Facts:
+def count_facts(known: Iterable[Counted], *groups: Sequence[DataFrame]) -> Facts:
     """Counts each group in a job of its own, side by side: on few rows, most of a job is its planning, by one core.
 
-    Facts of the same `what` are of the same group.
+    Facts of the same `what` are of the same group, or among the `known` ones.
     """
     with ThreadPoolExecutor(max_workers=len(groups)) as beside:
-        return Facts(chain.from_iterable(beside.map(_count, filter(None, groups))))
+        return Facts(chain(known, *beside.map(_count, filter(None, groups))))
 
 
-def _count(tables: Sequence[DataFrame]) -> list[Row]:
+def _count(tables: Sequence[DataFrame]) -> list[Counted]:
     quartiles = F.percentile_approx("value", [0.25, 0.5, 0.75], 1_000).alias("quartiles")
     grouped = reduce(DataFrame.unionAll, tables).groupBy("what", "batch_id", "label", "bucket")
-    return grouped.agg(
+    rows = grouped.agg(
         F.count("*").alias("number"),
         F.bit_xor("mark").alias("mark"),
         quartiles,
@@ -108,6 +115,7 @@ def _count(tables: Sequence[DataFrame]) -> list[Row]:
         F.min("at").alias("first"),
         F.max("at").alias("last"),
     ).collect()
+    return [(row["what"], row["batch_id"], row["label"], row["bucket"], _counted(row)) for row in rows]
 
 
 def _counted(row: Row) -> FactCount:
@@ -166,10 +174,27 @@ def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
     return facts_of_each(rows, found)
 
 
+def open_counts(warehouse: Warehouse, versions: Iterable[int]) -> list[Counted] | None:
+    """What `open_facts` comes to, without Spark; None if they are more than few."""
+    counted: list[Counted] = []
+    for version in sorted(set(versions)):
+        rows = warehouse.read_if_few(OPEN, ["side", "partition", "offset"], version=version)
+        if rows is None:
+            return None
+        side = rows["side"].to_numpy()
+        marks = record_marks(rows["partition"].to_numpy(), rows["offset"].to_numpy())
+        for name in SIDES:
+            mine = marks[side == name]
+            if len(mine):
+                found = FactCount(len(mine), int(np.bitwise_xor.reduce(mine)), 0, 0, 0, 0, "", 0, 0)
+                counted.append((f"open_{name}", version, _OPEN_LABEL, None, found))
+    return counted
+
+
 def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]:
     """The open events at these versions of the table, which take the place of the batch_id."""
     tables, whose = [], F.concat(F.lit("open_"), "side")
     for version in sorted(set(versions)):
         rows, at = warehouse.read(OPEN, ["side", "partition", "offset"], version=version), F.lit(version).cast("bigint")
-        tables.append(facts_of(rows, whose, F.lit("open"), batch_id=at, mark=record_mark()))
+        tables.append(facts_of(rows, whose, F.lit(_OPEN_LABEL), batch_id=at, mark=record_mark()))
     return tables

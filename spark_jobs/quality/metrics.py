@@ -13,7 +13,7 @@ from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
-from spark_jobs.quality.facts import Facts, count_facts, open_facts, table_facts
+from spark_jobs.quality.facts import Facts, count_facts, open_counts, open_facts, table_facts
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
@@ -121,11 +121,13 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
     sent_from = min(first, delivery.batch_ids[0]) if delivery else first
     versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
-    tables = [*table_facts(warehouse, first, last, sent_from, batches[-1].at), *open_facts(warehouse, versions)]
+    counted, tables = open_counts(warehouse, versions), table_facts(warehouse, first, last, sent_from, batches[-1].at)
+    if counted is None:
+        tables += open_facts(warehouse, versions)
     scope = orphan_scope(batches, given.earlier)
     topics = [record_facts(warehouse, gaps)] if gaps else []
     topics += [message_facts(warehouse, delivery)] if delivery else []
-    return count_facts(tables, orphan_facts(warehouse, scope) if scope else [], topics)
+    return count_facts(counted or [], tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 
 def _metrics_before(batch: Batch, previous: Batch | None, history: Sequence[Batch]) -> Metrics:

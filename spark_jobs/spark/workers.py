@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -76,7 +77,8 @@ def read_in_tasks(
 ) -> DataFrame:
     """The rows that `read` returns of each part, which has a task of its own. Raises as `check_executors`."""
     if not parts:
-        return spark.createDataFrame([], columns)
+        # The condition has Spark plan nothing for it, and ask no executor.
+        return spark.createDataFrame([], columns).where(F.lit(False))
     check_executors(spark)
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

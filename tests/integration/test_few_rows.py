@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.quality.facts import record_mark
+from spark_jobs.quality.marks import record_marks
 from spark_jobs.spark.workers import FEW_VARIABLE, are_few
 from spark_jobs.tables import read_files
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
@@ -17,6 +20,11 @@ from tests.helpers.comparing import differences, rows
 from tests.helpers.timeless_traffic import Portions, timeless
 
 pytestmark = pytest.mark.integration
+
+
+def tasks_done(spark) -> int:
+    """How many jobs the session's executors have had so far."""
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
 @pytest.fixture
@@ -37,13 +45,22 @@ def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch
             portions.send()
         for job in (land, pair_events.main, publish_compounds.main):
             job(alone)
+        tasks = tasks_done(spark)
         report_quality.main(Warehouse(alone.root, alone.pipeline, spark))
+        assert (tasks_done(spark) == tasks) is (number == 2), (tasks, tasks_done(spark))
         with monkeypatch.context() as patch:
             patch.setenv(FEW_VARIABLE, "0")
             run_all(spread)
     assert differences(broker.bootstrap, alone.root, alone.pipeline, spread.pipeline) == []
     assert rows(alone.root, alone.pipeline, COMPOUNDS).total() > 20
     assert rows(alone.root, alone.pipeline, REJECTED).total() > 10
+
+
+def test_marks_are_those_of_spark(spark):
+    partition = np.array([0, 1, 2**31 - 1, -5] * 2, np.int32)
+    offset = np.array([0, 7, 2**63 - 1, -(2**63), 1, 2**33, 3, -1])
+    rows = spark.createDataFrame([*zip(partition.tolist(), offset.tolist(), strict=True)], "partition int, offset long")
+    assert record_marks(partition, offset).tolist() == [mark for (mark,) in rows.select(record_mark()).collect()]
 
 
 def test_large_rows_are_left_to_spark(two, monkeypatch):
