@@ -23,7 +23,13 @@ from spark_jobs.kafka.messages import messages_for, read_compounds, read_few_com
 from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
-from spark_jobs.kafka.publisher import PartitionReport, check_acknowledged, publish_partition, published_record
+from spark_jobs.kafka.publisher import (
+    PartitionReport,
+    check_acknowledged,
+    check_there,
+    publish_partition,
+    published_record,
+)
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -37,7 +43,7 @@ from spark_jobs.tables.warehouse import Warehouse
 # A PartitionReport, and the problem that ended the work of its task.
 _REPORT = pa.schema(
     {"partition": pa.int32(), "sent": pa.int64()}
-    | dict.fromkeys(("read", "acknowledged", "refused"), pa.map_(pa.int64(), pa.int64()))
+    | dict.fromkeys(("acknowledged", "refused"), pa.map_(pa.int64(), pa.int64()))
     | {"too_large": pa.list_(pa.string()), "problem": pa.string(), "retry": pa.bool_()}
 )
 _SPECULATION = "spark.speculation"
@@ -103,6 +109,8 @@ def _publish(
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     run = plan_run(warehouse, settings, topic, paired, before, begun, accepted_topic, accepted_lost)
     mine = [row for row in paired if row.batch_id <= run.target]
+    # Once a part of a batch is sent, the position is behind all of it.
+    check_there(mine, warehouse.count_rows(COMPOUNDS, range(run.ledger_position + 1, run.target + 1)))
     begin(ledger, settings, run, mine, begun)
     reports = _send(warehouse, settings, run)
     check_acknowledged(run.topic, mine, reports)
@@ -225,7 +233,7 @@ def _sender(settings: Settings, run: PublishRun, speculative: bool) -> Stage:
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
         partition = task.partitionId()
-        report, problem, retry = PartitionReport(partition, 0, {}, {}, {}, []), None, True
+        report, problem, retry = PartitionReport(partition, 0, {}, {}, []), None, True
         try:
             report = publish_partition(settings, run, partition, messages_for(partition, batches), speculative)
         except (JobProblem, BrokenInvariant) as error:

@@ -49,6 +49,7 @@ _STORE_ERRORS = (
     _StoreError("ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|RequestTimeTooSkewed", "the credentials have expired",
                 f"renew them in {_CONNECTION}", True),
     _StoreError("InvalidAccessKeyId|XAdminUserNotFound|SignatureDoesNotMatch|InvalidToken|AuthenticationFailed|InvalidAuthenticationInfo"
+                "|failed to authenticate"
                 "|UnauthenticatedError|401 Unauthorized",
                 "the store does not accept the credentials", f"correct them in {_CONNECTION}"),
     _StoreError("PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|301 Moved|region.{0,40}is wrong|Received redirect without LOCATION",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,19 @@ class Tables:
                 yield from read_share(self.store(table), share, schema, _between(first, last))
 
         return schema, rows()
+
+    def count_rows(self, table: str, batches: Sequence[int]) -> Counter[int]:
+        """batch_id -> its rows, of these batches (ascending). Opens only files with rows of several batches, as maintenance makes them."""
+        counted: Counter[int] = Counter()
+        schema = pa.schema([("batch_id", pa.int64())])
+        with self.translate_table_errors(table):
+            for file in self.files(table, batches):
+                if file.first_batch is not None and file.first_batch == file.last_batch:
+                    counted[file.first_batch] += file.rows
+                    continue
+                for rows in read_share(self.store(table), Share((file,)), schema, _among(batches)):
+                    counted.update(rows["batch_id"].to_numpy().tolist())
+        return counted
 
     def select_rows(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""

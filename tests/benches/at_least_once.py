@@ -44,4 +44,4 @@ def send_at_least_once(settings: Settings, run: PublishRun, partition: int, mess
             producer.poll(0)
     if producer.flush() or failed:
         raise RuntimeError(f"not delivered: {failed[:1]}")
-    return PartitionReport(partition, read.total(), dict(read), dict(read), {}, [])
+    return PartitionReport(partition, read.total(), dict(read), {}, [])

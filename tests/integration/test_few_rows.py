@@ -54,6 +54,13 @@ def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch
     assert differences(broker.bootstrap, alone.root, alone.pipeline, spread.pipeline) == []
     assert rows(alone.root, alone.pipeline, COMPOUNDS).total() > 20
     assert rows(alone.root, alone.pipeline, REJECTED).total() > 10
+    counted = alone.count_rows(COMPOUNDS, range(1, 3))
+    assert counted[1] > 5 and counted.total() == rows(alone.root, alone.pipeline, COMPOUNDS).total()
+    # One file then has the rows of both batches.
+    alone.newest(COMPOUNDS).optimize.compact()
+    assert len(alone.files(COMPOUNDS)) == 1
+    assert alone.count_rows(COMPOUNDS, range(1, 3)) == counted
+    assert alone.count_rows(COMPOUNDS, range(2, 3)) == {2: counted[2]}
 
 
 def test_marks_are_those_of_spark(spark):

@@ -122,7 +122,7 @@ def publish_nothing(patch):
         rows = table_rows(warehouse, "compound_events")
         mine = {row["batch_id"]: sum(each["batch_id"] == row["batch_id"] for each in rows) for row in rows}
         return [
-            PartitionReport(number, 0, mine, mine, {}, []) if number == 0 else PartitionReport(number, 0, {}, {}, {}, [])
+            PartitionReport(number, 0, mine, {}, []) if number == 0 else PartitionReport(number, 0, {}, {}, [])
             for number in range(PARTITIONS)
         ]
 

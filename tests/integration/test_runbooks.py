@@ -47,6 +47,7 @@ from spark_jobs.quality.reconcile import fail_if_any
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.executors import WITHIN_VARIABLE
 from spark_jobs.stages import report
+from spark_jobs.tables import delta_log
 from spark_jobs.tables import one_writer as probe
 from spark_jobs.tables.diagnose import damaged, log_file, translate_file_errors
 from spark_jobs.tables.ledger import PAIRED, Ledger
@@ -623,7 +624,7 @@ def test_published_count_differs(alarm, mend, warehouse, broker, send):
     alarm(lambda: publish_compounds.main(warehouse))
     mend(VERSION=before)
     assert publish_compounds.main(warehouse)["sent"] == 3
-    assert_on_topic(warehouse, broker, times=2)
+    assert_on_topic(warehouse, broker)
 
 
 @pytest.mark.long
@@ -690,14 +691,20 @@ def test_table_damaged(alarm, mend, warehouse, broker, send, tmp_path):
     run_all(warehouse)
     folder = Path(warehouse.root, warehouse.pipeline.name)
     shutil.copytree(folder, tmp_path / "backup")
+
+    def land_anew():
+        # As a new process does, which has read no table yet.
+        delta_log._cache.clear()
+        land(warehouse)
+
     first = log_file(warehouse.path("compound_events"), 0)
     Path(first).unlink()
-    assert alarm(lambda: land(warehouse)) == str(damaged(first, "is missing"))
+    assert alarm(land_anew) == str(damaged(first, "is missing"))
     cut = Path(log_file(warehouse.path("batch_ledger"), 1))
     cut.write_bytes(cut.read_bytes()[:100])
-    assert alarm(lambda: land(warehouse)) == str(damaged(str(cut), "is cut off or overwritten"))
+    assert alarm(land_anew) == str(damaged(str(cut), "is cut off or overwritten"))
     shutil.rmtree(warehouse.path("rejected_events"))
-    alarm(lambda: land(warehouse))
+    alarm(land_anew)
     mend(BACKUP=tmp_path / "backup")
     send()
     assert run_all(warehouse)["pair"] == 3

@@ -24,6 +24,7 @@ from spark_jobs.kafka.publisher import publish_partition
 from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import BrokerProblem, kafka_settings
+from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.tables.diagnose import translate_file_errors
 from tests.conftest import PARTITIONS, yaml_of
 from tests.helpers import secured_broker
@@ -203,7 +204,8 @@ def only_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_provider_that_the_workers_lack_is_said_in_a_line(only_here, logins, connect, logged_in, send):
+def test_a_provider_that_the_workers_lack_is_said_in_a_line(only_here, logins, connect, logged_in, send, monkeypatch):
+    monkeypatch.setenv(FEW_VARIABLE, "0")
     send("a", "u", time.time_ns() // 1_000_000 - 3_600_000, 1)
     connect(logins["provider"] | {"token_provider": "only_here.token"})
     line = r"^token_provider only_here.token of kafka_default cannot be imported by \S+ on \S+ \(ModuleNotFoundError: No module named 'only_here'\)"
