@@ -48,7 +48,7 @@ def servers(folder: Path) -> Iterator[dict[str, LocalSpark]]:
     """Warm Spark servers by name: one that does all work itself, and one whose executors are on a cluster."""
     memory = {"spark.driver.memory": MEMORY, "spark.executor.memory": EXECUTOR_MEMORY}
     with (
-        LocalCluster(folder / "cluster", free_port()) as cluster,
+        LocalCluster(folder / "executors", free_port()) as cluster,
         LocalSpark(folder / ONE, free_port(), LOCAL_MASTER, memory) as one,
         LocalSpark(folder / CLUSTER, free_port(), cluster.master, memory) as other,
     ):
