@@ -129,5 +129,6 @@ def yaml_of(pipeline: Pipeline, folder: Path) -> Path:
         f"left: {side.format(pipeline.left)}\nright: {side.format(pipeline.right)}\noutput: {{topic: {pipeline.output_topic}}}\n"
         f"key: [{', '.join(pipeline.key)}]\ntolerance: {pipeline.tolerance_ms}ms\ngap: {pipeline.gap_ms}ms\n"
         f"grace: {pipeline.grace_ms}ms\nmax_future: {pipeline.max_future_ms}ms\nmax_session: {pipeline.max_session_ms}ms\n"
+        f"max_records_per_batch: {pipeline.max_records_per_batch}\n"
     )
     return path

@@ -129,13 +129,17 @@ def measure(broker: LocalBroker, folder: Path, sizes: Sequence[int]) -> tuple[li
     for workers in WORKERS:
         place = folder / str(workers)
         with server_on(place, workers) as server:
-            warm = shuffled(place)
-            for events in sizes:
+            warm = 0
+            # The first is not measured: the compilers of the JVMs work beside it.
+            for number, events in enumerate([sizes[0], *sizes]):
                 pipeline = replace(on_topics(broker, events), max_records_per_batch=events)
-                jobs = jobs_on(server, f"{pipeline.name}w{workers}", pipeline, broker, place)
+                jobs = jobs_on(server, f"{pipeline.name}w{workers}n{number}", pipeline, broker, place)
                 seconds, tables = timed(jobs, STAGES), added(jobs)
-                measured.append(Measured(events, workers, seconds, tables["stored"], tables["files"]))
                 delete_topics(broker, pipeline)
+                if not number:
+                    warm = shuffled(place)
+                    continue
+                measured.append(Measured(events, workers, seconds, tables["stored"], tables["files"]))
                 took = ", ".join(f"{job} {seconds[job]:.1f} s" for job in STAGES)
                 each = f"{tables['stored'] / events:.0f} bytes an event in {tables['files']} files"
                 print(f"  {workers} workers, {events:,} events: {took}; {each}", flush=True)
