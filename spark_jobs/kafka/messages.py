@@ -25,14 +25,8 @@ from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
 MESSAGE_COLUMNS = pa.schema(
-    {
-        "output_partition": pa.int32(),
-        "batch_id": pa.int64(),
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "pair_id": pa.string(),
-    }
-    | {"revision": pa.int32(), "kind": pa.string(), "op": pa.string(), "ts": pa.int64()}
+    {"output_partition": pa.int32(), "batch_id": pa.int64(), "key": pa.binary(), "value": pa.binary()}
+    | {"pair_id": pa.string(), "revision": pa.int32(), "kind": pa.string(), "op": pa.string(), "ts": pa.int64()}
 )
 _HEADERS = ("pair_id", "revision", "kind", "op")
 # What a broker's limit counts besides the content, each rounded up: the frame of a batch, of a record in it, and of a header.

@@ -67,7 +67,7 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
 def _counted(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker) -> pa.Table:
     tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
     few = [warehouse.read_if_few(table, columns, batches=batches, made=made) for table in tables]
-    if None in few:
+    if any(rows is None for rows in few):
         return _of_batch(warehouse, planned, columns, made).toArrow()
     return pa.concat_tables(few)
 
