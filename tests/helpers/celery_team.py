@@ -138,8 +138,8 @@ def celery_team(folder: Path) -> Iterator[Team]:
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-            # No file of DAGs changes.
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+            # A DAG that waits for records does so from the first look at its file after it was unpaused.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         }
         connection = json.dumps({"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark.port})
         more = times | {FAULTS_VARIABLE: str(faults.folder), "AIRFLOW_CONN_SPARK_DEFAULT": connection}
