@@ -5,6 +5,7 @@ is a file `<name>.released`. Without the variable, as in production, a point doe
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ def fault_point(name: str) -> None:
     folder = os.environ.get("PAIRING_FAULT_DIR")
     if not folder or not Path(folder, f"{name}.armed").exists():
         return
-    draft = Path(folder, f"{name}.{os.getpid()}")
+    draft = Path(folder, f"{name}.{os.getpid()}.{threading.get_ident()}")
     draft.write_text(str(os.getpid()))
     draft.rename(Path(folder, f"{name}.reached"))
     while not Path(folder, f"{name}.released").exists():

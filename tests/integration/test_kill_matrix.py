@@ -1,7 +1,6 @@
 """kill -9 at every fault point of every job, then the job again: in the end as if nothing had happened, row by row.
 
-In a folder Spark's workers do the work of the jobs that are killed, and the jobs themselves that of the others; on a store it is the other way
-round. So it also makes no difference who does it.
+In a folder Spark's workers do the work of the jobs that are killed; on a store these jobs do it themselves, as do those that nothing disturbs.
 """
 
 from __future__ import annotations
@@ -91,9 +90,9 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, fa
     (killed, killed_file), (calm, calm_file) = (
         timeless(f"{name}_{place}", f"matrix_{place}", tmp_path / "jobs") for name in ("killed", "calm")
     )
-    by_spark = "://" not in root
-    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults, by_spark)
-    undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root, by_spark=not by_spark)
+    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults, by_spark="://" not in root)
+    # Workers of the server would stand at the points, too, as those of the other pipeline.
+    undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root)
     portions = Portions(broker, killed, calm)
     # Those of maintenance have a test of their own.
     assert tuple(FAULT_POINTS) == (*JOBS, "maintain_tables")

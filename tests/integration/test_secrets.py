@@ -19,6 +19,7 @@ from include.local import spark as local_spark
 from include.local.machine import ROOT, VENV
 from include.local.process import free_port, running_program
 from include.local.spark import LocalSpark
+from spark_jobs.spark.workers import FEW_VARIABLE
 from tests.conftest import yaml_of
 from tests.helpers import secured_broker
 from tests.helpers.job_processes import JOBS, Jobs
@@ -253,6 +254,7 @@ def test_no_secret_is_written_by_a_job_with_a_spark_of_its_own(pipeline, broker,
     grant(broker.bootstrap, WHO, documented(pipeline))
     with CommandLines(MARKER) as lines:
         jobs = Guarded(pipeline, login, written, by_themselves)
+        jobs.environment[FEW_VARIABLE] = "0"
         call(send, "u1")
         jobs.run("land_events")
         grant(broker.bootstrap, WHO, [right for right in documented(pipeline) if pipeline.left.topic not in right])
