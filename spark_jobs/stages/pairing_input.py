@@ -52,24 +52,25 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     """The rows of `batch_events` without Spark; None if they are more than few, or behind a rewind."""
     if planned.plan.corrected is not None:
         return None
-    pipeline, schema = planned.pipeline, event_schema(planned.pipeline.key)
-    columns, found = [*pipeline.key, *_COLUMNS], []
-    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
-        rows = warehouse.read_if_few(raw_table(side), columns, batches=[planned.batch_id], where=_has_no_problem)
-        if rows is None:
-            return None
-        found.append((rows, pa.repeat(pa.scalar(number, pa.int8()), rows.num_rows), False))
+    columns, mine = [*planned.pipeline.key, *_COLUMNS], [planned.batch_id]
+    left, right = (
+        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem)
+        for side in planned.pipeline.sides
+    )
     waiting = warehouse.read_if_few(OPEN, [*columns, "side"], version=planned.versions[OPEN])
-    if waiting is None:
+    if left is None or right is None or waiting is None:
         return None
-    sides = pc.if_else(pc.equal(waiting["side"], "left"), pa.scalar(LEFT, pa.int8()), pa.scalar(RIGHT, pa.int8()))
-    found.append((waiting, sides, True))
-    events = []
-    for rows, side, is_open in found:
-        given = {name: rows[name] for name in columns}
-        given |= {"side": side, "is_open": pa.repeat(pa.scalar(is_open), rows.num_rows)}
-        events.append(pa.table([given[field.name] for field in schema], names=schema.names).cast(schema))
-    return pa.concat_tables(events)
+    is_left = pc.equal(waiting["side"], "left")
+    waiting_left, waiting_right = waiting.filter(is_left), waiting.filter(pc.invert(is_left))
+    schema = event_schema(planned.pipeline.key)
+    tables = [(left, LEFT, False), (right, RIGHT, False), (waiting_left, LEFT, True), (waiting_right, RIGHT, True)]
+    return pa.concat_tables(_few_events(rows, side, is_open, schema) for rows, side, is_open in tables)
+
+
+def _few_events(rows: pa.Table, side: int, is_open: bool, schema: pa.Schema) -> pa.Table:
+    given = {"side": side, "is_open": is_open}
+    columns = [pa.repeat(given[field.name], rows.num_rows) if field.name in given else rows[field.name] for field in schema]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:

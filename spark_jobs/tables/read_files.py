@@ -117,38 +117,38 @@ def read_share(store: Store, share: Share, schema: pa.Schema, where: ds.Expressi
 def read_few(
     store: Store, files: Sequence[DataFile], schema: pa.Schema, where: ds.Expression | None, made: InWorker | None
 ) -> pa.Table | None:
-    """All rows of the files that fit, or what is `made` of them, read into this process; None if they are more than 64 MB.
+    """All rows of the files that fit, or what is `made` of them, read into this process; None if they are more than about 64 MB.
 
     Errors as `read_share`.
     """
     room = _BYTES_OF_FEW
 
-    def rows_of(file: DataFile) -> list[pa.RecordBatch]:
+    def rows_of(file: DataFile) -> Iterator[pa.RecordBatch]:
         nonlocal room
-        found = []
         for rows in read_share(store, Share((file,)), schema, where):
             room -= rows.nbytes
             # Compressed rows tell nothing of their size.
             if room < 0:
-                break
-            found.append(made.make(rows) if made else rows)
-        return found
+                return
+            yield made.make(rows) if made else rows
 
-    with ThreadPoolExecutor(max_workers=_FILES_AT_ONCE) as pool:
-        rows = list(chain.from_iterable(pool.map(rows_of, files)))
-    columns = (made and made.columns) or schema
+    rows, columns = _side_by_side(rows_of, files), (made and made.columns) or schema
     return None if room < 0 else pa.Table.from_batches([each.cast(columns) for each in rows], columns)
 
 
 def read_small_files(store: Store, files: Sequence[DataFile], schema: pa.Schema, where: ds.Expression | None) -> pa.Table:
     """All rows of the files that fit, read into this process: for as few rows as a ledger has of some batches. Errors as `read_share`."""
+    rows = _side_by_side(lambda file: read_share(store, Share((file,)), schema, where), files)
+    return pa.Table.from_batches(rows, schema)
 
-    def rows_of(file: DataFile) -> list[pa.RecordBatch]:
-        return list(read_share(store, Share((file,)), schema, where))
 
+def _side_by_side(
+    rows_of: Callable[[DataFile], Iterable[pa.RecordBatch]], files: Sequence[DataFile]
+) -> list[pa.RecordBatch]:
+    """The rows of all files, in the order of the files."""
     # On a store reading one of them takes as long as all.
     with ThreadPoolExecutor(max_workers=_FILES_AT_ONCE) as pool:
-        return pa.Table.from_batches(chain.from_iterable(pool.map(rows_of, files)), schema)
+        return list(chain.from_iterable(pool.map(lambda file: list(rows_of(file)), files)))
 
 
 def _next(pieces: Iterator[pa.RecordBatch], store: Store, name: str) -> pa.RecordBatch | None:
