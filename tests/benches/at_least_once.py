@@ -14,7 +14,9 @@ from spark_jobs.kafka.publisher import PartitionReport
 from spark_jobs.kafka.settings import Settings, producer_settings
 
 
-def send_at_least_once(settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message]) -> PartitionReport:
+def send_at_least_once(
+    settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message], speculative: bool
+) -> PartitionReport:
     """In the place of `publish_partition`: every message, and no memory of it."""
     plain = {name: value for name, value in producer_settings(settings, "").items() if not name.startswith("transaction")}
     producer = Producer(plain | {"enable.idempotence": False})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ def tasks_done(spark) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 
+def wait_until_still(number):
+    """The number once it has not changed for a second."""
+    before = None
+    while before != (before := number()):
+        time.sleep(1)
+    return before
+
+
 @pytest.fixture
 def two(broker, spark, tmp_path, monkeypatch):
     """Two pipelines on the same topics, one without a Spark session, and what sends to both."""
@@ -45,9 +54,11 @@ def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch
             portions.send()
         for job in (land, pair_events.main, publish_compounds.main):
             job(alone)
-        tasks = tasks_done(spark)
+        # Spark counts with a delay.
+        tasks = wait_until_still(lambda: tasks_done(spark))
         report_quality.main(Warehouse(alone.root, alone.pipeline, spark))
-        assert (tasks_done(spark) == tasks) is (number == 2), (tasks, tasks_done(spark))
+        after = wait_until_still(lambda: tasks_done(spark))
+        assert (after == tasks) is (number == 2), (tasks, after)
         with monkeypatch.context() as patch:
             patch.setenv(FEW_VARIABLE, "0")
             run_all(spread)
