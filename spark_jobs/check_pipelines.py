@@ -19,6 +19,7 @@ from include.config.secret_values import without_secrets
 from spark_jobs.changes.plan import CHANGED, FORBIDDEN, NEW, UNCHANGED, plan_changes
 from spark_jobs.changes.text import plan_lines
 from spark_jobs.faults.problems import JobProblem
+from spark_jobs.formats.decoding import check_schema_files
 from spark_jobs.job.arguments import OneLineParser
 from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup, warehouse_folder
 from spark_jobs.tables.diagnose import translate_file_errors
@@ -32,6 +33,7 @@ def main(root: str, files: list[Path], as_json: bool) -> int:
     for file in files:
         try:
             pipeline = load_pipeline(file)
+            check_schema_files(pipeline)
             with translate_file_errors(f"{root}/{pipeline.name}"):
                 plan = plan_changes(root, pipeline)
         except (JobProblem, PipelineError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_jobs.corrections.unfinished import finish_batch
+from spark_jobs.formats.decoding import check_schema_files
 from spark_jobs.job.arguments import add_accept_lost_range
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.kafka.ranges import first_offsets
@@ -29,6 +30,8 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
         create_missing(warehouse)
     ledger = Ledger(warehouse)
     last = finish_batch(warehouse, ledger, accepted_losses)
+    # A plan carries its schema file: what is wrong with that is said before.
+    check_schema_files(warehouse.pipeline)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
     counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
     if last:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from include.config.pipeline import JSON
 from spark_jobs.job.arguments import OneLineParser, fail, pipeline_argument
 from spark_jobs.story.from_files import batch_argument, explain, read_batches, rehearse
 from spark_jobs.story.history import UnknownKey
@@ -39,6 +40,8 @@ if __name__ == "__main__":
         help="tell the story of the pair with this key, one value for each key field in order, instead of the JSON lines",
     )
     given = parser.parse_args()
+    if others := [side.topic for side in given.pipeline.sides if side.format != JSON or side.key_format != JSON]:
+        fail(f"--pipeline: records of {others[0]} are no JSON, and kcat prints only texts; land them, and use explain_pair")
     if given.explain is not None and len(given.explain) != len(given.pipeline.key):
         fail(
             f"--explain takes one value for each of {', '.join(given.pipeline.key)}, in this order; {len(given.explain)} given"

@@ -10,42 +10,10 @@ was planned earlier but not paired; the next job finishes a killed replay.
 
 from __future__ import annotations
 
-from spark_jobs.corrections.replay import check_window, difference, plan_replay, write_corrections
-from spark_jobs.corrections.unfinished import finish_batch
-from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.corrections.interval import replay_interval as main
 from spark_jobs.job.arguments import time_argument
-from spark_jobs.job.run import Counts, job_parser, run_job
-from spark_jobs.tables.integrity import check_ledger
-from spark_jobs.tables.ledger import Ledger
+from spark_jobs.job.run import job_parser, run_job
 from spark_jobs.tables.records import Window
-from spark_jobs.tables.warehouse import Warehouse
-
-
-def main(warehouse: Warehouse, window: Window) -> Counts:
-    """Replays the interval; returns how many of its compounds are new, changed, retracted, unchanged.
-
-    Raises NeedsOperator if the interval is not closed yet, or its events are gone.
-    """
-    ledger = Ledger(warehouse)
-    last = finish_batch(warehouse, ledger)
-    if last is None:
-        raise NeedsOperator(
-            f"pipeline {warehouse.pipeline.name} has no batch yet, so there is nothing to replay: run land_events"
-        )
-    check_window(window, last, warehouse)
-    planned = plan_replay(warehouse, ledger, last, window)
-    with difference(warehouse, planned) as found:
-        if not found.corrections:
-            return found.counts
-        check_ledger(warehouse, last)
-        planned = ledger.plan(planned)
-        # All four of the difference, as where there is none, also those that the ledger leaves out.
-        return {
-            "batch_id": planned.batch_id,
-            **write_corrections(warehouse, ledger, planned, found).paired.flat(),
-            **found.counts,
-        }
-
 
 if __name__ == "__main__":
     parser = job_parser("replay_interval", __doc__)

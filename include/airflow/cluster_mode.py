@@ -67,7 +67,9 @@ def submission(operator: SparkSubmitOperator, job: str, pipeline: Path, folder: 
             "conf": {"spark.kubernetes.submission.waitAppCompletion": "true"},
         }
         return Submission(image, str(pipeline), outcomes, name, lease)
-    secrets = {variable: os.environ[variable] for variable in ("PAIRING_KAFKA", OPTIONS_VARIABLE)}
+    # There may be no schema registry.
+    variables_with_secrets = ("PAIRING_KAFKA", OPTIONS_VARIABLE, "PAIRING_SCHEMA_REGISTRY")
+    secrets = {variable: os.environ[variable] for variable in variables_with_secrets if variable in os.environ}
     tag = f"pairing-{task}"
     files = {
         "application": str(driver_script(folder, job, variables | secrets)),

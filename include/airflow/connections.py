@@ -1,4 +1,5 @@
-"""The connections `kafka_default`, as settings of Kafka clients, and `warehouse_default`, as options of the object store of the tables.
+"""The connections of jobs: `kafka_default`, as settings of Kafka clients, `schema_registry_default`, as settings of the schema registry's client,
+and `warehouse_default`, as options of the object store of the tables.
 
 `warehouse_default` may have a provider's type (`aws`, `wasb`, `adls`, `google_cloud_platform`) without that provider being installed; the extra
 of any other type holds the options by their names. Without the connection the client uses the machine's role or identity.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -17,7 +19,7 @@ from airflow.sdk.log import mask_secret
 from include.config.secret_values import secret_settings
 from include.config.store import normal_options
 
-KAFKA, WAREHOUSE = "kafka_default", "warehouse_default"
+KAFKA, WAREHOUSE, SCHEMA_REGISTRY = "kafka_default", "warehouse_default", "schema_registry_default"
 _AWS = {
     "region_name": "aws_region",
     "endpoint_url": "aws_endpoint_url",
@@ -48,6 +50,43 @@ def kafka_settings() -> dict[str, Any]:
     settings = dict(BaseHook.get_connection(KAFKA).extra_dejson)
     _hide(settings)
     return settings
+
+
+def schema_registry_settings() -> dict[str, Any]:
+    """The settings of `schema_registry_default`, empty without that connection. Raises AirflowException for fields that cannot be used."""
+    try:
+        settings = registry_settings_of(BaseHook.get_connection(SCHEMA_REGISTRY))
+    except AirflowNotFoundException:
+        return {}
+    _hide(settings)
+    return settings
+
+
+def registry_settings_of(connection: Any) -> dict[str, Any]:
+    """Addresses of the host, the login, and the extra, which wins. Raises AirflowException for fields that cannot be used.
+
+    The host: one or several separated by commas, each with or without http(s)://, port and path, which default to the schema and the port of
+    the connection.
+    """
+    scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
+    if scheme not in ("http", "https"):
+        raise AirflowException(f"connection {SCHEMA_REGISTRY}: the schema must be http or https; a path belongs to the host")
+    hosts = [host.strip() for host in (connection.host or "").split(",") if host.strip()]
+    url = ",".join(_address(host if "://" in host else f"{scheme}://{host}", connection.port) for host in hosts)
+    settings: dict[str, Any] = {"url": url} if url else {}
+    if connection.login or connection.password:
+        settings["basic.auth.user.info"] = f"{connection.login or ''}:{connection.password or ''}"
+    return settings | connection.extra_dejson
+
+
+def _address(url: str, port: int | None) -> str:
+    try:
+        parts = urlsplit(url)
+        given = parts.port
+    except ValueError:
+        # What is no address may be a password.
+        raise AirflowException(f"connection {SCHEMA_REGISTRY}: the host is no address: give name, port and path") from None
+    return parts._replace(netloc=f"{parts.netloc}:{port}").geturl() if port and given is None else url
 
 
 def warehouse_options() -> dict[str, str]:

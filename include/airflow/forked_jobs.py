@@ -29,6 +29,7 @@ from include.config.project import ROOT
 LIBRARIES = (
     "confluent_kafka.admin",
     "deltalake.fs",
+    "fastavro",
     "jinja2",
     "numpy",
     "obstore",
@@ -36,6 +37,7 @@ LIBRARIES = (
     "pyarrow.dataset",
     "pyarrow.fs",
     "pyarrow.parquet",
+    "pyruhvro",
     "pyspark.sql.connect.session",
     "pyspark.sql.connect.functions",
     "pyspark.sql.functions",

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
 from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
-from include.airflow.connections import kafka_settings, warehouse_options
+from include.airflow.connections import kafka_settings, schema_registry_settings, warehouse_options
 from include.airflow.forked_jobs import ForkedJob
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words
@@ -60,9 +60,10 @@ class SparkPage(BaseOperatorLink):
 class PairingJobOperator(SparkSubmitOperator):
     """Runs one job of a pipeline on the Spark of `spark_default`: forked from the task as a client of a Spark Connect server, or by spark-submit.
 
-    The job gets the settings of `kafka_default` and the options of `warehouse_default` in its environment, never on a command line. Its
-    counts become the task's XCom. When it fails, its own one-line reason is the task's error, with the runbook; an error that only an
-    operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG; if it is set, the task does nothing and succeeds.
+    The job gets the settings of `kafka_default`, those of `schema_registry_default` if there is one, and the options of `warehouse_default` in
+    its environment, never on a command line. Its counts become the task's XCom. When it fails, its own one-line reason is the task's error,
+    with the runbook; an error that only an operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG; if it is set, the
+    task does nothing and succeeds.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
@@ -121,6 +122,10 @@ class PairingJobOperator(SparkSubmitOperator):
             "PAIRING_OUTCOME": str(folder / _OUTCOME),
             "PAIRING_TASK_LOCK": str(folder / _LOCK),
         }
+        # Without the connection there is no registry, whatever Airflow's own environment says.
+        os.environ.pop("PAIRING_SCHEMA_REGISTRY", None)
+        if registry := schema_registry_settings():
+            os.environ["PAIRING_SCHEMA_REGISTRY"] = json.dumps(registry)
         before = os.environ.copy()
         hide_cloud_variables(os.environ)
         outcome: dict[str, Any] = {}

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from include.config.pipeline_file import SCHEMAS
 from include.config.project import ROOT
 
 _PACKAGES = ("spark_jobs", "include/config")
@@ -33,10 +34,12 @@ runpy.run_module("spark_jobs.{job}", run_name="__main__", alter_sys=True)
 
 
 def project_archive(folder: Path, *pipelines: Path) -> Path:
-    """Writes a zip file into the folder: the packages with all their files, and these pipeline files. Its name holds a hash of the content."""
+    """Writes a zip file into the folder: the packages with all files, and these pipeline files with their schemas. Its name holds a hash of the content."""
     found = {file for name in _PACKAGES for file in (ROOT / name).rglob("*") if file.is_file() and file.suffix != ".pyc"}
     members = {str(file.relative_to(ROOT)): file.read_bytes() for file in {ROOT / "include" / "__init__.py", *found}}
     members |= {f"{PIPELINES_THERE}/{file.name}": file.read_bytes() for file in pipelines}
+    schemas = {file for each in pipelines for file in (each.parent / SCHEMAS).glob("*") if file.is_file()}
+    members |= {f"{PIPELINES_THERE}/{SCHEMAS}/{file.name}": file.read_bytes() for file in schemas}
     content = hashlib.sha256()
     for name, data in sorted(members.items()):
         content.update(f"{name}\0".encode() + data)

@@ -16,6 +16,7 @@ from pydantic import ConfigDict
 from include.config import setting_types as kinds
 from include.config.project import ROOT
 from include.config.setting_types import MAINTENANCE_SUFFIX, MS_PER_UNIT, ON_DATA, REPLAY_SUFFIX
+from include.config.times import Times, is_text
 
 # Each file here is a pipeline.
 PIPELINES = ROOT / "include" / "pipelines"
@@ -28,6 +29,12 @@ AFTER_PUBLISH: Final = "after_publish"
 # How the fields of an output key become one text.
 ESCAPED: Final = "escaped"
 AS_JSON: Final = "json"
+# What the bytes of records are. All but JSON come with a schema.
+JSON: Final = "json"
+JSON_SCHEMA: Final = "json_schema"
+AVRO: Final = "avro"
+PROTOBUF: Final = "protobuf"
+Format = Literal["json", "json_schema", "avro", "protobuf"]
 _KEYS = ConfigDict(alias_generator=kinds.file_key, extra="forbid")
 
 
@@ -42,11 +49,31 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two input topics and the body field in which its events differ."""
+    """One of the two input topics, the name of the payload in which its events differ, and where everything is in its records.
+
+    `payload_from`: None is the body field `payload`. `key`: (key field, source); those it does not name are body fields of the same name.
+    `timestamp…`: None is what the pipeline says. `only`: (source, texts of which it has to have one); other records are filtered out.
+    `schema`: the content of a schema file, None: from the registry, if the format has one. `message`: of a Protobuf schema file.
+    """
 
     __pydantic_config__ = _KEYS
     topic: kinds.Topic
     payload: kinds.Column
+    payload_from: kinds.Source = None
+    key: kinds.KeySources = ()
+    timestamp: kinds.OwnTimeSource = None
+    timestamp_format: kinds.TimeFormat = None
+    timestamp_zone: kinds.TimeZone = None
+    only: kinds.Only = ()
+    format: Format = JSON
+    schema: str | None = None
+    message: kinds.MessageName = None
+    key_format: Format = JSON
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether records name schemas by their ids in a registry."""
+        return (self.format != JSON and self.schema is None) or self.key_format != JSON
 
 
 @dataclass(frozen=True)
@@ -100,7 +127,7 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`.
+    `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared.
     """
 
     __pydantic_config__ = _KEYS
@@ -110,7 +137,10 @@ class Pipeline:
     output_topic: kinds.Topic
     output_key: Literal["escaped", "json"] = ESCAPED
     key: kinds.Columns
-    timestamp: kinds.Field = "timestamp"
+    key_text: kinds.KeyText = ()
+    timestamp: kinds.TimeSource = "timestamp"
+    timestamp_format: kinds.TimeFormat = None
+    timestamp_zone: kinds.TimeZone = None
     tolerance_ms: Annotated[int, kinds.duration("without it nothing says how far apart two sides of one call may be")]
     gap_ms: Annotated[
         int,
@@ -146,6 +176,13 @@ class Pipeline:
         """Left, right, output."""
         return self.left.topic, self.right.topic, self.output_topic
 
+    def times(self, side: Side) -> Times:
+        """What the time of an event of this side looks like."""
+        form = side.timestamp_format or self.timestamp_format
+        # One side may have texts, and the other numbers, which have no zone.
+        zone = side.timestamp_zone or (self.timestamp_zone if is_text(form) else None)
+        return Times(side.timestamp or self.timestamp, form, zone)
+
     def to_json(self) -> str:
         """Canonical text: equal settings give equal bytes."""
         return msgspec.json.encode(self, order="sorted").decode()
@@ -163,4 +200,5 @@ class Pipeline:
     @property
     def identity(self) -> tuple[Any, ...]:
         """What the tables are made of: it may not change once a pipeline has run."""
-        return self.left, self.right, self.output_topic, self.key, self.output_key
+        sides = ((side.topic, side.payload) for side in self.sides)
+        return *sides, self.output_topic, self.key, self.output_key

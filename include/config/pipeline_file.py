@@ -13,9 +13,13 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from include.config.pipeline import ON_DATA, Maintenance, Pipeline, PipelineError
+from include.config.pipeline import AVRO, JSON, ON_DATA, PROTOBUF, Maintenance, Pipeline, PipelineError, Side
 from include.config.setting_types import required_keys
+from include.config.sources import KEY, Source, parse_source
+from include.config.times import zone_problem
 
+# Schema files of the pipelines in a folder, in a folder in it.
+SCHEMAS = "schemas"
 _PIPELINE = TypeAdapter(Pipeline)
 _UNKNOWN = "unknown key; nothing reads it, so it would silently do nothing"
 
@@ -45,6 +49,8 @@ def load_pipeline(path: str | Path) -> Pipeline:
     # The keys of `output` are fields of the pipeline itself.
     if unknown := [key for key in document if str(key).startswith("output.")]:
         raise _refused(path, unknown[0], _UNKNOWN)
+    for name in ("left", "right"):
+        _read_schema(path, name, document.get(name))
     output = document.pop("output", None)
     if not isinstance(output, dict):
         raise _refused(path, "output", "missing; write {topic: …}, compounds would have nowhere to go")
@@ -57,6 +63,19 @@ def load_pipeline(path: str | Path) -> Pipeline:
     for key, problem in _contradictions(pipeline):
         raise _refused(path, key, problem)
     return pipeline
+
+
+def _read_schema(path: Path, name: str, side: object) -> None:
+    """Puts the content of a side's schema file in the place of its name: a plan has to carry it, and clusters have no such file."""
+    if not isinstance(side, dict) or side.get("schema") is None:
+        return
+    file = side["schema"]
+    if not isinstance(file, str) or Path(file).name != file:
+        raise _refused(path, f"{name}.schema", f"{file!r} is no name of a file in the folder {SCHEMAS} beside this one")
+    try:
+        side["schema"] = (path.parent / SCHEMAS / file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(path, f"{name}.schema", f"{SCHEMAS}/{file} cannot be read: {error}") from None
 
 
 def _problem(error: ErrorDetails) -> object:
@@ -97,13 +116,48 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
         # Delta's columns do not differ by case alone.
         if lower.count(name.lower()) > 1:
             yield name, "used twice among key and payloads; one column of the tables would hide the other"
-    if p.timestamp in columns:
-        yield "timestamp", f"{p.timestamp} is a key or payload field already"
+    for name, side in (("left", p.left), ("right", p.right)):
+        yield from ((f"{name}.{key}", problem) for key, problem in _contradictions_of_side(p, side))
+    if p.timestamp_zone is not None and not any(p.times(side).zone == p.timestamp_zone for side in p.sides):
+        yield (
+            "timestamp_zone",
+            "nothing reads it: it is for texts (iso8601 or a pattern), and neither side has them without a zone of its own",
+        )
     if p.max_session_ms < p.gap_ms:
         yield "max_session", "must not be shorter than gap; sessions would be cut before they could end"
     if p.schedule == ON_DATA and p.consumer_group is None:
         yield "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
     yield from _ages_in_the_wrong_order(p.maintenance)
+
+
+def _contradictions_of_side(p: Pipeline, side: Side) -> Iterator[tuple[str, str]]:
+    if unknown := [name for name, _ in side.key if name not in p.key]:
+        yield "key", f"{unknown[0]} is no field of the pipeline's key; nothing would read it"
+    sources = {name: parse_source(name) for name in p.key} | {name: parse_source(where) for name, where in side.key}
+    used: dict[Source, str] = {}
+    for name, where in sources.items():
+        if where in used:
+            yield "key", f"{used[where]} and {name} come from the same place; every key would be a pair of equals"
+        used[where] = name
+    times = p.times(side)
+    if (at := parse_source(times.source)) in used or at == parse_source(side.payload_from or side.payload):
+        yield "timestamp", f"{times.source} is a key or payload field already"
+    if problem := zone_problem(times):
+        yield "timestamp_zone", problem
+    if side.schema and side.format not in (AVRO, PROTOBUF):
+        yield "schema", f"nothing reads it: format is {side.format}; set avro or protobuf, or leave it out"
+    if (side.format == PROTOBUF and side.schema is not None) != (side.message is not None):
+        yield "message", "goes with format: protobuf and a schema file: it says which message of the file a record is"
+    in_key = [
+        *sources.values(),
+        at,
+        parse_source(side.payload_from or side.payload),
+        *(parse_source(where) for where, _ in side.only),
+    ]
+    if side.key_format != JSON and (KEY, ()) in in_key:
+        yield "key_format", f"a key in {side.key_format} is no text; name fields of it, like $key.FIELD, instead of $key"
+    if side.key_format != JSON and not any(each.part == KEY and each.path for each in in_key):
+        yield "key_format", "nothing reads it: no setting names a field of the record's key ($key.FIELD)"
 
 
 def _ages_in_the_wrong_order(care: Maintenance) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Removes the values of secrets from texts that others wrote, such as an exception's.
 
-A value is a secret by the name of its setting in PAIRING_KAFKA or PAIRING_STORE, or of its environment variable.
+A value is a secret by the name of its setting in PAIRING_KAFKA, PAIRING_STORE or PAIRING_SCHEMA_REGISTRY, or of its environment variable.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 
 HIDDEN = "…"
 _SETTING = re.compile(
-    r"password|secret|passphrase|jaas|credential|assertion|oauthbearer\.config|\.pem$|_token$|sas_key$|account_key$|service_account_key$",
+    r"password|secret|passphrase|jaas|credential|assertion|oauthbearer\.config|user\.info$|^proxy$|\.pem$|[._]token$|sas_key$|account_key$",
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"PASSWORD|SECRET|TOKEN|(ACCESS|ACCOUNT|FERNET|API)_KEY$|SQL_ALCHEMY_CONN$|PAIRING_ALERT_URL$")
 # Variables that hold a client's settings as JSON.
-_SETTINGS_IN = ("PAIRING_KAFKA", "PAIRING_STORE")
+_SETTINGS_IN = ("PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_SCHEMA_REGISTRY")
 _TOKEN = re.compile(r"(?<=[;&?/]token=)[^;&\s]+")
 # A shorter line of a secret of several lines may be an ordinary text.
 _SHORTEST_LINE = 16
@@ -28,8 +28,13 @@ def secret_settings(settings: Mapping[str, object]) -> set[str]:
 
     >>> secret_settings({"bootstrap.servers": "b:1", "sasl.password": "p", "ssl.key.password": None})
     {'p'}
+    >>> sorted(secret_settings({"url": "http://r:1", "basic.auth.user.info": "somebody:p"}))
+    ['p', 'somebody:p']
     """
-    return {str(value) for name, value in settings.items() if _SETTING.search(name) and value not in (None, "")}
+    found = {str(value) for name, value in settings.items() if _SETTING.search(name) and value not in (None, "")}
+    # A login with its password: a text may have the password alone.
+    pairs = {str(value).partition(":")[2] for name, value in settings.items() if name.endswith("user.info")}
+    return found | pairs - {""}
 
 
 def without_values(settings: Mapping[str, object], text: str) -> str:

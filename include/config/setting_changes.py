@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
@@ -9,6 +12,8 @@ from typing import Any, NamedTuple
 from include.config.pipeline import Pipeline
 from include.config.setting_types import file_key
 from include.config.time_text import setting
+
+_NEEDS_NO_QUOTES = re.compile(r"[A-Za-z_$/][\w.$/-]*")
 
 
 class Change(NamedTuple):
@@ -65,8 +70,19 @@ def _text(field: str, value: Any) -> str:
             return "null"
         case bool():
             return str(value).lower()
+        case tuple() if field in ("key", "only") and not any(isinstance(each, str) for each in value):
+            return f"{{{', '.join(f'{_plain(name)}: {_text(name, where)}' for name, where in value)}}}"
         case tuple():
-            return f"[{', '.join(value)}]"
+            return f"[{', '.join(map(_plain, value))}]"
+        case str() if field == "schema":
+            return f"of hash {hashlib.sha256(value.encode()).hexdigest()[:8]}"
         case int() if field.endswith("_ms"):
             return setting(value)
+        case str() if field != "schedule":
+            return _plain(value)
     return str(value)
+
+
+def _plain(text: str) -> str:
+    """The text in quotes, if YAML would read it as something else."""
+    return text if _NEEDS_NO_QUOTES.fullmatch(text) else json.dumps(text)

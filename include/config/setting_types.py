@@ -13,6 +13,9 @@ from typing import Annotated, Any
 from croniter import CroniterError, croniter
 from pydantic import BeforeValidator, Strict
 
+from include.config.sources import RECORD_TIME, VALUE, parse_source
+from include.config.times import check_time_format, check_time_source, check_zone
+
 MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
 LONGEST_MS = 365 * MS_PER_UNIT["d"]
@@ -29,6 +32,7 @@ RESERVED_COLUMNS = frozenset(
 )
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MESSAGE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 _PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # A pipeline that reads another one's output would move that one's positions if it used its publisher's group.
 _PUBLISHER_GROUP = re.compile(rf"{_PIPELINE_NAME.pattern}\.publisher")
@@ -159,6 +163,55 @@ def _columns(value: object) -> tuple[str, ...]:
     return tuple(map(_column, value))
 
 
+def _key_sources(value: object) -> tuple[tuple[str, str], ...]:
+    """Key field and its source, by field."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} names no key fields; write {{user1: call.caller.id, …}}")
+    named = tuple(sorted((_column(name), _source(where)) for name, where in value.items()))
+    if any(parse_source(where) == (VALUE, ()) for _, where in named):
+        raise ValueError("$value is a whole message; name a field of it")
+    return named
+
+
+def _only(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Source and allowed texts, by source."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} selects nothing; write {{type: call_ended}}, or leave the key out")
+    if any(parse_source(where) == (VALUE, ()) for where in value):
+        raise ValueError("$value is a whole message, and no two are the same; name a field of it")
+    return tuple(sorted((_source(where), _texts(where, allowed)) for where, allowed in value.items()))
+
+
+def _texts(where: object, allowed: object) -> tuple[str, ...]:
+    values = allowed if isinstance(allowed, list) else [allowed]
+    if not values or not all(isinstance(each, str | int | bool) for each in values):
+        raise ValueError(f"{where}: {allowed!r} is no text, whole number, true or false, nor a list of them")
+    # As JSON spells them.
+    return tuple(sorted(str(each).lower() if isinstance(each, bool) else str(each) for each in values))
+
+
+def _source(value: object) -> str:
+    """A source that may be a text; raises ValueError."""
+    if parse_source(value).part == RECORD_TIME:
+        raise ValueError(f"{value!r} is a time")
+    return str(value)
+
+
+def _key_text(value: object) -> tuple[str, ...]:
+    steps = ("integers", "trim", "lower", "upper")
+    if not isinstance(value, list) or not all(each in steps for each in value) or len(set(value)) != len(value):
+        raise ValueError(f"{value!r} is no list of {', '.join(steps)}, each at most once")
+    if {"lower", "upper"} <= set(value):
+        raise ValueError("lower and upper contradict each other; write one of them")
+    return tuple(step for step in steps if step in value)
+
+
+def _message(value: object) -> object:
+    if value is not None and not (isinstance(value, str) and _MESSAGE_NAME.fullmatch(value)):
+        raise ValueError(f"{value!r} is no full name of a Protobuf message like calls.v1.CallEnded")
+    return value
+
+
 def _group(value: object) -> object:
     is_name = isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and not _PUBLISHER_GROUP.fullmatch(value)
     if value is not None and not is_name:
@@ -179,6 +232,16 @@ Topic = Annotated[str, BeforeValidator(_topic)]
 Field = Annotated[str, BeforeValidator(_field)]
 Column = Annotated[str, BeforeValidator(_column)]
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+Source = Annotated[str | None, BeforeValidator(lambda value: None if value is None else _source(value))]
+KeySources = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_key_sources)]
+KeyText = Annotated[tuple[str, ...], BeforeValidator(_key_text)]
+Only = Annotated[tuple[tuple[str, tuple[str, ...]], ...], BeforeValidator(_only)]
+TimeSource = Annotated[str, BeforeValidator(check_time_source)]
+# Of one side; None is that of the pipeline.
+OwnTimeSource = Annotated[str | None, BeforeValidator(lambda value: None if value is None else check_time_source(value))]
+TimeFormat = Annotated[str | None, BeforeValidator(check_time_format)]
+TimeZone = Annotated[str | None, BeforeValidator(check_zone)]
+MessageName = Annotated[str | None, BeforeValidator(_message)]
 Group = Annotated[str | None, BeforeValidator(_group)]
 Flag = Annotated[bool, Strict()]
 Folder = Annotated[str | None, BeforeValidator(_folder)]

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from include.config.pipeline import MS_PER_UNIT, Pipeline, PipelineError
+from include.config.pipeline import MS_PER_UNIT, Pipeline, PipelineError, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.store import warehouse_root
 from include.sample.outcome import last_clock
@@ -199,11 +199,21 @@ def _share(text: str) -> float:
     return share
 
 
+def _check_layout(pipeline: Pipeline) -> None:
+    """Raises SampleError if the pipeline reads something else than what is sent: JSON with all fields in the body, times in epoch ms."""
+    others = (pipeline.timestamp_format, pipeline.timestamp_zone, pipeline.key_text)
+    if any(others) or any(side != Side(side.topic, side.payload) for side in pipeline.sides):
+        raise SampleError(
+            f"{pipeline.name}: sample traffic is JSON with every field in the body and times in epoch ms, and this pipeline reads other records"
+        )
+
+
 def _run(arguments: argparse.Namespace) -> str:
     """Sends what the arguments ask for; returns a line about it."""
     started = time.monotonic()
     shares = Shares(arguments.orphans, arguments.duplicates, arguments.broken, late=arguments.late)
     pipeline = load_pipeline(arguments.pipeline)
+    _check_layout(pipeline)
     topics = [side.topic for side in pipeline.sides]
     calls, truth = arguments.calls, arguments.truth
     sender = None if arguments.dry_run else Sender(settings_of(arguments.bootstrap), topics)

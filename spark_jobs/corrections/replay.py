@@ -208,7 +208,7 @@ def check_gone(decided: DataFrame, changes: Difference, planned: LedgerRow) -> N
     if gone:
         raise NeedsOperator(
             f"the interval {planned.replay.window} cannot be replayed: {gone} events of its published compounds are no longer in the raw "
-            "tables, which without them would all be taken back; nothing was changed"
+            "tables, which without them would all be taken back; nothing was changed. If records of unknown schemas were healed, run heal_schemas"
         )
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from include.config.time_text import moment
 from spark_jobs.corrections.chains import AFTER, BEFORE, Edge, Reach, key_numbers
+from spark_jobs.corrections.healed_events import Healed, healed
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
 from spark_jobs.tables.ledger import Ledger, LedgerRow
@@ -39,6 +40,7 @@ class Surroundings:
     latest: dict[int, int]
     # The longest time (ms) between the events of one compound, with any settings that this pipeline ever had.
     span_ms: int
+    healed: Healed
     inside: int  # events in the interval
     before: Edge
     after: Edge
@@ -61,13 +63,22 @@ class Surroundings:
         - to where every session with an event of a compound of the interval has ended.
         """
         pipeline, window = self.planned.pipeline, self.planned.replay.window
-        parts = [accepted_events(self.warehouse, pipeline, self.batches(window.start), window)]
+        parts = self._events(window)
         for edge in (self.before, self.after):
             if len((crossing := edge.crossing).key):
                 times = edge.times(edge.begin, int(crossing.until.max()) + 1)
                 mine = InWorker(rows_of_chains(pipeline.key, edge.side, crossing))
-                parts.append(accepted_events(self.warehouse, pipeline, self.batches(times.start), times, mine))
+                parts += self._events(times, mine)
         return reduce(DataFrame.unionAll, parts)
+
+    def _events(self, times: Window, mine: InWorker | None = None) -> list[DataFrame]:
+        accepted = accepted_events(self.warehouse, self.planned.pipeline, self.batches(times.start), times, mine)
+        return [accepted, *self.healed.events(times, mine)]
+
+    def rows(self, columns: list[str], times: Window, made: InWorker) -> list[DataFrame]:
+        """What workers make of columns of the events with these times, of each raw table."""
+        accepted = accepted_rows(self.warehouse, self.planned.pipeline, columns, self.batches(times.start), times, made)
+        return [*accepted, *self.healed.rows(columns, times, made)]
 
 
 def look_around(warehouse: Warehouse, planned: LedgerRow) -> Surroundings:
@@ -80,9 +91,11 @@ def look_around(warehouse: Warehouse, planned: LedgerRow) -> Surroundings:
     span = max(each.tolerance_ms if each.matching == "one_to_one" else each.max_session_ms for each in settings)
     ahead = max(each.max_future_ms for each in settings)
     latest = {batch_id: wall_time + ahead for batch_id, wall_time in ledger.wall_times().items()}
-    found = Surroundings(warehouse, planned, latest, span, 0, before, after)
+    found = Surroundings(warehouse, planned, latest, span, healed(warehouse), 0, before, after)
     near = Window(start + gap, end - gap)
-    seen = reduce(DataFrame.unionAll, _rows(found, planned.replay.window, InWorker(_seen(key, near), _SEEN, True))).toArrow()
+    seen = reduce(
+        DataFrame.unionAll, found.rows([*key, "ts"], planned.replay.window, InWorker(_seen(key, near), _SEEN, True))
+    ).toArrow()
     found.inside = pc.sum(seen["events"]).as_py() or 0
     numbers, first, last = (seen.filter(pc.is_valid(seen["key"]))[name].to_numpy() for name in ("key", "first", "last"))
     early, late = first < near.start, last >= near.end
@@ -106,17 +119,12 @@ def _read_on(found: Surroundings, step: int) -> None:
     parts = []
     for edge, until in edges:
         mine = InWorker(_of_keys(found.planned.pipeline.key, edge.cut_off), _KEY_AND_TS, is_summary=True)
-        parts += _rows(found, edge.times(edge.read, until), mine)
+        parts += found.rows([*found.planned.pipeline.key, "ts"], edge.times(edge.read, until), mine)
     rows = reduce(DataFrame.unionAll, parts).toArrow()
     numbers, ts = rows["key"].to_numpy(), rows["ts"].to_numpy()
     for edge, until in edges:
         beyond = ts >= found.planned.replay.window.end if edge.side == AFTER else ts < found.planned.replay.window.start
         edge.read_on(until, numbers[beyond], ts[beyond])
-
-
-def _rows(found: Surroundings, times: Window, made: InWorker) -> list[DataFrame]:
-    pipeline = found.planned.pipeline
-    return accepted_rows(found.warehouse, pipeline, [*pipeline.key, "ts"], found.batches(times.start), times, made)
 
 
 def _published_beyond(found: Surroundings) -> DataFrame:

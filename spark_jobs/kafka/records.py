@@ -16,6 +16,7 @@ from spark_jobs.kafka.offsets import Partition, no_answer
 from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.large_columns import portions
+from spark_jobs.rules.parsed_columns import HEADERS
 from spark_jobs.spark.workers import read_in_tasks
 from spark_jobs.tables.diagnose import full_text
 
@@ -32,7 +33,6 @@ _TYPES = {
     "headers": "ARRAY<STRUCT<`key`: STRING, value: BINARY>>",
     BAD_HEADER: "BOOLEAN",
 }
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 OFFSETS_A_TASK = 500_000
 # Short spans share a task: a task, its consumer and its file cost as much as reading some thousand records.
 OFFSETS_TOGETHER = 20_000
@@ -254,6 +254,6 @@ def _without_values(share: Share, messages: list[Message], columns: tuple[str, .
         rows["key"] = pa.array([message.key() for message in messages], pa.binary())
     if "headers" in columns:
         headers, undecodable = decoded_headers(messages)
-        rows["headers"] = pa.array(headers, _HEADERS)
+        rows["headers"] = pa.array(headers, HEADERS)
         rows[BAD_HEADER] = pa.array(np.isin(np.arange(len(messages)), undecodable))
     return pa.record_batch(rows)

@@ -30,6 +30,7 @@ _COUNTS = {
     "held": "Offsets of the topics behind an open transaction, which could not be read yet",
     "landed": "Records landed",
     "accepted": "Records accepted as events",
+    "filtered": "Records that only does not select",
     "open_before": "Events open before the batch",
     "open_after": "Events open after the batch",
     "pair": "Compounds with both sides",

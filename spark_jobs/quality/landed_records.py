@@ -19,6 +19,7 @@ from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import facts_of, fingerprint
 from spark_jobs.quality.ledger_checks import RawRows
 from spark_jobs.quality.numbers import SIDES
+from spark_jobs.rules.reasons import FILTERED
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse
@@ -150,7 +151,8 @@ def check_places(places: DataFrame) -> DataFrame:
     Records that the topic no longer has are not wrong.
     """
     landed, claimed = F.col("raw") > 0, F.col("outcomes") > 0
-    rejected, removed = F.col("problem").isNotNull(), F.col("removed")
+    filtered, removed = F.coalesce(F.col("problem") == FILTERED, F.lit(False)), F.col("removed")
+    rejected = F.col("problem").isNotNull() & ~filtered
     tables = F.concat_ws(", ", *(F.when(F.col(name) > 0, F.format_string(f"%d x {name}", name)) for name in OUTCOMES))
     where = F.concat_ws("-", *PLACE)
     return flagged(
@@ -162,7 +164,7 @@ def check_places(places: DataFrame) -> DataFrame:
             Finding.LANDED_OTHERWISE: F.col("differs"),
             Finding.NEVER_LANDED: ~landed & claimed & ~removed,
             Finding.NOT_REJECTED: landed & rejected & ~claimed,
-            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~claimed & ~F.col("unchecked"),
-            Finding.TWO_OUTCOMES: F.col("outcomes") > 1,
+            Finding.NO_OUTCOME: (landed | removed) & ~rejected & ~filtered & ~claimed & ~F.col("unchecked"),
+            Finding.TWO_OUTCOMES: F.col("outcomes") + filtered.cast("int") > 1,
         },
     )

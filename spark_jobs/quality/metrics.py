@@ -20,7 +20,7 @@ from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
 from spark_jobs.quality.sent_compounds import DeliveryScope, delivery_metrics, delivery_scope, message_facts
 from spark_jobs.quality.silence import silence_metrics
-from spark_jobs.rules.reasons import AT_PAIRING, Reason
+from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
 from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger, LedgerRow, paired_batches
 from spark_jobs.tables.records import REPLAY, REWIND
 from spark_jobs.tables.schemas import OPEN
@@ -153,6 +153,7 @@ def _counts(batch: Batch, facts: Facts) -> Metrics:
         **{name: getattr(batch.landing, name) for name in ("offset_gaps", "lost", "gone_at_start", "backlog", "held")},
         "landed": both_sides("raw", counted_ids),
         "accepted": both_sides("raw", counted_ids, "accepted"),
+        "filtered": both_sides("raw", counted_ids, FILTERED),
         "open_before": both_sides("open", (batch.planned.versions[OPEN],)),
         "open_after": both_sides("open", (batch.paired.versions[OPEN],)),
         # Corrections are no outcomes of events.

@@ -1,7 +1,7 @@
 """Why a message ends in `rejected_events`: the reasons in the order in which they are checked; the first that applies counts."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 
 class Reason(StrEnum):
@@ -16,17 +16,29 @@ class Reason(StrEnum):
         reason._value_, reason.sentence = value, sentence
         return reason
 
+    UNKNOWN_SCHEMA = "unknown_schema", "the registry does not know the schema that the record names"
+    UNDECODABLE = "undecodable", "the value is no message of its schema, or names no schema"
     MALFORMED_JSON = "malformed_json", "the value is not exactly one JSON object in UTF-8"
     MISSING_KEY = "missing_key", "a key field is absent, empty or not a string"
-    BAD_TIMESTAMP = "bad_timestamp", "the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1"
+    BAD_TIMESTAMP = "bad_timestamp", "the timestamp is not what timestamp_format says, or not from 0 to 2^63 - 1 ms"
     FUTURE = "future", "the timestamp is further ahead of the wall clock than max_future"
     BAD_HEADER = "bad_header", "the record has a header whose name is not UTF-8"
     DUPLICATE = "duplicate", "an event with the same side, key, timestamp and payload is already there"
     LATE = "late", "its session was over, grace included, before the previous batch's clock"
 
 
+# The `problem` of a landed record that `only` does not select. It is none of the pipeline's, so it is not rejected.
+FILTERED: Final = "filtered"
 # Found in a message alone; the other reasons need the events around it.
-AT_LANDING = (Reason.MALFORMED_JSON, Reason.MISSING_KEY, Reason.BAD_TIMESTAMP, Reason.FUTURE, Reason.BAD_HEADER)
+AT_LANDING = (
+    Reason.UNKNOWN_SCHEMA,
+    Reason.UNDECODABLE,
+    Reason.MALFORMED_JSON,
+    Reason.MISSING_KEY,
+    Reason.BAD_TIMESTAMP,
+    Reason.FUTURE,
+    Reason.BAD_HEADER,
+)
 # The reasons for which a message has no key.
-WITHOUT_KEY = (Reason.MALFORMED_JSON, Reason.MISSING_KEY)
+WITHOUT_KEY = (Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE, Reason.MALFORMED_JSON, Reason.MISSING_KEY)
 AT_PAIRING = (Reason.DUPLICATE, Reason.LATE)

@@ -14,6 +14,8 @@ import pyarrow as pa
 from include.config.pipeline import Side
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import warn
+from spark_jobs.formats.decoding import Parser, event_parser
+from spark_jobs.formats.registry import Registry, registry_settings
 from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
 from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.open_transactions import held_partitions, total_held
@@ -30,11 +32,13 @@ from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_share
 from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.rules.parsing import BodyFields, parse_columns, problems_with_headers
+from spark_jobs.rules.parsed_columns import Columns, problems_with_headers
+from spark_jobs.rules.times import likelier_unit
 from spark_jobs.spark.workers import release_memory, work_on
-from spark_jobs.stages.landed_counts import advance, count, landed_counts
+from spark_jobs.stages.landed_counts import LandedRows, advance, count, landed_counts
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
+from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.outbox import pending_corrections
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
@@ -44,6 +48,7 @@ from spark_jobs.tables.warehouse import Warehouse
 
 # Open transactions longer than this are reported; shorter ones are usual.
 _OPEN_FOR_LONG_MS = 60_000
+_YEAR_MS = 31_556_952_000
 
 
 def plan_batch(
@@ -105,6 +110,8 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     rows = landed_counts(warehouse, planned)
     offsets = tuple(advance(known, rows) for known in ranges)
     counts = count(planned, offsets, rows, _warn_of_held(now))
+    for side in pipeline.sides:
+        _warn_of_unit(side, pipeline.times(side).format, rows, planned.wall_time)
     # The setting of the file counts, not that of the plan: changing it is the operator's remedy.
     if counts.offset_gaps and warehouse.pipeline.offset_gaps == "fail":
         raise BrokenInvariant(
@@ -130,6 +137,15 @@ def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
                 f"it ends by its timeout, or, if that producer is gone, by {at.remedy()}"
             )
     return total_held(held)
+
+
+def _warn_of_unit(side: Side, form: str | None, rows: list[LandedRows], wall_time: int) -> None:
+    """Logs that the times of a topic would be about now by another unit, with the remedy."""
+    latest = max((row.max_ts for row in rows if row.topic == side.topic and row.max_ts is not None), default=None)
+    if latest is not None and (unit := likelier_unit(form, latest, wall_time)):
+        # The year 56000 has no name in Python.
+        year = 1970 + latest // _YEAR_MS
+        warn(f"times of {side.topic} lie around the year {year}: they look like {unit}; set timestamp_format: {unit}")
 
 
 def _remaining_ranges(
@@ -164,9 +180,8 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         # The commit is skipped like any repetition, but the records are not read again: the broker may no longer have them.
         return commit(warehouse, table, [], table, planned.batch_id)
     place, parts = warehouse.place_for_files(table), shares(spans)
-    fields = BodyFields(pipeline.key, pipeline.timestamp, side.payload)
-    latest_ts = planned.wall_time + pipeline.max_future_ms
-    land_part = _part_lander(kafka_settings(), place, fields, latest_ts, planned.batch_id)
+    parse = _side_parser(warehouse, planned, side)
+    land_part = _part_lander(kafka_settings(), place, pipeline.key, parse, planned.batch_id)
 
     def append() -> None:
         offsets = sum(span.until - span.first for span in spans.values())
@@ -176,22 +191,39 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
     translate_read_errors(append, [side.topic])
 
 
+def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callable[[], Parser]:
+    """A function that makes the parser of a side in a worker. Raises NeedsOperator if schema file or registry settings cannot be used."""
+    pipeline, latest_ts = planned.pipeline, planned.wall_time + planned.pipeline.max_future_ms
+    uses_registry = side.needs_registry
+    settings = registry_settings() if uses_registry else {}
+    schemas = warehouse.store(SCHEMAS)
+
+    def parser() -> Parser:
+        registry = Registry(settings, KnownSchemas(schemas)) if uses_registry else None
+        return event_parser(pipeline, side, latest_ts, registry)
+
+    # What is wrong with a schema file is told here, not by a worker.
+    parser()
+    return parser
+
+
 def _part_lander(
-    settings: Settings, place: FilePlace, fields: BodyFields, latest_ts: int, batch_id: int
+    settings: Settings, place: FilePlace, key: tuple[str, ...], parser: Callable[[], Parser], batch_id: int
 ) -> Callable[[tuple[Share, ...]], Iterator[pa.RecordBatch]]:
     """A function that reads the shares of a part, writes their records into a file, and returns that (`NEW_FILE`)."""
 
-    def raw_rows(records: pa.RecordBatch) -> pa.RecordBatch:
-        parsed = parse_columns(records["value"], records["record_timestamp"], fields, latest_ts)
-        columns = {name: records[name] for name in RECORD} | dict(zip(fields.key, parsed.key, strict=True))
+    def raw_rows(records: pa.RecordBatch, parse: Parser) -> pa.RecordBatch:
+        parsed = parse(Columns(records["value"], records["record_timestamp"], records["key"], records["headers"]))
+        columns = {name: records[name] for name in RECORD} | dict(zip(key, parsed.key, strict=True))
         problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
         columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
         return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
     def all_rows(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:
+        parse = parser()
         for records in read_shares(settings, part):
-            yield raw_rows(records)
+            yield raw_rows(records, parse)
             fault_point("records_read")
 
     def land_part(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
-from spark_jobs.rules.reasons import AT_PAIRING
+from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules
 from spark_jobs.spark.workers import Stage, are_few, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
@@ -190,7 +190,11 @@ def _writing_stage(stores: Mapping[int, Store], work: Sequence[tuple[int, Share]
 
 def _where(batch_id: int, known: Mapping[int, npt.NDArray[np.void]]) -> ds.Expression | None:
     # Refused events can be anywhere among the offsets of their batch.
-    return None if known else (ds.field("batch_id") == batch_id) & ds.field("problem").is_valid()
+    return (
+        None
+        if known
+        else (ds.field("batch_id") == batch_id) & ds.field("problem").is_valid() & (ds.field("problem") != FILTERED)
+    )
 
 
 def _by_partition(places: npt.NDArray[np.void]) -> dict[int, npt.NDArray[np.void]]:
@@ -201,7 +205,7 @@ def _rejected(
     rows: pa.RecordBatch, known: Mapping[int, npt.NDArray[np.void]], batch_id: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     """The raw rows that this batch rejects, as rows of rejected_events."""
-    of_batch = pc.equal(rows["batch_id"], batch_id)
+    of_batch = pc.and_(pc.equal(rows["batch_id"], batch_id), pc.fill_null(pc.not_equal(rows["problem"], FILTERED), False))
     problem = pc.if_else(of_batch, rows["problem"], pa.scalar(None, pa.string()))
     reason = pc.coalesce(problem, _reasons(rows, known))
     columns = {name: rows[name] for name in _READ if name != "problem"} | {"reason": reason}

@@ -114,7 +114,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     outcomes, refused, files = decide_batch(warehouse, planned, rules, open_before + accepted)
     check_conservation(open_before, accepted, outcomes)
     compounds = sum(outcomes[kind] for kind in COMPOUND_KINDS)
-    rejected = landed.landed.landed - accepted + sum(outcomes[reason] for reason in AT_PAIRING)
+    rejected = landed.landed.landed - accepted - landed.landed.filtered + sum(outcomes[reason] for reason in AT_PAIRING)
     open_after = outcomes[Outcome.OPEN]
     batch_id = planned.batch_id
 

@@ -17,7 +17,7 @@ from include.config.time_text import count
 from spark_jobs.job.arguments import fail
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.parsing import is_utf8
-from spark_jobs.rules.reasons import AT_PAIRING
+from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
 from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order
 from spark_jobs.story.sentences import tell
@@ -40,6 +40,7 @@ class _Record(msgspec.Struct):
     partition: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     ts: Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)] | None = None
+    key: str | None = None
     payload: str | None = None
     headers: list[str | None] | None = None
 
@@ -69,7 +70,9 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
         ordered = [message for side in pipeline.sides for message in batch.messages if message.topic == side.topic]
         landed = land(batch)
         keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
-        messages.update(keys)
+        # Of a filtered message the key is not read: it is none of the pipeline's.
+        problems = landed.column("problem").to_pylist()
+        messages.update(key for key, problem in zip(keys, problems, strict=True) if problem != FILTERED)
         own.append(batch._replace(messages=[message for message, each in zip(ordered, keys, strict=True) if each == key]))
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
@@ -100,9 +103,15 @@ def read_messages(path: Path, pipeline: Pipeline) -> list[Message]:
 def message_of(record: Any) -> Message:
     """A record as kcat prints it, decoded with `surrogateescape`: kcat prints bytes that are no UTF-8 as they are. Raises ValueError."""
     read = msgspec.convert(record, _Record)
-    names = [_bytes(name or "") for name in (read.headers or [])[::2]]
-    value = None if read.payload is None else _bytes(read.payload)
-    return Message(read.topic, read.partition, read.offset, read.ts, value, not all(map(is_utf8, names)))
+    value, key, *headers = (
+        None if text is None else _bytes(text) for text in (read.payload, read.key, *(read.headers or []))
+    )
+    names = [name or b"" for name in headers[::2]]
+    if not all(map(is_utf8, names)):
+        return Message(read.topic, read.partition, read.offset, read.ts, value, True, key)
+    # A name without a value ends the list where kcat was cut off.
+    pairs = tuple((name.decode(), each) for name, each in zip(names, headers[1::2], strict=False))
+    return Message(read.topic, read.partition, read.offset, read.ts, value, False, key, pairs)
 
 
 def _bytes(text: str) -> bytes:
@@ -144,7 +153,7 @@ def _source_of_outcome(pipeline: Pipeline, row: Row) -> str:
 
 def _rejected(pipeline: Pipeline, played: Played) -> list[tuple[str, str]]:
     """(source, reason) of what the batch rejected, in this order."""
-    messages = played.messages.filter(pc.is_valid(played.messages.column("problem")))
+    messages = played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED))
     rejected = [(_source_of_event(pipeline, row), row["problem"]) for row in messages.to_pylist()]
     rejected += [(_source_of_outcome(pipeline, row), row["outcome"]) for row in rows_of(played.outcomes, *AT_PAIRING)]
     return sorted(rejected, key=lambda each: (source_order(each[0]), each[1]))
@@ -167,12 +176,14 @@ def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[
 
 def _ledger_line(played: Played, rejected: list[tuple[str, str]]) -> str:
     counts = Counter(played.outcomes.column("outcome").to_pylist())
+    filtered = pc.sum(pc.equal(played.messages.column("problem"), FILTERED)).as_py() or 0
     return _line(
         "batch_ledger",
         batch=played.batch.batch_id,
         clock=played.rules.clock,
         landed=played.messages.num_rows,
         accepted=played.accepted,
+        **({"filtered": filtered} if filtered else {}),
         open_before=played.events.num_rows - played.accepted,
         open_after=counts[Outcome.OPEN],
         **{name: counts[name] for name in ("pair", "left_only", "right_only", "collapsed")},

@@ -10,7 +10,8 @@ from typing import Any
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.kafka.messages import output_key
-from spark_jobs.rules.reasons import WITHOUT_KEY, Reason
+from spark_jobs.rules.parsing import Parsed
+from spark_jobs.rules.reasons import WITHOUT_KEY
 from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey
 from spark_jobs.story.output_topic import locate
@@ -60,7 +61,7 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
     messages: dict[int, list[Message]] = {batch.batch_id: [] for batch in paired}
     decided = [row for row in own if row["batch_id"] in messages]
     for row in decided:
-        messages[row["batch_id"]].append(_message(row))
+        messages[row["batch_id"]].append(_message(pipeline, row))
     recorded = {source: (each.kind, each.batch) for each in compounds if each.batch in messages for source in each.sources}
     rejections = [row for row in rows.rejections(decided) if row["batch_id"] in messages]
     return PairHistory(
@@ -104,10 +105,9 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
     return batches, {row.batch_id: row for row in corrections}, ledger.removals()
 
 
-def _message(row: Row) -> Message:
-    # The table has no headers; the verdict stands for them.
-    has_bad_header = row["problem"] == Reason.BAD_HEADER
-    return Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], row["value"], has_bad_header)
+def _message(pipeline: Pipeline, row: Row) -> Message:
+    landed = Parsed(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
+    return Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, landed=landed)
 
 
 def _source(row: Row, side: str = "") -> str:
@@ -210,7 +210,7 @@ class KeyRows:
             return []
         batches, offsets = sorted({row["batch_id"] for row in found}), sorted({row["offset"] for row in found})
         rows = self._raw(
-            [*_PLACE, "record_timestamp", "value", "ts", "problem"],
+            [*_PLACE, *self.warehouse.pipeline.key, "record_timestamp", "ts", "payload", "problem"],
             lambda column: column("batch_id").isin(batches) & column("offset").isin(offsets),
         )
         sources = set(map(_source, found))

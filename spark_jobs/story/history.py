@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
+from spark_jobs.rules.parsing import Parsed
 from spark_jobs.tables.records import Window
 
 Key = tuple[str | None, ...]
@@ -22,7 +23,10 @@ NOT_PAIRED = "not_paired"
 
 
 class Message(NamedTuple):
-    """One record of an input topic. `timestamp`: the record's, epoch ms. `has_bad_header`: the name of a header is not UTF-8."""
+    """One record of an input topic. `timestamp`: the record's, epoch ms. `has_bad_header`: the name of a header is not UTF-8.
+
+    `landed`: what the tables say of it; None of a record that a file has.
+    """
 
     topic: str
     partition: int
@@ -30,6 +34,9 @@ class Message(NamedTuple):
     timestamp: int | None
     value: bytes | None
     has_bad_header: bool = False
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    landed: Parsed | None = None
 
 
 class Batch(NamedTuple):

@@ -21,7 +21,7 @@ _FORBIDDEN = ("Read-only file system", "Permission denied", "Operation not permi
 _IN_PYTHON = re.compile(r"\[Errno \d+\] [^\n]{0,2000}?: '([^'\n]+)'")
 # The driver gets a worker's one line at the end of a stack trace.
 _IN_WORKER = re.compile(
-    r"spark_jobs\.(?:faults\.problems|kafka\.settings)\.(JobProblem|NeedsOperator|BrokerProblem): ([^\n]+)"
+    r"spark_jobs\.(?:faults\.problems|kafka\.settings|formats\.registry)\.(JobProblem|NeedsOperator|BrokerProblem|RegistryProblem): ([^\n]+)"
 )
 _JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+): (.*)$", re.MULTILINE)
 # Errors of the object-store client; errors about Kafka may contain the same signs.

@@ -131,7 +131,7 @@ class StepCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class LandedCounts(StepCounts):
-    """planned offsets = landed rows + offset_gaps; landed = accepted + those with a problem."""
+    """planned offsets = landed rows + offset_gaps; landed = accepted + filtered + those with a reason to be rejected."""
 
     planned: int
     landed: int
@@ -143,6 +143,9 @@ class LandedCounts(StepCounts):
     accepted_left: int
     landed_right: int
     accepted_right: int
+    filtered: int = 0  # not selected by `only`; in neither `accepted` nor the rejected events
+    unknown_schema: int = 0
+    undecodable: int = 0
     malformed_json: int = 0
     missing_key: int = 0
     bad_timestamp: int = 0

@@ -26,10 +26,11 @@ import pyarrow as pa
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.messages import output_keys, output_partition
-from spark_jobs.rules.parsing import BodyFields, parse_columns
+from spark_jobs.rules.layout import body_layout
+from spark_jobs.rules.parsed_columns import parse_columns
 from tests.benches.measuring import ROUNDS
 from tests.helpers.hostile_texts import FAMILIES, KEY_PIECES, plain
-from tests.helpers.one_message import any_message_parser
+from tests.helpers.one_message import any_message_parser, columns_of
 
 SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
 MOST = 5.0
@@ -37,7 +38,7 @@ MOST = 5.0
 GROWTH, GROWTH_AGAINST_PLAIN = 2.5, 2.0
 # Less is not measured: so many bytes are parsed each time.
 _AT_LEAST = 1_000_000
-_FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
+_FIELDS = body_layout(("user1", "user2"), "timestamp", "metrics")
 PLAIN, STRING = "plain", "one long string, valid"
 _parse = any_message_parser(_FIELDS, 2_000)
 _ESCAPED = load_pipeline(PIPELINES / "calls.yaml")
@@ -55,7 +56,7 @@ def _one_by_one(values: list[bytes]) -> None:
 
 
 def _in_columns(values: list[bytes]) -> None:
-    parse_columns(values, [9] * len(values), _FIELDS, 2_000)
+    parse_columns(columns_of(values, [9] * len(values)), _FIELDS, 2_000)
 
 
 def _parsed(run: Callable[[list[bytes]], None], family: Callable[[int], bytes]) -> Work:

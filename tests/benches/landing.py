@@ -1,11 +1,11 @@
-"""Landing, from Kafka to the raw tables, against the same job that parses nothing (`make bench-landing`).
+"""Landing, from Kafka to the raw tables, against the same job that parses nothing, and in other formats (`make bench-landing`).
 
     python -m tests.benches.landing [--events 2000000 5000000] [--rounds 5]
 
 All run `land_batch` whole: ask the broker, read the planned offsets, append, read back and count, record in the ledger.
 
 without parsing: the same job, but the columns that parsing fills stay empty.
-by Spark, unparsed: Spark's own source reads, and Spark writes; not a byte comes to Python.
+avro, protobuf: the same events in the formats of a registry (a real one, which the bench starts), on topics of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -27,19 +27,28 @@ import pyarrow as pa
 from include.config.pipeline import Pipeline, Side
 from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
-from spark_jobs.rules.parsing import BodyFields, ParsedColumns
+from spark_jobs.formats import decoding
+from spark_jobs.formats.registry import VARIABLE
+from spark_jobs.rules.layout import Layout
+from spark_jobs.rules.parsed_columns import Columns, ParsedColumns
 from spark_jobs.stages import land
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
+from tests.benches.formats import Encode, in_avro, in_protobuf, send_encoded
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
 from tests.benches.traffic import send
+from tests.helpers.schema_registry import LocalRegistry
 from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
 TARGET = 1.4
 _NUMBERS = count(1)
 OURS, UNPARSED = "landing", "without parsing"
+FORMATS: dict[str, tuple[Callable[..., tuple[Pipeline, list[Encode]]], float]] = {
+    "avro": (in_avro, 1.3),
+    "protobuf": (in_protobuf, 1.5),
+}
 
 
 def bench_topics(broker: LocalBroker, pipeline: Pipeline = CALLS, settings: Mapping[str, str] | None = None) -> Pipeline:
@@ -72,10 +81,10 @@ def delete_topics(broker: LocalBroker, pipeline: Pipeline) -> None:
         answer.result()
 
 
-def parse_nothing(values: pa.Array, record_ts: pa.Array, fields: BodyFields, latest_ts: int) -> ParsedColumns:
+def parse_nothing(records: Columns, layout: Layout, latest_ts: int) -> ParsedColumns:
     """In the place of `parse_columns`."""
-    none = pa.nulls(len(values), pa.string())
-    return ParsedColumns([none for _ in fields.key], pa.nulls(len(values), pa.int64()), none, none)
+    none = pa.nulls(len(records.value), pa.string())
+    return ParsedColumns([none for _ in layout.key], pa.nulls(len(records.value), pa.int64()), none, none)
 
 
 class Landing:
@@ -98,8 +107,18 @@ class Landing:
             raise RuntimeError(f"{self.events} events sent, but landed {landed}")
 
     def land_unparsed(self, *prepared: Any) -> None:
-        with mock.patch.object(land, "parse_columns", parse_nothing):
+        with mock.patch.object(decoding, "parse_columns", parse_nothing):
             self.land(*prepared)
+
+
+def in_other_formats(broker: LocalBroker, registry: LocalRegistry, events: int) -> dict[str, Pipeline]:
+    """Pipelines on topics that hold so many events in each of FORMATS."""
+    os.environ[VARIABLE] = json.dumps({"url": registry.url})
+    pipelines = {}
+    for name, (encoded, _) in FORMATS.items():
+        pipelines[name], encoders = encoded(bench_topics(broker), registry)
+        send_encoded(broker.bootstrap, pipelines[name], events, time.time_ns() // 1_000_000, encoders)
+    return pipelines
 
 
 def main() -> None:
@@ -107,13 +126,31 @@ def main() -> None:
     arguments.add_argument("--events", type=int, nargs="+", default=[2_000_000, 5_000_000])
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
     given = arguments.parse_args()
-    with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
+    with (
+        scratch() as folder,
+        LocalBroker(folder / "broker", free_port()) as broker,
+        LocalRegistry(folder / "registry", free_port()) as registry,
+        spark_of_two_cores(folder) as spark,
+    ):
         for events in given.events:
             bench = Landing(spark, folder / "warehouse", on_topics(broker, events), events)
-            candidates = {OURS: bench.land, UNPARSED: bench.land_unparsed}
-            times = take_turns(candidates, given.rounds, bench.prepare)
+            others = {
+                name: Landing(spark, folder / name, pipeline, events)
+                for name, pipeline in in_other_formats(broker, registry, events).items()
+            }
+            candidates = {
+                OURS: bench.land,
+                UNPARSED: bench.land_unparsed,
+                **{name: each.land for name, each in others.items()},
+            }
+            own = {name: each.prepare for name, each in others.items()}
+            times = take_turns(candidates, given.rounds, bench.prepare, own)
             show_times(f"{events:,} events, Kafka to raw tables", times)
             show_ratio(times, OURS, UNPARSED, TARGET)
+            for name, (_, at_most) in FORMATS.items():
+                show_ratio(times, name, OURS, at_most)
+            for each in (bench, *others.values()):
+                delete_topics(broker, each.pipeline)
 
 
 if __name__ == "__main__":

@@ -38,15 +38,19 @@ class Times(NamedTuple):
 
 
 def take_turns(
-    candidates: Mapping[str, Callable[..., Any]], rounds: int, prepare: Callable[[], tuple[Any, ...]]
+    candidates: Mapping[str, Callable[..., Any]],
+    rounds: int,
+    prepare: Callable[[], tuple[Any, ...]],
+    own: Mapping[str, Callable[[], tuple[Any, ...]]] | None = None,
 ) -> dict[str, Times]:
-    """Runs every candidate once unmeasured, then all of them in turn, `rounds` times, each with what `prepare` made for it."""
-    for run in candidates.values():
-        run(*prepare())
+    """Runs every candidate once unmeasured, then all of them in turn, `rounds` times, each with what `prepare`, or its `own` one, made for it."""
+    ways = dict.fromkeys(candidates, prepare) | dict(own or {})
+    for name, run in candidates.items():
+        run(*ways[name]())
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, run in candidates.items():
-            prepared = prepare()
+            prepared = ways[name]()
             begin = time.perf_counter()
             run(*prepared)
             seconds[name].append(time.perf_counter() - begin)

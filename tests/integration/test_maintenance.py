@@ -26,6 +26,7 @@ from spark_jobs import (
     report_quality,
     rewind,
 )
+from spark_jobs.corrections import replay
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.maintenance import upkeep
@@ -208,15 +209,15 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     # As if the ticks had not been among what was removed.
     monkeypatch.setattr("spark_jobs.corrections.replay._removed_until", lambda ledger, window: None)
     last = Ledger(warehouse).last_batch()[PAIRED]
-    planned = replay_interval.plan_replay(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
+    planned = replay.plan_replay(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
     planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_800))
     with (
         pytest.raises(NeedsOperator, match="cannot be replayed: sessions reach into it from before"),
-        replay_interval.difference(warehouse, planned),
+        replay.difference(warehouse, planned),
     ):
         pass
     planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_749))
-    with replay_interval.difference(warehouse, planned) as found:
+    with replay.difference(warehouse, planned) as found:
         assert found.corrections == 1
 
 

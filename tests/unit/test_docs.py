@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PROBLEMS = set(
     """JobProblem NeedsOperator BrokerProblem BrokenInvariant LockedOut TableProblem MissingTable BrokenBatch PipelineError Notice
-    StoreRefused NoToken ProviderRefused NoSparkServer""".split()
+    StoreRefused NoToken ProviderRefused NoSparkServer RegistryProblem""".split()
 )
 
 
@@ -66,7 +66,7 @@ def accepted_keys() -> set[str]:
 def settings() -> dict[str, str]:
     """Key -> default, as the README has them."""
     rows = table_rows(section(README, "## Settings of a pipeline"))
-    return {key.strip("`"): default.strip("`") for key, _, default, _ in rows}
+    return {key.strip("`"): default.strip("`") for keys, _, default, _ in rows for key in keys.split(", ")}
 
 
 def load(tmp_path: Path, document: dict[str, Any]) -> Pipeline:

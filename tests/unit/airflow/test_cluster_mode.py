@@ -75,6 +75,15 @@ def test_yarn_gets_the_project_as_an_archive_and_the_secrets_in_the_script(prepa
     assert conf["spark.yarn.submit.waitAppCompletion"] == "true" and conf["spark.yarn.maxAppAttempts"] == "1"
 
 
+@pytest.mark.parametrize("registry", [None, '{"basic.auth.user.info": "somebody:p4ss"}'])
+def test_yarn_gets_the_schema_registry_if_there_is_one(registry, prepared, tmp_path, monkeypatch):
+    monkeypatch.delenv("PAIRING_SCHEMA_REGISTRY", raising=False)
+    command = command_of(prepared("yarn", YARN, **({"PAIRING_SCHEMA_REGISTRY": registry} if registry else {})))
+    script = (tmp_path / "land_events.py").read_text()
+    assert ("PAIRING_SCHEMA_REGISTRY" in script, "somebody:p4ss" in script) == (registry is not None,) * 2
+    assert "p4ss" not in str(command)
+
+
 def test_kubernetes_finds_the_project_in_its_image(prepared, tmp_path, monkeypatch):
     from airflow.providers.apache.spark.hooks import spark_submit
 

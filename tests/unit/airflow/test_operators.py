@@ -24,6 +24,87 @@ def test_airflow_hides_whatever_is_a_secret_of_the_connection(tmp_path, monkeypa
     assert redact("somebody at b:1") == "somebody at b:1"
 
 
+REGISTRY = {"conn_type": "http", "host": "r", "port": 8081, "login": "somebody", "password": "p4ss:w0rd"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({"host": "r"}, {"url": "http://r"}),
+        ({"host": "r", "port": 8081, "schema": "https"}, {"url": "https://r:8081"}),
+        ({"host": "r", "conn_type": "https"}, {"url": "https://r"}),
+        ({"host": " a , b:2,c/apis/ccompat/v7,", "port": 1}, {"url": "http://a:1,http://b:2,http://c:1/apis/ccompat/v7"}),
+        ({"host": "https://a:8081/x,http://[::1]", "port": 1, "schema": "http"}, {"url": "https://a:8081/x,http://[::1]:1"}),
+        (REGISTRY, {"url": "http://r:8081", "basic.auth.user.info": "somebody:p4ss:w0rd"}),
+        (
+            {"host": "r", "extra": {"bearer.auth.token": "t", "ssl.ca.location": "/ca", "timeout": 5}},
+            {"url": "http://r", "bearer.auth.token": "t", "ssl.ca.location": "/ca", "timeout": 5},
+        ),
+        ({"extra": {"url": "http://a,http://b"}}, {"url": "http://a,http://b"}),
+        ({}, {}),
+    ],
+)
+def test_the_schema_registry_s_connection(fields, settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", json.dumps({"conn_type": "generic"} | fields))
+    from include.airflow.connections import schema_registry_settings
+
+    assert schema_registry_settings() == settings
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"host": "r", "schema": "apis/ccompat/v7"}, "the schema must be http or https; a path belongs to the host"),
+        ({"host": "r:p4ss"}, "the host is no address: give name, port and path"),
+        ({"host": "http://[p4ss"}, "the host is no address: give name, port and path"),
+    ],
+)
+def test_what_cannot_be_the_schema_registry(fields, line, tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", json.dumps({"conn_type": "http"} | fields))
+    from include.airflow.connections import schema_registry_settings
+
+    with pytest.raises(AirflowException, match=f"^connection schema_registry_default: {line}$"):
+        schema_registry_settings()
+
+
+def test_airflow_hides_the_secrets_of_the_schema_registry(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    extra = {"bearer.auth.token": "a-token-of-the-registry", "ssl.key.password": "phrase-of-a-key"}
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", json.dumps(REGISTRY | {"extra": extra}))
+    from airflow.sdk._shared.secrets_masker import redact
+
+    from include.airflow.connections import schema_registry_settings
+
+    schema_registry_settings()
+    assert redact("a-token-of-the-registry, phrase-of-a-key") == "***, ***"
+    assert redact("with somebody:p4ss:w0rd or p4ss:w0rd for r:8081") == "with *** or *** for r:8081"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_job_gets_the_schema_registry_of_the_connection_or_none(connected, tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from include.airflow import operators
+
+    around = {}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    monkeypatch.setattr(operators.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
+    monkeypatch.setattr(operators, "kafka_settings", dict)
+    monkeypatch.setattr(operators, "warehouse_options", dict)
+    monkeypatch.setattr(operators, "_alert_news", lambda *_: None)
+    for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("PAIRING_SCHEMA_REGISTRY", "of Airflow's own environment")
+    if connected:
+        monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", json.dumps(REGISTRY))
+    task = operators.PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    assert task.execute({"ti": None, "outlet_events": {}}) == {}
+    expected = {"url": "http://r:8081", "basic.auth.user.info": "somebody:p4ss:w0rd"} if connected else None
+    assert json.loads(around.get("PAIRING_SCHEMA_REGISTRY", "null")) == expected
+    assert "p4ss" not in str(task.application_args)
+
+
 def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     from include.airflow import operators as pairing_operator
@@ -34,6 +115,7 @@ def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatc
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
     monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
     monkeypatch.setattr(pairing_operator, "warehouse_options", lambda: {"aws_region": "eu"})
+    monkeypatch.setattr(pairing_operator, "schema_registry_settings", dict)
     monkeypatch.setattr(pairing_operator, "_alert_news", lambda *_: None)
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")

@@ -1,6 +1,6 @@
 """Broken pipeline files: one line that names file, key and consequence."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -31,7 +31,48 @@ BROKEN = {
     "output is an input": ({"output": {"topic": "metricsTopic"}}, "output.topic: metricsTopic is already the right topic"),
     "same payload twice": ({"right": {"topic": "x", "payload": "analytics"}}, "analytics: used twice"),
     "payload is a key": ({"right": {"topic": "x", "payload": "user1"}}, "user1: used twice"),
-    "timestamp is a key": ({"timestamp": "user1"}, "timestamp: user1 is a key"),
+    "timestamp is a key": ({"timestamp": "user1"}, "left.timestamp: user1 is a key"),
+    **{
+        f"left {key} {value!r}": (
+            {"left": {"topic": "analyticsTopic", "payload": "analytics", key: value}},
+            f"left.{key}: {problem}",
+        )
+        for key, value, problem in (
+            ("payload_from", "a..b", "'a..b' is no path"),
+            ("payload_from", "$values", "'$values' is none of $value, $key"),
+            ("payload_from", "$timestamp", "'$timestamp' is a time"),
+            ("payload_from", 5, "5 names no field"),
+            ("key", ["a"], "['a'] names no key fields"),
+            ("key", {"user1": "$value"}, "$value is a whole message"),
+            ("key", {"user3": "a"}, "user3 is no field of the pipeline's key"),
+            ("key", {"user1": "user2"}, "user1 and user2 come from"),
+            ("timestamp", "$value", "$value is no time"),
+            ("timestamp", "user1", "user1 is a key or payload field already"),
+            ("timestamp", "analytics", "analytics is a key or payload field already"),
+            ("timestamp_format", "millis", "'millis' is none of epoch_s"),
+            ("timestamp_format", "%Q", "'%Q' is no pattern"),
+            ("timestamp_format", 5, "5 is none of epoch_s"),
+            ("timestamp_zone", "Mars/Base", "'Mars/Base' is no time zone"),
+            ("timestamp_zone", "UTC", "is for texts"),
+            ("only", {"$value": "x"}, "$value is a whole message"),
+            ("timestamp_zone", "localtime", "'localtime' is another zone on each"),
+            ("only", "end", "'end' selects nothing"),
+            ("only", {"type": [1.5]}, "type: [1.5] is no text"),
+            ("only", {"type": []}, "type: [] is no text"),
+            ("format", "xml", "'xml' is none of json, json_schema, avro, protobuf"),
+            ("schema", "../x.avsc", "'../x.avsc' is no name of a file"),
+            ("schema", "none.avsc", "schemas/none.avsc cannot be read"),
+            ("message", "a b", "'a b' is no full name"),
+            ("message", "calls.Call", "goes with format: protobuf and a schema file"),
+            ("key_format", "avro", "nothing reads it"),
+        )
+    },
+    "a time without a zone": ({"timestamp_format": "%Y-%m-%d"}, "left.timestamp_zone: the pattern '%Y-%m-%d' names no zone"),
+    "a time without a date": ({"timestamp_format": "%H:%M"}, "timestamp_format: the pattern '%H:%M' names no whole date"),
+    "a zone that nothing reads": ({"timestamp_zone": "UTC"}, "timestamp_zone: nothing reads it"),
+    "key_text": ({"key_text": ["strip"]}, "key_text: ['strip'] is no list of integers, trim, lower, upper"),
+    "key_text twice": ({"key_text": ["trim", "trim"]}, "key_text: ['trim', 'trim'] is no list"),
+    "key_text both ways": ({"key_text": ["lower", "upper"]}, "key_text: lower and upper contradict"),
     "reserved column": ({"key": ["offset"]}, "key: 'offset' is a column the tables need"),
     "no key": ({"key": []}, "key: missing"),
     "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),
@@ -187,9 +228,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=repr)
-@pytest.mark.parametrize(
-    "where", ["left.topic", "right.topic", "output.topic", "left.payload", "right.payload", "key", "timestamp"]
-)
+@pytest.mark.parametrize("where", ["left.topic", "right.topic", "output.topic", "left.payload", "right.payload", "key"])
 def test_names_with_anything_but_letters_are_refused(where, name, tmp_path):
     outer, _, inner = where.partition(".")
     changes = {inner: name} if inner else name
@@ -272,3 +311,49 @@ def test_duration(text, ms):
 def test_no_duration(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
+
+
+def with_schema(tmp_path, content, **settings):
+    (tmp_path / "schemas").mkdir(parents=True)
+    (tmp_path / "schemas" / "call.x").write_text(content)
+    left = {"topic": "analyticsTopic", "payload": "analytics", "schema": "call.x", **settings}
+    file = tmp_path / "calls.yaml"
+    file.write_text(yaml.safe_dump(SHIPPED | {"left": left}))
+    return load_pipeline(file)
+
+
+def test_a_schema_file_is_part_of_the_settings(tmp_path):
+    """The plan of a batch has to carry it, and so does its hash."""
+    one, other = (with_schema(tmp_path / content, content, format="avro") for content in ("{}", "[]"))
+    assert (one.left.schema, other.left.schema) == ("{}", "[]")
+    assert one.config_hash != other.config_hash and one.identity == other.identity
+    assert Pipeline.from_json(one.to_json()) == one
+    assert not one.left.needs_registry and not one.right.needs_registry
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [({}, "left.schema: nothing reads it: format is json"), ({"format": "protobuf"}, "left.message: goes with"),
+     ({"format": "avro", "message": "A"}, "left.message: goes with")],
+)  # fmt: skip
+def test_a_schema_file_that_nothing_reads(tmp_path, settings, problem):
+    with pytest.raises(PipelineError, match=problem):
+        with_schema(tmp_path, "{}", **settings)
+
+
+def test_a_key_in_avro_is_no_text(tmp_path):
+    with pytest.raises(PipelineError, match=r"left.key_format: a key in avro is no text"):
+        load(tmp_path, {"left": SHIPPED["left"] | {"key_format": "avro", "key": {"user1": "$key.a", "user2": "$key"}}})
+
+
+def test_only_a_side_with_texts_has_the_pipelines_zone(tmp_path):
+    pipeline = load(tmp_path, {"left": SHIPPED["left"] | {"timestamp_format": "iso8601"}, "timestamp_zone": "Europe/Berlin"})
+    assert [pipeline.times(side).zone for side in pipeline.sides] == ["Europe/Berlin", None]
+
+
+def test_what_needs_a_registry():
+    sides = [
+        replace(CALLS.left, **each)
+        for each in ({}, {"format": "avro"}, {"format": "avro", "schema": "{}"}, {"key_format": "avro"})
+    ]
+    assert [side.needs_registry for side in sides] == [False, True, False, True]

@@ -25,9 +25,20 @@ SETTINGS = {
 }
 
 
+REGISTRY = {
+    "url": "http://r:8081",
+    "basic.auth.user.info": "anybody:of the registry",
+    "bearer.auth.token": "token-of-the-registry",
+    "bearer.auth.client.id": "a-client",
+    "bearer.auth.client.secret": "secret-of-the-registry",
+    "proxy": "http://u:proxy-pass@p:1",
+}
+
+
 @pytest.fixture(autouse=True)
 def logged_in(monkeypatch):
     monkeypatch.setenv(VARIABLE, json.dumps(SETTINGS))
+    monkeypatch.setenv("PAIRING_SCHEMA_REGISTRY", json.dumps(REGISTRY))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
     monkeypatch.setenv("PAIRING_SPARK_REMOTE", "sc://127.0.0.1:1/;token=to-ken")
 
@@ -43,6 +54,10 @@ def logged_in(monkeypatch):
         ("abc abcd abc", "… abcd …"),
         ("wJalrXUtnFEMI and to-ken", "… and …"),
         ("somebody at b:1", "somebody at b:1"),
+        ("anybody:of the registry; of the registry", "…; …"),
+        ("token-of-the-registry, secret-of-the-registry", "…, …"),
+        ("by http://u:proxy-pass@p:1", "by …"),
+        ("a-client at http://r:8081", "a-client at http://r:8081"),
     ],
 )
 def test_hidden(text, left):

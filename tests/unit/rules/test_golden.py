@@ -146,3 +146,48 @@ def test_payloads_are_printed_in_one_ascii_line(tmp_path):
     line = next(iter(main(CALLS, [BatchFile(path, 10_000_000)])))
     assert line.isascii() and line.splitlines() == [line]
     assert json.loads(line)["analytics"] == {"x": "\u2028 é 😀"}
+
+
+def test_records_that_kcat_cannot_print_are_refused(tmp_path):
+    text = (ROOT / "include/pipelines/calls.yaml").read_text()
+    file = tmp_path / "calls.yaml"
+    file.write_text(text.replace("payload: metrics}", "payload: metrics, format: avro}"))
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("")
+    command = [sys.executable, "-m", "spark_jobs.rehearse_pairing", "--pipeline", str(file), "--batch", f"{batch}@1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --pipeline: records of metricsTopic are no JSON") and done.stderr.count("\n") == 1
+
+
+def test_keys_and_headers_of_files_are_read(tmp_path):
+    """As kcat prints them: `key`, and names and values of headers in turn."""
+    text = (ROOT / "include/pipelines/calls.yaml").read_text()
+    file = tmp_path / "calls.yaml"
+    layout = "payload: analytics, key: {user1: $key.user, user2: $header.callee}, timestamp: $timestamp, payload_from: $value, only: {kind: end}}"
+    file.write_text(text.replace("payload: analytics}", layout))
+    record = {
+        "topic": "analyticsTopic",
+        "partition": 0,
+        "offset": 1,
+        "ts": 5,
+        "key": '{"user":"ann"}',
+        "payload": '{"kind":"end"}',
+    }
+    headers = ["trace", None, "callee", "bob"]
+    batch = tmp_path / "batch.jsonl"
+    others = [
+        record | {"offset": 2, "headers": headers[:2]},
+        record | {"offset": 3, "headers": headers, "payload": '{"kind":"begin"}'},
+    ]
+    batch.write_text("\n".join(map(json.dumps, [record | {"headers": headers}, *others])))
+    command = [sys.executable, "-m", "spark_jobs.rehearse_pairing", "--pipeline", str(file), "--batch", f"{batch}@1000000"]
+    lines = [
+        json.loads(line)
+        for line in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    ]
+    assert lines[0] == {"table": "compound_events", "batch": 1, "pair_id": "analyticsTopic-0-1", "kind": "left_only", "user1": "ann",
+                        "user2": "bob", "ts": 5, "analytics": {"kind": "end"}, "metrics": None}  # fmt: skip
+    assert lines[1] == {"table": "rejected_events", "batch": 1, "reason": "missing_key", "source": "analyticsTopic-0-2"}
+    ledger = {"landed": 3, "accepted": 1, "filtered": 1, "rejected": {"missing_key": 1}}
+    assert len(lines) == 3 and ledger.items() <= lines[2].items()

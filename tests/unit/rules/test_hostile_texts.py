@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from spark_jobs.rules import nesting
 from spark_jobs.rules.nesting import DEEPEST, nests_too_deep
-from spark_jobs.rules.parsing import parse_columns
+from spark_jobs.rules.parsed_columns import parse_columns
 from tests.helpers.hostile_texts import FAMILIES, HEAD, plain
+from tests.helpers.one_message import columns_of
 from tests.unit.rules.test_parsing import FIELDS, NOW, VALID, obviously, parse
 
 # What Python's own parser, one value at a time, reads in no time.
@@ -97,7 +98,7 @@ def messages(draw):
 
 def check(values):
     """Both parsers say the same in every column, and what Python's own says, where that is fast; gives the problems."""
-    columns = parse_columns(values, [9] * len(values), FIELDS, NOW)
+    columns = parse_columns(columns_of(values, [9] * len(values)), FIELDS, NOW)
     one_by_one = [parse(value, 9) for value in values]
     told = zip(zip(*(c.to_pylist() for c in columns.key), strict=True), *(c.to_pylist() for c in columns[1:]), strict=True)
     # Not compared by assert, which would print megabytes.
@@ -208,7 +209,7 @@ def test_twenty_times_the_text_takes_no_hundred_times_as_long(name):
         values = [FAMILIES[name](size)]
         begin = time.process_time()
         parse(values[0], 9)
-        parse_columns(values, [9], FIELDS, NOW)
+        parse_columns(columns_of(values, [9]), FIELDS, NOW)
         return time.process_time() - begin
 
     few = min(seconds(2_000) for _ in range(3))

@@ -3,16 +3,17 @@
 import json
 import re
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.rules.layout import body_layout
 from spark_jobs.rules.nesting import DEEPEST
-from spark_jobs.rules.parsing import LARGEST_TS, BodyFields, parse_columns
-from tests.helpers.one_message import any_message_parser
+from spark_jobs.rules.parsed_columns import parse_columns
+from spark_jobs.rules.times import LARGEST_TS
+from tests.helpers.one_message import any_message_parser, columns_of
 
-FIELDS = BodyFields(("user1", "user2"), "timestamp", "metrics")
+FIELDS = body_layout(("user1", "user2"), "timestamp", "metrics")
 NOW = 2_000
 parse = any_message_parser(FIELDS, NOW)
 
@@ -160,7 +161,7 @@ def obviously(value, record_ts, payload_field="metrics", latest=NOW):
 
 def said_of(values, record_ts):
     """What parse_columns says of each message, in the form of `obviously`."""
-    columns = parse_columns(values, record_ts, FIELDS, NOW)
+    columns = parse_columns(columns_of(values, record_ts), FIELDS, NOW)
     rows = zip(*(column.to_pylist() for column in (*columns.key, columns.ts, columns.payload, columns.problem)), strict=True)
     return [((k1, k2), ts, payload, None) if p is None else (None, None, payload, p) for k1, k2, ts, payload, p in rows]
 
@@ -219,7 +220,7 @@ def test_same_verdict_and_same_payload_as_a_strict_parser(messages):
 @given(st.lists(st.tuples(hostile, st.sampled_from([9, 0, NOW, NOW + 1, None, -1])), max_size=8))
 def test_in_bulk_as_one_by_one(messages):
     values, record_ts = [value for value, _ in messages], [ts for _, ts in messages]
-    columns = parse_columns(pa.array(values, pa.binary()), pa.array(record_ts, pa.int64()), FIELDS, NOW)
+    columns = parse_columns(columns_of(values, record_ts), FIELDS, NOW)
     one_by_one = [parse(*message) for message in messages]
     assert [tuple(names) for names in zip(*(c.to_pylist() for c in columns.key), strict=True)] == [p.key for p in one_by_one]
     assert columns.ts.to_pylist() == [p.ts for p in one_by_one]
@@ -271,7 +272,7 @@ def test_same_payload_as_a_strict_parser(payload, ascii_only, indent):
 
 
 def test_one_bad_message_does_not_touch_its_neighbours():
-    columns = parse_columns([body(), b"\xff", body(user1="c")], [1, 2, 3], FIELDS, NOW)
+    columns = parse_columns(columns_of([body(), b"\xff", body(user1="c")], [1, 2, 3]), FIELDS, NOW)
     assert columns.problem.to_pylist() == [None, "malformed_json", None]
     assert [column.to_pylist() for column in columns.key] == [["a", None, "c"], ["b", None, "b"]]
     assert columns.ts.to_pylist() == [5, None, 5]

@@ -12,7 +12,7 @@ import pytest
 
 from include.config.pipeline import Pipeline, Side
 from include.sample import traffic as sample_traffic
-from include.sample.calls import ON_THE_WAY_MS, SampleError, Shares, generate, live, live_traffic
+from include.sample.calls import ON_THE_WAY_MS, SampleError, Shares, _check_layout, generate, live, live_traffic
 from include.sample.outcome import canonical, parse
 from include.sample.records import Record, Sample
 from include.sample.traffic import HISTORY_MS, Traffic, pieces
@@ -266,6 +266,16 @@ def test_live_events_arrive_within_the_grace() -> None:
     assert {"future", "duplicate", "missing_key"} <= {reason for reason, *_ in wanted.rejected}
     with pytest.raises(SampleError, match="grace under 5000 ms"):
         live_traffic(replace(CALLS, grace_ms=4_999), 1, NOW, Shares())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(CALLS, key_text=("trim",)), replace(CALLS, right=replace(CALLS.right, format="avro"))],
+    ids=["text", "format"],
+)
+def test_a_pipeline_of_other_records_gets_no_sample(other) -> None:
+    with pytest.raises(SampleError, match="this pipeline reads other records"):
+        _check_layout(other)
 
 
 def test_truth_file_is_whole_or_the_old_one(tmp_path: Path) -> None:

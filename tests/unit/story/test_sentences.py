@@ -241,7 +241,7 @@ def test_a_message_of_the_key_without_a_time_and_messages_without_a_key():
         "batch 1: 1 message read, clock 1970-01-01T00:16:40.000Z (1000000)",
         "",
         "analyticsTopic-0-0 (analytics), no readable time, read in batch 1",
-        "  rejected in batch 1 as bad_timestamp: the timestamp is not a whole number of milliseconds from 0 to 2^63 - 1",
+        "  rejected in batch 1 as bad_timestamp: the timestamp is not what timestamp_format says, or not from 0 to 2^63 - 1 ms",
         "",
         "2 messages without a readable key: each may be of any pair",
     ]

@@ -24,8 +24,8 @@ from tests.helpers.timeline import ROOT
 
 # What readers of format 1 understand. Whoever adds to it writes format 2.
 COUNTS_OF_FORMAT_1 = {
-    "landed": "planned landed offset_gaps lost backlog accepted landed_left accepted_left landed_right accepted_right malformed_json "
-    "missing_key bad_timestamp future bad_header gone_at_start held held_since",
+    "landed": "planned landed offset_gaps lost backlog accepted landed_left accepted_left landed_right accepted_right filtered "
+    "unknown_schema undecodable malformed_json missing_key bad_timestamp future bad_header gone_at_start held held_since",
     "paired": "open_before accepted compounds rejected pair left_only right_only duplicate late collapsed open_after new changed "
     "retracted unchanged",
     "published": "compounds refused",
