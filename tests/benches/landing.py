@@ -27,9 +27,8 @@ import pyarrow as pa
 from include.config.pipeline import Pipeline, Side
 from include.local.broker import LocalBroker, admin_client, create_topics
 from include.local.process import free_port
-from spark_jobs.formats import decoding
+from spark_jobs.formats.decoding import Parser
 from spark_jobs.formats.registry import VARIABLE
-from spark_jobs.rules.layout import Layout
 from spark_jobs.rules.parsed_columns import Columns, ParsedColumns
 from spark_jobs.stages import land
 from spark_jobs.tables.integrity import create_missing
@@ -81,10 +80,14 @@ def delete_topics(broker: LocalBroker, pipeline: Pipeline) -> None:
         answer.result()
 
 
-def parse_nothing(records: Columns, layout: Layout, latest_ts: int) -> ParsedColumns:
-    """In the place of `parse_columns`."""
-    none = pa.nulls(len(records.value), pa.string())
-    return ParsedColumns([none for _ in layout.key], pa.nulls(len(records.value), pa.int64()), none, none)
+def parser_of_nothing(pipeline: Pipeline, *_: object) -> Parser:
+    """In the place of `event_parser`."""
+
+    def parse(records: Columns) -> ParsedColumns:
+        none = pa.nulls(len(records.value), pa.string())
+        return ParsedColumns([none for _ in pipeline.key], pa.nulls(len(records.value), pa.int64()), none, none)
+
+    return parse
 
 
 class Landing:
@@ -107,7 +110,7 @@ class Landing:
             raise RuntimeError(f"{self.events} events sent, but landed {landed}")
 
     def land_unparsed(self, *prepared: Any) -> None:
-        with mock.patch.object(decoding, "parse_columns", parse_nothing):
+        with mock.patch.object(land, "event_parser", parser_of_nothing):
             self.land(*prepared)
 
 

@@ -239,3 +239,16 @@ def test_schema_files_are_checked_before_anything_is_planned(monkeypatch):
     with pytest.raises(NeedsOperator, match="PAIRING_SCHEMA_REGISTRY is not set"):
         check_schema_files(replace(CALLS, left=SIDE))
     check_schema_files(CALLS)
+
+
+def test_names_of_a_schema_lead_to_key_time_payload_and_only():
+    """Its JSON has other names: `first_user` is `firstUser` there."""
+    text = (
+        'syntax = "proto3"; message A { B the_call = 1; } message C { int32 x_y = 1; } '
+        "message B { string first_user = 1; string of_kind = 2; int64 ended_at = 3; C all_of = 4; }"
+    )
+    key = (("user1", "the_call.first_user"), ("user2", "the_call.of_kind"))
+    side = replace(SIDE, format="protobuf", schema=text, message="A", key=key, timestamp="the_call.ended_at")
+    side = replace(side, payload_from="the_call.all_of", only=(("the_call.all_of.x_y", ("1",)),))
+    one, other = (b"\x0a\x0f\x0a\x03ann\x12\x02ok\x18\x05\x22\x02\x08" + number for number in (b"\x01", b"\x02"))
+    assert read(side, None, [one, other]) == [(("ann", "ok"), 5, '{"xY":1}', None), lacking("filtered")]
