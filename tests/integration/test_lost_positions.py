@@ -36,9 +36,15 @@ def forget(admin, pipeline):
 def committed(admin, pipeline):
     group = f"{pipeline.name}.publisher"
     places = [TopicPartition(pipeline.output_topic, number) for number in range(PARTITIONS)]
-    # Kafka answers a commit before the group's offsets have its marker: stable ones are waited for.
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)], require_stable=True)
-    return [place.offset for place in asked[group].result(timeout=20).topic_partitions]
+    # Kafka answers a commit before the group's offsets have its marker. Until then it tells an error instead of a stable offset, and this
+    # request is not repeated by the client.
+    for _ in range(100):
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)], require_stable=True)
+        found = asked[group].result(timeout=20).topic_partitions
+        if all(place.error is None for place in found):
+            break
+        time.sleep(0.1)
+    return [place.offset for place in found]
 
 
 @pytest.mark.parametrize("done", [(), (0,), (1,), (0, 1)], ids=str)
