@@ -10,19 +10,14 @@ from json.encoder import encode_basestring
 from typing import Any
 from uuid import UUID
 
-import numpy as np
-import pyarrow as pa
-
 from spark_jobs.formats.avro_schema import Node
-from spark_jobs.formats.json_text import numbers
+from spark_jobs.formats.json_text import float_text
 from spark_jobs.formats.wanted import Tree, below, is_wanted
 
 Render = Callable[[Any], str]
 BoundedRender = Callable[[Any, int], str]
 # More digits than any decimal has; Python's time for them grows with their square.
 _LONGEST_DECIMAL = 1024
-# From here on the digits are as Python's, but the exponent is not.
-_LEAST_PLAIN, _FIRST_WITH_EXPONENT = 1e-4, 1e10
 
 
 def value_text(node: Node, wanted: Tree | None) -> BoundedRender:
@@ -75,19 +70,6 @@ def decimal_text(unscaled: bytes, scale: int) -> str:
     digits = str(abs(number)).rjust(scale + 1, "0")
     text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
     return f"-{text}" if number < 0 else text
-
-
-def float_text(value: float, is_single: bool) -> str:
-    """The number as `json_text.numbers` spells it. `is_single`: it has 32 bits.
-
-    >>> float_text(1.0, False), float_text(float(np.float32(0.1)), True), float_text(1e10, False), float_text(1e-5, False)
-    ('1', '0.1', '1e+10', '0.00001')
-    """
-    if _LEAST_PLAIN <= abs(value) < _FIRST_WITH_EXPONENT:
-        text = np.format_float_positional(np.float32(value), trim="-") if is_single else repr(value)
-        return text.removesuffix(".0")
-    column = pa.array([value], pa.float32() if is_single else pa.float64())
-    return str(numbers(column)[0].as_py())
 
 
 class _Renders:

@@ -23,6 +23,9 @@ _ESCAPED_IN_JSON = r'["\\\x00-\x1f]'
 _SPACE, _QUOTE, _BACKSLASH = b' "\\'
 _NOT_FINITE = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
+# From here on the digits are as Python's, but the exponent is not.
+_LEAST_PLAIN, _FIRST_WITH_EXPONENT = 1e-4, 1e10
+
 
 class Unescaped(NamedTuple):
     """Texts (no nulls) that are JSON strings once they stand between quotes. `objects` writes the quotes with the names, which is faster."""
@@ -85,6 +88,19 @@ def numbers(values: pa.Array) -> pa.Array:
         return texts
     named = [_NOT_FINITE[text] for text in texts.filter(strange).to_pylist()]
     return pc.replace_with_mask(texts, strange, pa.array(named, pa.string()))
+
+
+def float_text(value: float, is_single: bool) -> str:
+    """The number as `numbers` spells it. `is_single`: it has 32 bits.
+
+    >>> float_text(1.0, False), float_text(float(np.float32(0.1)), True), float_text(1e10, False), float_text(1e-5, False)
+    ('1', '0.1', '1e+10', '0.00001')
+    """
+    if _LEAST_PLAIN <= abs(value) < _FIRST_WITH_EXPONENT:
+        text = np.format_float_positional(np.float32(value), trim="-") if is_single else repr(value)
+        return text.removesuffix(".0")
+    column = pa.array([value], pa.float32() if is_single else pa.float64())
+    return str(numbers(column)[0].as_py())
 
 
 def objects(fields: Sequence[tuple[str, pa.Array | Unescaped, pa.Array | None]], valid: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from spark_jobs.formats.avro_values import float_text
+from spark_jobs.formats.json_text import float_text
 from spark_jobs.formats.proto_columns import selected
 from spark_jobs.formats.wanted import Tree
 

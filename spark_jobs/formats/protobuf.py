@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.config.times import ISO_8601
 from spark_jobs.formats.proto_columns import TIMESTAMP, NotPlain, ProtoColumns, field_of, object_of
 from spark_jobs.formats.proto_messages import MessagePrinter
 from spark_jobs.formats.wanted import Tree
@@ -23,7 +24,6 @@ from spark_jobs.formats.wanted import Tree
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-ISO8601 = "iso8601"
 Rows: TypeAlias = npt.NDArray[np.bool_]
 
 # A message object that is used again keeps the memory of all that it parsed. So many bytes at most, or one body.
@@ -63,11 +63,11 @@ class ProtobufBodies:
         return (*(field.json_name for field in fields), *path[len(fields) :])
 
     def timestamp_unit(self, path: tuple[str, ...]) -> str | None:
-        """`ISO8601` if the field at the path (JSON names or names in the schema) is a google.protobuf.Timestamp, else None."""
+        """`ISO_8601` if the field at the path (JSON names or names in the schema) is a google.protobuf.Timestamp, else None."""
         fields = list(self._fields(path))
         if not fields or len(fields) < len(path) or fields[-1].is_repeated or fields[-1].message_type is None:
             return None
-        return ISO8601 if fields[-1].message_type.full_name == TIMESTAMP else None
+        return ISO_8601 if fields[-1].message_type.full_name == TIMESTAMP else None
 
     def _fields(self, path: tuple[str, ...]) -> Iterator[FieldDescriptor]:
         message: Descriptor | None = self._message

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
+from spark_jobs.formats.json_text import strings
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
@@ -33,8 +34,6 @@ _HEADERS = ("pair_id", "revision", "kind", "op")
 BATCH_FRAME, _RECORD_FRAME, _HEADER_FRAME = 128, 128, 16
 # More than headers and frames of any message take: the longest header, pair-id, is a topic's name and two numbers.
 _ALL_FRAMES = 2048
-# Characters that a JSON string has to escape.
-_ESCAPED_IN_JSON = r'["\\\x00-\x1f]'
 
 
 class Message(NamedTuple):
@@ -107,7 +106,7 @@ def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
     """The JSON texts of compounds; null for a retraction."""
-    fields = [(name, json_strings(rows.column(name))) for name in pipeline.key]
+    fields = [(name, strings(rows.column(name))) for name in pipeline.key]
     fields.append(("ts", rows.column("ts").cast(pa.string())))
     # Payloads are JSON texts already and stay as they are, with every digit.
     fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
@@ -173,7 +172,7 @@ def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:
     True
     """
     if pipeline.output_key != ESCAPED:
-        return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*map(json_strings, fields), ","), "]", "")
+        return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*map(strings, fields), ","), "]", "")
     if len(fields) == 1:
         return fields[0]
     return pc.binary_join_element_wise(*map(_escaped, fields), "-")
@@ -194,17 +193,3 @@ def _escaped(texts: pa.Array) -> pa.Array:
         if special.encode() in content:
             texts = pc.replace_substring(texts, special, f"\\{special}")
     return texts
-
-
-def json_strings(texts: pa.Array) -> pa.Array:
-    r"""Texts as JSON strings, spelled as json.dumps(ensure_ascii=False) spells them.
-
-    >>> json_strings(pa.array(["x", 'a"b', "é\n"])).to_pylist() == ['"x"', r'"a\"b"', r'"é\n"']
-    True
-    """
-    quoted = pc.binary_join_element_wise('"', texts, '"', "")
-    escaped = pc.match_substring_regex(texts, _ESCAPED_IN_JSON)
-    if not pc.any(escaped).as_py():
-        return quoted
-    spelled = [json.dumps(text, ensure_ascii=False) for text in texts.filter(escaped).to_pylist()]
-    return pc.replace_with_mask(quoted, escaped, pa.array(spelled, pa.string()))

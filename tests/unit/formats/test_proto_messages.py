@@ -7,8 +7,7 @@ from random import Random
 
 import pyarrow as pa
 
-from spark_jobs.formats.avro_values import float_text
-from spark_jobs.formats.json_text import numbers
+from spark_jobs.formats.json_text import float_text, numbers
 from tests.helpers.proto_schemas import BY_ONE, EVENT, bodies_of, body, is_in_bulk, texts, varint
 
 
