@@ -61,8 +61,7 @@ class Healed(NamedTuple):
     @property
     def _sides(self) -> list[tuple[int, Side]]:
         """Sides with their numbers; none if there is nothing to read."""
-        sides = enumerate(self.warehouse.pipeline.sides)
-        return [(number, side) for number, side in sides if self.batches]
+        return list(enumerate(self.warehouse.pipeline.sides)) if self.batches else []
 
     def _of_side(self, side: Side, columns: list[str], times: Window, made: InWorker) -> DataFrame:
         read = decoded_rows(self.warehouse, self.batches, side, vain_requests=0)

@@ -129,18 +129,19 @@ def _decoder(
         raise NeedsOperator(
             f"format {form} needs a schema registry: set the connection schema_registry_default ({VARIABLE} outside Airflow)"
         )
-    schemas = _Schemas(registry, _wanted(layout, part))
+    schemas = _Schemas(_wanted(layout, part))
 
     def decode(values: pa.Array, headers: pa.Array | None) -> Iterator[_Group]:
         frames = split_frames(values, headers, header)
         rest, unknown = np.ones(len(values), bool), [np.arange(0)]
         for key, rows in frames.groups():
-            if not schemas.knows(key):
+            registered = registry.schema(key)
+            if registered is None:
                 # Producers choose the ids, so there may be as many as records.
                 unknown.append(rows)
                 continue
             told = None if frames.told is None else _take(frames.told, rows)
-            for group in schemas.decode(key, _take(frames.bodies, rows), told):
+            for group in schemas.decode(key, registered, _take(frames.bodies, rows), told):
                 yield group._replace(rows=rows[group.rows])
                 rest[rows[group.rows]] = False
         if len(rows := np.sort(np.concatenate(unknown))):
@@ -153,26 +154,20 @@ def _decoder(
 
 
 class _Schemas:
-    """The schemas that records name, each asked for and compiled once."""
+    """The schemas that records name, each compiled once."""
 
-    def __init__(self, registry: Registry, wanted: Tree | None) -> None:
-        self._registry, self._wanted = registry, wanted
-        self._registered: dict[SchemaKey, RegisteredSchema] = {}
+    def __init__(self, wanted: Tree | None) -> None:
+        self._wanted = wanted
         # Avro and JSON schemas, and messages of Protobuf schemas. None: it cannot be used.
         self._usable: dict[SchemaKey, Bodies | None] = {}
         self._files: dict[SchemaKey, ProtoSchema | None] = {}
         self._messages: dict[tuple[SchemaKey, tuple[int, ...]], Bodies] = {}
         self._warned: set[SchemaKey] = set()
 
-    def knows(self, key: SchemaKey) -> bool:
-        """Whether the registry knows the schema."""
-        if key not in self._registered and (found := self._registry.schema(key)):
-            self._registered[key] = found
-        return key in self._registered
-
-    def decode(self, key: SchemaKey, bodies: pa.Array, told: pa.Array | None) -> Iterator[_Group]:
-        """The groups of records of one known schema, without those that cannot be messages of it. `told`: see `Frames`."""
-        registered = self._registered[key]
+    def decode(
+        self, key: SchemaKey, registered: RegisteredSchema, bodies: pa.Array, told: pa.Array | None
+    ) -> Iterator[_Group]:
+        """The groups of records of one schema, without those that cannot be messages of it. `told`: see `Frames`."""
         if registered.kind == "PROTOBUF":
             if file := self._once(self._files, key, lambda: compile_source(registered.text, dict(registered.references))):
                 messages = split_message_indexes(bodies, told)

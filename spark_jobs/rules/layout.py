@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from include.config.pipeline import PROTOBUF, Pipeline, Side
-from include.config.sources import VALUE, Source, parse_source
+from include.config.sources import Source, parse_source
 from include.config.times import Times
 
 RAW_OR_NOTHING = (msgspec.Raw, msgspec.Raw(b""))
@@ -49,12 +49,6 @@ def layout_of(pipeline: Pipeline, side: Side) -> Layout:
         pipeline.key_text,
         side.format == PROTOBUF,
     )
-
-
-def body_layout(key: tuple[str, ...], timestamp: str, payload: str) -> Layout:
-    """The layout of bodies that have everything in fields of their own."""
-    sources = tuple(Source(VALUE, (name,)) for name in key)
-    return Layout(key, sources, Source(VALUE, (timestamp,)), Times(timestamp), Source(VALUE, (payload,)))
 
 
 class Finder:

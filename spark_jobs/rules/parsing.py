@@ -46,8 +46,11 @@ def message_parser(layout: Layout, latest_ts: int) -> Callable[[Record], Parsed]
 
     A value has to be UTF-8 and must not nest too deep; None stands for any other value.
 
-    >>> from spark_jobs.rules.layout import body_layout
-    >>> parse = message_parser(body_layout(("user1", "user2"), "timestamp", "metrics"), latest_ts=2_000)
+    >>> from include.config.pipeline import PIPELINES
+    >>> from include.config.pipeline_file import load_pipeline
+    >>> from spark_jobs.rules.layout import layout_of
+    >>> calls = load_pipeline(PIPELINES / "calls.yaml")
+    >>> parse = message_parser(layout_of(calls, calls.right), latest_ts=2_000)
     >>> parse(Record(b'{"user1":"a","user2":"b","timestamp":1500,"metrics":{"loss":0.10}}', 9))
     Parsed(key=('a', 'b'), ts=1500, payload='{"loss":0.10}', problem=None)
     >>> parse(Record(b'{"user1":"a","user2":"b","timestamp":null}', 9))

@@ -192,7 +192,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
 
 
 def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callable[[], Parser]:
-    """A function that makes the parser of a side in a worker. Raises NeedsOperator if schema file or registry settings cannot be used."""
+    """A function that makes the parser of a side in a worker. Raises NeedsOperator if the settings of a registry cannot be used."""
     pipeline, latest_ts = planned.pipeline, planned.wall_time + planned.pipeline.max_future_ms
     uses_registry = side.needs_registry
     settings = registry_settings() if uses_registry else {}
@@ -202,8 +202,6 @@ def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callab
         registry = Registry(settings, KnownSchemas(schemas)) if uses_registry else None
         return event_parser(pipeline, side, latest_ts, registry)
 
-    # What is wrong with a schema file is told here, not by a worker.
-    parser()
     return parser
 
 

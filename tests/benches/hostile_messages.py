@@ -26,11 +26,10 @@ import pyarrow as pa
 from include.config.pipeline import PIPELINES, Pipeline
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.kafka.messages import output_keys, output_partition
-from spark_jobs.rules.layout import body_layout
 from spark_jobs.rules.parsed_columns import parse_columns
 from tests.benches.measuring import ROUNDS
 from tests.helpers.hostile_texts import FAMILIES, KEY_PIECES, plain
-from tests.helpers.one_message import any_message_parser, columns_of
+from tests.helpers.one_message import any_message_parser, body_layout, columns_of
 
 SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
 MOST = 5.0

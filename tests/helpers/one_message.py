@@ -4,10 +4,18 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from include.config.sources import VALUE, Source
+from include.config.times import Times
 from spark_jobs.rules.layout import Layout
 from spark_jobs.rules.nesting import nests_too_deep
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.parsing import Parsed, Record, is_utf8, message_parser
+
+
+def body_layout(key: tuple[str, ...], timestamp: str, payload: str) -> Layout:
+    """The layout of bodies that have everything in fields of their own."""
+    sources = tuple(Source(VALUE, (name,)) for name in key)
+    return Layout(key, sources, Source(VALUE, (timestamp,)), Times(timestamp), Source(VALUE, (payload,)))
 
 
 def any_message_parser(layout: Layout, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.rules.layout import body_layout
 from spark_jobs.rules.nesting import DEEPEST
 from spark_jobs.rules.parsed_columns import parse_columns
 from spark_jobs.rules.times import LARGEST_TS
-from tests.helpers.one_message import any_message_parser, columns_of
+from tests.helpers.one_message import any_message_parser, body_layout, columns_of
 
 FIELDS = body_layout(("user1", "user2"), "timestamp", "metrics")
 NOW = 2_000
