@@ -28,7 +28,7 @@ MARK = "PAIRING_SERVER_FOLDER"
 READY_WITHIN_S = 60.0
 # The usual range of outgoing connections begins at 32768 (Linux) or 49152 (elsewhere).
 SERVER_PORTS = range(20_000, 32_768)
-_taken: set[int] = set()
+_claims: list[socket.socket] = []
 
 
 class LocalServer(ABC):
@@ -216,18 +216,25 @@ def check_port(port: int, variable: str) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nothing listens now; never the same port twice in one process.
+    """A port of 127.0.0.1 on which nothing listens now, and which no other call here or in another living process has got.
 
     It lies below the range of outgoing connections: with thousands of these, one may take a port of that range before the server starts.
     """
     for _ in SERVER_PORTS:
         # Tests may seed the shared generator, in two processes alike.
         port = random.SystemRandom().choice(SERVER_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in _taken:
-                _taken.add(port)
-                return port
+        # Nothing listens on the port before its server starts, nor while that is killed and starts again. So the UDP port of the same number,
+        # which nothing else uses, is taken as a sign of that until this process ends.
+        claim = socket.socket(type=socket.SOCK_DGRAM)
+        with socket.socket() as probe:
+            try:
+                claim.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                claim.close()
+                continue
+        _claims.append(claim)
+        return port
     raise SetupError(f"no port from {SERVER_PORTS.start} to {SERVER_PORTS.stop - 1} is free: end what listens there")
 
 

@@ -104,10 +104,16 @@ def test_no_port_is_given_twice_and_none_that_an_outgoing_connection_could_take(
 
 def test_a_port_on_which_something_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as server:
-        taken = free_port()
-        server.bind(("127.0.0.1", taken))
+        server.bind(("127.0.0.1", 0))
         server.listen()
+        taken = server.getsockname()[1]
         monkeypatch.setattr(local_process, "SERVER_PORTS", range(taken, taken + 1))
-        monkeypatch.setattr(local_process, "_taken", set())
         with pytest.raises(SetupError, match=rf"no port from {taken} to {taken} is free"):
             free_port()
+
+
+def test_two_processes_never_get_the_same_port() -> None:
+    mine = free_port()
+    ask = f"from include.local import process; process.SERVER_PORTS = range({mine}, {mine + 1}); process.free_port()"
+    other = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert f"SetupError: no port from {mine} to {mine} is free" in other.stderr
