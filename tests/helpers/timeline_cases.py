@@ -145,7 +145,7 @@ KEYS_AND_TIMES = {
     "with key_order any the swapped side comes while the session is open": Timeline(
         [("a0:v-u", OVER), ("m50:u-v", FAR)], ["2 pair a0:v-u m50:u-v"], {"key_order": "any", "grace_ms": 700}
     ),
-    "with key_order any the same call in the other direction is no duplicate": Timeline(
+    "with key_order any calls in both directions are in one session and stay two": Timeline(
         [("a0:u-v a0:v-u m5:u-v m6:v-u", FAR)], ["1 pair a0:u-v m5:u-v", "1 pair a0:v-u m6:v-u"], {"key_order": "any"}
     ),
     "a null timestamp takes the record's": Timeline(
