@@ -31,6 +31,9 @@ AFTER_PUBLISH: Final = "after_publish"
 # How the fields of an output key become one text.
 ESCAPED: Final = "escaped"
 AS_JSON: Final = "json"
+# Whether the pair (a, b) is the pair (b, a).
+AS_IS: Final = "as_is"
+ANY_ORDER: Final = "any"
 # What the bytes of records are. All but JSON come with a schema.
 JSON: Final = "json"
 JSON_SCHEMA: Final = "json_schema"
@@ -130,7 +133,8 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared.
+    `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared. `key_order`:
+    with `any`, two events with the same two key fields have the same key, in whatever order the fields are.
     """
 
     __pydantic_config__ = _KEYS
@@ -142,6 +146,7 @@ class Pipeline:
     output_key: Literal["escaped", "json"] = ESCAPED
     key: kinds.Columns
     key_text: kinds.KeyText = ()
+    key_order: Literal["as_is", "any"] = AS_IS
     timestamp: kinds.TimeSource = "timestamp"
     timestamp_format: kinds.TimeFormat = None
     timestamp_zone: kinds.TimeZone = None
@@ -189,6 +194,16 @@ class Pipeline:
         """Of all its clusters, each once."""
         return tuple(dict.fromkeys(map(self.connection, self.topics)))
 
+    @property
+    def is_unordered(self) -> bool:
+        """Whether the pair (a, b) is the pair (b, a). Then tables and messages say of each event which of the two it is."""
+        return self.key_order == ANY_ORDER
+
+    @property
+    def reversed_fields(self) -> tuple[str, ...]:
+        """Left, right: the fields of a message that say so; none if the order of the key fields matters."""
+        return tuple(f"{side.payload}_reversed" for side in self.sides) if self.is_unordered else ()
+
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""
         form = side.timestamp_format or self.timestamp_format
@@ -214,4 +229,4 @@ class Pipeline:
     def identity(self) -> tuple[Any, ...]:
         """What the tables are made of: it may not change once a pipeline has run."""
         sides = ((side.topic, side.payload) for side in self.sides)
-        return *sides, self.output_topic, self.key, self.output_key
+        return *sides, self.output_topic, self.key, self.output_key, self.key_order

@@ -13,8 +13,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from include.config import setting_types as kinds
 from include.config.pipeline import AVRO, JSON, ON_DATA, PROTOBUF, Maintenance, Pipeline, PipelineError, Side
-from include.config.setting_types import required_keys
 from include.config.sources import KEY, Source, parse_source
 from include.config.times import zone_problem
 
@@ -56,7 +56,7 @@ def load_pipeline(path: str | Path) -> Pipeline:
         raise _refused(path, "output", "missing; write {topic: …}, compounds would have nowhere to go")
     document |= {f"output.{key}": value for key, value in output.items()} | {"file name": path.stem}
     try:
-        pipeline = _PIPELINE.validate_python(required_keys(Pipeline) | document)
+        pipeline = _PIPELINE.validate_python(kinds.required_keys(Pipeline) | document)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False)[0]
         raise _refused(path, ".".join(map(str, first["loc"])), _problem(first)) from None
@@ -116,6 +116,8 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
         # Delta's columns do not differ by case alone.
         if lower.count(name.lower()) > 1:
             yield name, "used twice among key and payloads; one column of the tables would hide the other"
+    if p.is_unordered:
+        yield from _contradictions_of_order(p, columns)
     for name, side in (("left", p.left), ("right", p.right)):
         yield from ((f"{name}.{key}", problem) for key, problem in _contradictions_of_side(p, side))
     if p.timestamp_zone is not None and not any(p.times(side).zone == p.timestamp_zone for side in p.sides):
@@ -128,6 +130,19 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
     if p.schedule == ON_DATA and p.consumer_group is None:
         yield "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
     yield from _ages_in_the_wrong_order(p.maintenance)
+
+
+def _contradictions_of_order(p: Pipeline, columns: list[str]) -> Iterator[tuple[str, str]]:
+    """What `key_order: any` cannot work with. `columns`: the names of key and payloads."""
+    if len(p.key) != 2:
+        yield (
+            "key_order",
+            f"any needs exactly two key fields, and key has {len(p.key)}; which of them change places would not be known",
+        )
+    taken = {name.lower() for name in (*kinds.DIRECTION_COLUMNS, *p.reversed_fields)}
+    for name in columns:
+        if name.lower() in taken:
+            yield name, "with key_order: any a column or a field of messages has this name; one would hide the other"
 
 
 def _contradictions_of_side(p: Pipeline, side: Side) -> Iterator[tuple[str, str]]:

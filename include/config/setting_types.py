@@ -30,6 +30,8 @@ RESERVED_COLUMNS = frozenset(
     "pair_id outcome is_open left_ts left_topic left_partition left_offset left_payload left_batch_id right_ts right_topic "
     "right_partition right_offset right_payload right_batch_id table batch source".split()
 )
+# Those that they use with `key_order: any`.
+DIRECTION_COLUMNS = ("reversed", "left_reversed", "right_reversed")
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -200,11 +200,15 @@ def _share(text: str) -> float:
 
 
 def _check_layout(pipeline: Pipeline) -> None:
-    """Raises SampleError if the pipeline reads something else than what is sent: JSON with all fields in the body, times in epoch ms."""
+    """Raises SampleError if the pipeline reads or pairs something else than what is sent: JSON with all fields in the body, times in epoch ms."""
     others = (pipeline.timestamp_format, pipeline.timestamp_zone, pipeline.key_text)
     if any(others) or any(side != Side(side.topic, side.payload) for side in pipeline.sides):
         raise SampleError(
             f"{pipeline.name}: sample traffic is JSON with every field in the body and times in epoch ms, and this pipeline reads other records"
+        )
+    if pipeline.is_unordered:
+        raise SampleError(
+            f"{pipeline.name}: in sample traffic the users a, b and b, a are two pairs, and key_order: any makes them one"
         )
 
 

@@ -28,7 +28,7 @@ _OF_RECORDS = (
 )  # fmt: skip
 _IDENTITY = Consequence(NEVER, "tables and position are made of it; the changed pipeline needs a file name of its own")
 CONSEQUENCES: dict[str, Consequence] = {
-    **dict.fromkeys(("left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key"), _IDENTITY),
+    **dict.fromkeys(("left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key", "key_order"), _IDENTITY),
     **dict.fromkeys(
         [f"{side}.{name}" for side in ("left", "right") for name in _OF_RECORDS] + ["key_text", "timestamp_format", "timestamp_zone"],
         Consequence(NEXT_BATCH, "records are read the new way; landed ones, and replays of them, stay as they were landed"),

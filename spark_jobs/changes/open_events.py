@@ -61,8 +61,7 @@ class Effect:
 
 def open_events(tables: Tables, version: int) -> pa.Table:
     """The rows of open_events at a version (`event_schema`); payloads as digests, which are equal where the texts are."""
-    key = tables.pipeline.key
-    schema = event_schema(key)
+    schema = event_schema(tables.pipeline)
     names = [name for name in schema.names if name != "is_open"]
     read = pa.schema([pa.field("side", pa.string()) if name == "side" else schema.field(name) for name in names])
 

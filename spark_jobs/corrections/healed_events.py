@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import Registry, registry_settings
+from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.rules import event_schema
@@ -49,7 +50,7 @@ class Healed(NamedTuple):
 
     def events(self, times: Window, made: InWorker | None = None) -> list[DataFrame]:
         """As `rows`, all columns of `event_schema`."""
-        schema = event_schema(self.warehouse.pipeline.key)
+        schema = event_schema(self.warehouse.pipeline)
         columns = [name for name in schema.names if name not in ("side", "is_open")]
         found = self.rows(columns, times, made or InWorker(lambda rows: rows))
         given = [{"is_open": F.lit(False), "side": F.lit(number)} for number, _ in self._sides]
@@ -64,15 +65,15 @@ class Healed(NamedTuple):
         return list(enumerate(self.warehouse.pipeline.sides)) if self.batches else []
 
     def _of_side(self, side: Side, columns: list[str], times: Window, made: InWorker) -> DataFrame:
-        read = decoded_rows(self.warehouse, self.batches, side, vain_requests=0)
+        read, pipeline = decoded_rows(self.warehouse, self.batches, side, vain_requests=0), self.warehouse.pipeline
 
         def make(rows: pa.RecordBatch) -> pa.RecordBatch:
-            found = read(rows)
+            found = order_keys(read(rows), pipeline)
             ts = found["ts"]
             mine = pc.and_(pc.is_null(found["problem"]), pc.and_(pc.greater_equal(ts, times.start), pc.less(ts, times.end)))
             return made.make(found.filter(pc.fill_null(mine, False)).select(columns))
 
-        schema = event_schema(self.warehouse.pipeline.key)
+        schema = event_schema(pipeline)
         returned = made.columns or pa.schema([schema.field(name) for name in columns])
         return unknown_records(self.warehouse, side, self.batches, InWorker(make, returned, made.is_summary))
 

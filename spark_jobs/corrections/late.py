@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.rules.reasons import Reason
+from spark_jobs.rules.rules import REVERSED
 from spark_jobs.stages.pairing_input import accepted_events
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
 from spark_jobs.tables.records import LIVE, REPLAY, Window
@@ -146,7 +147,8 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"
         )
         if pipeline.drop_duplicates:
-            same = Over.partitionBy(*key, "side", "ts", "payload").orderBy("partition", "offset")
+            says = [*key, "side", "ts", "payload"] + [REVERSED] * pipeline.is_unordered
+            same = Over.partitionBy(*says).orderBy("partition", "offset")
             # A late event that only repeats another one has no effect.
             marked = marked.withColumn(_COPY, F.row_number().over(same)).where(F.col(_COPY) == 1)
         rows = _affected_times(marked, key, pipeline.gap_ms, reach).collect()

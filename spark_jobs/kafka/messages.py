@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.formats.json_text import strings
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.rules.rules import REVERSED
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
@@ -61,7 +62,13 @@ def read_few_compounds(warehouse: Warehouse, partitions: Mapping[int, int], batc
 
 def _messages(pipeline: Pipeline, partitions: Mapping[int, int]) -> tuple[list[str], InWorker]:
     columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
+    columns += [column for column, _ in _directions(pipeline)]
     return columns, InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
+
+
+def _directions(pipeline: Pipeline) -> list[tuple[str, str]]:
+    """(column, field of the value) of each side, with `key_order: any`."""
+    return list(zip((f"left_{REVERSED}", f"right_{REVERSED}"), pipeline.reversed_fields, strict=False))
 
 
 def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -110,6 +117,8 @@ def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
     fields.append(("ts", rows.column("ts").cast(pa.string())))
     # Payloads are JSON texts already and stay as they are, with every digit.
     fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
+    # true, false, and null of a side that never came.
+    fields += [(name, pc.coalesce(rows.column(column).cast(pa.string()), "null")) for column, name in _directions(pipeline)]
     parts: list[pa.Array | str] = []
     for name, text in fields:
         parts += [f"{',' if parts else '{'}{json.dumps(name)}:", text]

@@ -19,6 +19,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -108,9 +109,9 @@ def _late(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
         return []
     pipeline, place = scope.pipeline, ["topic", "partition", "offset"]
     late = warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
-    found = []
+    columns, found = [*place, *pipeline.key, "ts", "batch_id"], []
     for side in pipeline.sides:
-        rows = warehouse.read(raw_table(side), [*place, *pipeline.key, "ts", "batch_id"], batches=ids)
+        rows = warehouse.read(raw_table(side), columns, batches=ids, made=in_key_order(pipeline, columns))
         rows = rows.join(F.broadcast(late), place, "left_semi")
         found.append(_candidates(rows, scope, F.lit(side == pipeline.left), F.lit(True), F.lit(True)))
     return found
@@ -136,9 +137,14 @@ def bound(value: Column) -> Column:
 
 
 def _users(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
-    """One fact for each value of a key field that has orphans: their number."""
+    """One fact for each value of a key field that has orphans: their number. With `key_order: any` of either field, which then says nothing."""
     key = scope.pipeline.key
-    named = F.explode(F.array(*(F.struct(F.lit(name).alias("label"), F.col(name).alias("text")) for name in key)))
+    labels = [" or ".join(key)] * len(key) if scope.pipeline.is_unordered else key
+    each = [
+        F.struct(F.lit(label).alias("label"), F.col(name).alias("text")) for label, name in zip(labels, key, strict=True)
+    ]
+    # An orphan of a user with themself is one of theirs.
+    named = F.explode(F.array_distinct(F.array(*each)))
     users = _orphans(warehouse, scope.batch_ids).select("batch_id", named.alias("user")).select("batch_id", "user.*")
     counted = users.groupBy("batch_id", "label", "text").agg(F.count("*").alias("value"))
     return facts_of(counted, F.lit("user"), F.col("label"), value=F.col("value"), text=F.col("text"))

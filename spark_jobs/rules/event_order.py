@@ -102,10 +102,10 @@ def _runs(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
     return np.concatenate(starts), pa.concat_arrays(texts)
 
 
-def find_duplicates(events: OrderedEvents, payload: pa.ChunkedArray) -> Flags:
-    """True for every event that repeats an earlier one: same side, key, timestamp and payload; `payload`: of the rows of the input table.
+def find_duplicates(events: OrderedEvents, payload: pa.ChunkedArray, direction: pa.ChunkedArray | None = None) -> Flags:
+    """True for every event that repeats an earlier one: same side, key, timestamp and payload, and the same direction, if there is one.
 
-    Payloads are compared as text, character by character; two missing payloads are equal.
+    `payload`, `direction`: of the rows of the input table. Payloads are compared as text, character by character; two missing payloads are equal.
 
     >>> same = np.zeros(3, dtype=np.int64)
     >>> events = OrderedEvents(np.array([1, 0, 2]), same, same, same, same)
@@ -120,6 +120,8 @@ def find_duplicates(events: OrderedEvents, payload: pa.ChunkedArray) -> Flags:
     candidates = np.flatnonzero(np.append(same_as_previous, False) | np.append(False, same_as_previous))
     run = np.append(0, np.cumsum(~same_as_previous))[candidates]
     text = _text_numbers(payload, events.row[candidates])
+    if direction is not None:
+        text = 2 * text + direction.to_numpy()[events.row[candidates]]
     order = np.lexsort((text, run))
     repeats = (np.diff(run[order]) == 0) & (np.diff(text[order]) == 0)
     duplicate[candidates[order[1:][repeats]]] = True

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from include.config.pipeline import Pipeline
 from spark_jobs.rules.event_order import OrderedEvents, find_duplicates, order_events
 from spark_jobs.rules.large_columns import gather_texts, portions, text_bytes
 from spark_jobs.rules.matching import Partners, match_collapse, match_one_to_one
-from spark_jobs.rules.rules import LEFT, Flags, Ints, Rules
+from spark_jobs.rules.rules import LEFT, REVERSED, Flags, Ints, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 
 
@@ -37,17 +38,18 @@ _CODE = {outcome: code for code, outcome in enumerate(Outcome)}
 _BYTES_AT_ONCE = 64_000_000
 
 
-def outcome_schema(key: tuple[str, ...]) -> pa.Schema:
-    """`outcome`, the key fields, then per side: ts (epoch ms), partition, offset, payload (JSON text or null), landing batch."""
-    of_side = {
-        "ts": pa.int64(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "payload": pa.string(),
-        "batch_id": pa.int64(),
-    }
-    sides = {f"{side}_{name}": kind for side in ("left", "right") for name, kind in of_side.items()}
-    return pa.schema(dict.fromkeys(("outcome", *key), pa.string()) | sides)
+def outcome_schema(pipeline: Pipeline) -> pa.Schema:
+    """`outcome`, the key fields, then per side: ts (epoch ms), partition, offset, payload (JSON text or null), landing batch, and the direction
+    with `key_order: any`.
+    """
+    events = event_schema(pipeline)
+    sides = {f"{side}_{name}": events.field(name).type for side in ("left", "right") for name in names_of_side(pipeline)}
+    return pa.schema(dict.fromkeys(("outcome", *pipeline.key), pa.string()) | sides)
+
+
+def names_of_side(pipeline: Pipeline) -> list[str]:
+    """The columns that an outcome has of its left event, and of its right one."""
+    return ["ts", "partition", "offset", "payload", "batch_id"] + [REVERSED] * pipeline.is_unordered
 
 
 class _Rows(NamedTuple):
@@ -63,7 +65,7 @@ def decide_outcomes(events: pa.Table, rules: Rules) -> pa.Table:
 
     The rows depend only on the set of events and the rules, not on their order or on the other keys present.
     """
-    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.pipeline.key))
+    return pa.Table.from_batches(outcome_batches(events, rules), outcome_schema(rules.pipeline))
 
 
 def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
@@ -73,7 +75,7 @@ def outcome_batches(events: pa.Table, rules: Rules) -> Iterator[pa.RecordBatch]:
     events = _joined(events)
     decided = _decide(events, rules)
     for begin, stop in _pieces(events, decided, rules.pipeline.key):
-        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.pipeline.key)
+        yield _assemble(events, _Rows(*(column[begin:stop] for column in decided)), rules.pipeline)
 
 
 def _joined(events: pa.Table) -> pa.Table:
@@ -88,7 +90,9 @@ def _decide(events: pa.Table, rules: Rules) -> _Rows:
     ordered, pipeline = order_events(events, rules), rules.pipeline
     parts = []
     if pipeline.drop_duplicates:
-        repeated = find_duplicates(ordered, events.column("payload"))
+        repeated = find_duplicates(
+            ordered, events.column("payload"), events.column(REVERSED) if pipeline.is_unordered else None
+        )
         parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
         ordered = ordered.where(~repeated)
     sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
@@ -137,14 +141,13 @@ def _pieces(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> Iterator[tup
     yield from portions(size, _BYTES_AT_ONCE)
 
 
-def _assemble(events: pa.Table, rows: _Rows, key: tuple[str, ...]) -> pa.RecordBatch:
+def _assemble(events: pa.Table, rows: _Rows, pipeline: Pipeline) -> pa.RecordBatch:
     names = pa.array([str(outcome) for outcome in Outcome])
     either = np.maximum(rows.left, rows.right)
-    columns = [names.take(pa.array(rows.outcome)), *(gather_texts(events.column(name), either) for name in key)]
+    columns = [names.take(pa.array(rows.outcome)), *(gather_texts(events.column(name), either) for name in pipeline.key)]
     for row in (rows.left, rows.right):
         index = pa.array(row, mask=row < 0)
-        ts, partition, offset, batch_id = (
-            events.column(name).chunk(0).take(index) for name in ("ts", "partition", "offset", "batch_id")
-        )
-        columns += [ts, partition, offset, gather_texts(events.column("payload"), row), batch_id]
-    return pa.RecordBatch.from_arrays(columns, schema=outcome_schema(key))
+        for name in names_of_side(pipeline):
+            column = events.column(name)
+            columns.append(gather_texts(column, row) if name == "payload" else column.chunk(0).take(index))
+    return pa.RecordBatch.from_arrays(columns, schema=outcome_schema(pipeline))

@@ -11,6 +11,8 @@ import pyarrow as pa
 from include.config.pipeline import Pipeline
 
 LEFT, RIGHT = 0, 1
+# The column of the direction of an event.
+REVERSED = "reversed"
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -31,8 +33,12 @@ class Rules:
         return end < clock - self.pipeline.gap_ms - self.pipeline.grace_ms
 
 
-def event_schema(key: tuple[str, ...]) -> pa.Schema:
-    """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it."""
+def event_schema(pipeline: Pipeline) -> pa.Schema:
+    """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it.
+
+    With `key_order: any` the key fields are in the pair's order, and `reversed` says whether the event's own order is the other one.
+    """
     place = {"side": pa.int32(), "partition": pa.int32(), "offset": pa.int64()}
     about = {"ts": pa.int64(), "payload": pa.string(), "batch_id": pa.int64(), "is_open": pa.bool_()}
-    return pa.schema(dict.fromkeys(key, pa.string()) | place | about)
+    direction = {REVERSED: pa.bool_()} if pipeline.is_unordered else {}
+    return pa.schema(dict.fromkeys(pipeline.key, pa.string()) | place | about | direction)

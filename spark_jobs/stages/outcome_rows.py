@@ -21,7 +21,7 @@ from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
-from spark_jobs.rules.rules import LEFT, RIGHT, Rules
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules
 from spark_jobs.spark.workers import Stage, are_few, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
@@ -87,6 +87,8 @@ def make_open(outcomes: pa.RecordBatch, pipeline: Pipeline, declared: pa.Schema)
     is_left = pc.is_valid(still_open["left_offset"])
     columns = {name: still_open[name] for name in pipeline.key}
     columns |= _of_side(still_open, "partition", "offset", "ts", "payload", "batch_id")
+    if pipeline.is_unordered:
+        columns |= _of_side(still_open, REVERSED)
     columns["topic"] = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
     columns["side"] = pc.if_else(is_left, "left", "right")
     return pa.record_batch([columns[name] for name in declared.names], schema=declared)
@@ -122,7 +124,7 @@ def decide(events: DataFrame, rules: Rules, expected: int, batch_id: int) -> Dat
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (_as_compounds(outcomes, None, pipeline, batch_id, schema) for outcomes, _ in decide_keys(batches, rules))
 
-    return by_key(events, pipeline.key, expected).mapInArrow(rows, declared)
+    return by_key(events, pipeline, expected).mapInArrow(rows, declared)
 
 
 def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) -> list[NewFile]:

@@ -65,7 +65,7 @@ def _decide_in_tasks(
 ) -> pa.Table:
     stage, events = writing_stage(planned.batch_id, rules, places), batch_events(warehouse, planned)
     with skip_size_checks(warehouse.spark, _longest_texts(warehouse, planned)) if expected >= MANY_ROWS else nullcontext():
-        return by_key(events, rules.pipeline.key, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).toArrow()
+        return by_key(events, rules.pipeline, expected).mapInArrow(stage, from_arrow_schema(_ANSWER)).toArrow()
 
 
 def _longest_texts(warehouse: Warehouse, planned: LedgerRow) -> int | None:

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.outcomes import outcome_batches
-from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, event_schema
+from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
@@ -26,10 +27,10 @@ from spark_jobs.tables.warehouse import Warehouse
 EVENTS_A_TASK = 500_000
 # No field of a message can have these names.
 KEY_HASH = "hash of the key"
-# One number: batch_id, below 2^30, partition, below 2^31, a bit for open events, and one for the side. Each column that Spark hands over to
-# Python takes 0.1 s for 2 million events.
-PACKED = "batch_id, partition, open and side"
-_BATCH, _PARTITION = 33, 2
+# One number: batch_id, below 2^29, partition, below 2^31, and a bit each for events in the other order than their pair, for open events, and for
+# the side. Each column that Spark hands over to Python takes 0.1 s for 2 million events.
+PACKED = "batch_id, partition, direction, open and side"
+_BATCH, _PARTITION, _REVERSED, _OPEN = 34, 3, 2, 1
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
 # Columns of events in raw tables and in open_events, behind key and side.
@@ -39,7 +40,7 @@ _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
     side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
-    waiting = warehouse.read(OPEN, [*planned.pipeline.key, "side", *_COLUMNS], version=planned.versions[OPEN])
+    waiting = warehouse.read(OPEN, _open_columns(planned.pipeline), version=planned.versions[OPEN])
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
         _events(waiting, planned.pipeline, side, is_open=True)
     )
@@ -52,17 +53,19 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     """The rows of `batch_events` without Spark; None if they are more than few, or behind a rewind."""
     if planned.plan.corrected is not None:
         return None
-    columns, mine = [*planned.pipeline.key, *_COLUMNS], [planned.batch_id]
+    pipeline, mine = planned.pipeline, [planned.batch_id]
+    columns = [*pipeline.key, *_COLUMNS]
+    made = in_key_order(pipeline, columns)
     left, right = (
-        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem)
-        for side in planned.pipeline.sides
+        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem, made=made)
+        for side in pipeline.sides
     )
-    waiting = warehouse.read_if_few(OPEN, [*columns, "side"], version=planned.versions[OPEN])
+    waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline), version=planned.versions[OPEN])
     if left is None or right is None or waiting is None:
         return None
     is_left = pc.equal(waiting["side"], "left")
     waiting_left, waiting_right = waiting.filter(is_left), waiting.filter(pc.invert(is_left))
-    schema = event_schema(planned.pipeline.key)
+    schema = event_schema(pipeline)
     tables = [(left, LEFT, False), (right, RIGHT, False), (waiting_left, LEFT, True), (waiting_right, RIGHT, True)]
     return pa.concat_tables(_few_events(rows, side, is_open, schema) for rows, side, is_open in tables)
 
@@ -71,6 +74,10 @@ def _few_events(rows: pa.Table, side: int, is_open: bool, schema: pa.Schema) -> 
     given = {"side": side, "is_open": is_open}
     columns = [pa.repeat(given[field.name], rows.num_rows) if field.name in given else rows[field.name] for field in schema]
     return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _open_columns(pipeline: Pipeline) -> list[str]:
+    return [*pipeline.key, "side", *_COLUMNS] + [REVERSED] * pipeline.is_unordered
 
 
 def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
@@ -101,7 +108,7 @@ def accepted_rows(
     times: Window | None,
     made: InWorker | None = None,
 ) -> list[DataFrame]:
-    """As `accepted_events`: columns of the rows of each raw table, or what workers have `made` of them."""
+    """As `accepted_events`: columns of the rows of each raw table, their key fields in the pair's order, or what workers have `made` of these."""
     return [
         warehouse.read(
             raw_table(side),
@@ -109,7 +116,7 @@ def accepted_rows(
             batches=batches,
             times=times,
             where=_has_no_problem,
-            made=made,
+            made=in_key_order(pipeline, columns, made),
         )
         for side in pipeline.sides
     ]
@@ -143,14 +150,17 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
 
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
-    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"))
+    direction = [REVERSED] * pipeline.is_unordered
+    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"), *direction)
 
 
-def by_key(events: DataFrame, key: tuple[str, ...], expected: int) -> DataFrame:
+def by_key(events: DataFrame, pipeline: Pipeline, expected: int) -> DataFrame:
     """About `expected` events, packed, with the hash of their key; all events of a hash are neighbours in one task."""
     tasks = max(2, expected // EVENTS_A_TASK)
-    parts = {"batch_id": 2**_BATCH, "partition": 2**_PARTITION, "is_open": 2, "side": 1}
-    numbers = reduce(Column.__add__, (F.col(name).cast("bigint") * times for name, times in parts.items()))
+    key, places = pipeline.key, {"batch_id": _BATCH, "partition": _PARTITION, "is_open": _OPEN, "side": 0}
+    if pipeline.is_unordered:
+        places[REVERSED] = _REVERSED
+    numbers = reduce(Column.__add__, (F.col(name).cast("bigint") * 2**place for name, place in places.items()))
     # Sorting by one number is several times cheaper than by texts. Keys with the same hash by chance are decided together.
     packed = events.select(*key, F.xxhash64(*key).alias(KEY_HASH), numbers.alias(PACKED), "offset", "ts", "payload")
     return packed.repartition(tasks, KEY_HASH).sortWithinPartitions(KEY_HASH)
@@ -160,7 +170,9 @@ def _unpack(packed: pa.Table, schema: pa.Schema) -> pa.Table:
     numbers = packed[PACKED]
     columns = {name: packed[name] for name in packed.schema.names}
     columns["side"] = pc.bit_wise_and(numbers, 1)
-    columns["is_open"] = pc.equal(pc.bit_wise_and(numbers, 2), 2)
+    for name, place in (("is_open", _OPEN), (REVERSED, _REVERSED)):
+        if name in schema.names:
+            columns[name] = pc.not_equal(pc.bit_wise_and(numbers, 2**place), 0)
     columns["partition"] = pc.bit_wise_and(pc.shift_right(numbers, _PARTITION), 2**31 - 1)
     columns["batch_id"] = pc.shift_right(numbers, _BATCH)
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
@@ -170,7 +182,7 @@ def decide_keys(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[tup
     """Yields the outcomes (`outcome_schema`) of a task of `by_key`, each batch with the compounds of its keys that consumers know already:
     `pair_id` and `revision`, None if there are none.
     """
-    schema = event_schema(rules.pipeline.key)
+    schema = event_schema(rules.pipeline)
     for together in complete_keys(batches, (KEY_HASH,), _ROWS_AT_ONCE, _BYTES_AT_ONCE):
         events, revisions = _split_revisions(together)
         for outcomes in outcome_batches(_unpack(events, schema), rules):

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.job.arguments import fail
+from spark_jobs.rules.key_order import order_key
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.parsing import is_utf8
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
+from spark_jobs.rules.rules import REVERSED
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
 from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order
 from spark_jobs.story.sentences import tell
@@ -63,6 +65,7 @@ def read_batches(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[Bat
 
 def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) -> Iterator[str]:
     """The lines of the story of a key in batches, which hold messages of any key. Raises UnknownKey before the first one."""
+    key = order_key(key, pipeline)
     own: list[Batch] = []
     messages: Counter[Key] = Counter()
     for batch in batches:
@@ -124,7 +127,7 @@ def _bytes(text: str) -> bytes:
 
 def rehearse(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[str]:
     """The JSON lines of what the tables would hold: compounds and rejections of each batch, the events still open after the last one, a ledger line a batch."""
-    rehearsal = Rehearsal(pipeline.key)
+    rehearsal = Rehearsal(pipeline)
     ledger = []
     for batch in read_batches(pipeline, files):
         played = rehearsal.play(batch)
@@ -171,6 +174,8 @@ def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[
             f", {json.dumps(side.payload)}: {_printable(row[column] or 'null')}"
             for side, column in zip(pipeline.sides, ("left_payload", "right_payload"), strict=True)
         )
+        directions = zip(pipeline.reversed_fields, (f"left_{REVERSED}", f"right_{REVERSED}"), strict=False)
+        payloads += "".join(f", {json.dumps(name)}: {json.dumps(row[column])}" for name, column in directions)
         yield (ts, *source_order(pair_id)), f"{head[:-1]}{payloads}}}"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial, reduce
-from operator import and_
+from operator import and_, or_
 from typing import Any
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.kafka.messages import output_key
+from spark_jobs.rules.key_order import order_key
 from spark_jobs.rules.parsing import Parsed
 from spark_jobs.rules.reasons import WITHOUT_KEY
 from spark_jobs.rules.rules import LEFT, RIGHT
@@ -30,7 +31,8 @@ _REMOVABLE = {steps.REMOVED_RAW: "messages", steps.REMOVED_REJECTED: "rejected e
 
 def explain(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> Iterator[str]:
     """The lines of the story. Raises UnknownKey before the first line, JobProblem if tables cannot be read."""
-    return tell(load(warehouse, key, around), partial(locate, warehouse, key))
+    history = load(warehouse, key, around)
+    return tell(history, partial(locate, warehouse, history.key))
 
 
 def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> PairHistory:
@@ -38,7 +40,9 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
 
     Raises UnknownKey if the tables have nothing of the key, JobProblem if they cannot be read.
     """
-    pipeline, rows, (paired, corrections, removals) = warehouse.pipeline, KeyRows(warehouse, key), _read_ledger(warehouse)
+    pipeline, (paired, corrections, removals) = warehouse.pipeline, _read_ledger(warehouse)
+    key = order_key(key, pipeline)
+    rows = KeyRows(warehouse, key)
     reach = max(pipeline.max_session_ms, pipeline.tolerance_ms) + pipeline.gap_ms
     near = None if around is None else Window(around - reach, around + reach + 1)
     own = rows.messages(near)
@@ -116,7 +120,9 @@ def _source(row: Row, side: str = "") -> str:
 
 def _fate(pipeline: Pipeline, row: Row, verdict: str) -> Fate:
     side = LEFT if row["topic"] == pipeline.left.topic else RIGHT
-    return Fate(_source(row), side, row["ts"], row["batch_id"], verdict, row["batch_id"])
+    named = tuple(row[name] for name in pipeline.key)
+    is_reversed = None not in named and named != order_key(named, pipeline)
+    return Fate(_source(row), side, row["ts"], row["batch_id"], verdict, row["batch_id"], is_reversed=is_reversed)
 
 
 def _compound(row: Row, correction: LedgerRow | None) -> Compound:
@@ -145,10 +151,11 @@ def _compound(row: Row, correction: LedgerRow | None) -> Compound:
 
 
 class KeyRows:
-    """Reads the rows of one key from a pipeline's tables."""
+    """Reads the rows of one key from a pipeline's tables; with `key_order: any` in either order of its fields."""
 
     def __init__(self, warehouse: Tables, key: tuple[str, ...]) -> None:
-        self.warehouse, self.key = warehouse, key
+        self.warehouse = warehouse
+        self.keys = {key, key[::-1]} if warehouse.pipeline.is_unordered else {key}
 
     def messages(self, near: Window | None) -> list[Row]:
         """Raw rows whose body has the key; with `near` those of its chains that reach into the interval."""
@@ -169,7 +176,8 @@ class KeyRows:
         Such a key may be ambiguous: the fields `a-b`, `c` and `a`, `b-c`, joined as they are, make the same.
         """
         # As the original's producers write it, and as the output topic has it.
-        kafka_keys = sorted({"-".join(self.key).encode(), output_key(self.warehouse.pipeline, self.key)})
+        spelled = ({"-".join(key).encode(), output_key(self.warehouse.pipeline, key)} for key in self.keys)
+        kafka_keys = sorted(set().union(*spelled))
 
         def condition(column: Any) -> Any:
             fits = column("key").isin(kafka_keys) & column("problem").isin([reason.value for reason in WITHOUT_KEY])
@@ -194,9 +202,11 @@ class KeyRows:
 
     def _is_own(self, near: Window | None) -> Condition:
         def condition(column: Any) -> Any:
-            own = [column(name) == value for name, value in zip(self.warehouse.pipeline.key, self.key, strict=True)]
+            names = self.warehouse.pipeline.key
+            of_keys = ([column(name) == value for name, value in zip(names, key, strict=True)] for key in sorted(self.keys))
+            own = reduce(or_, (reduce(and_, each) for each in of_keys))
             interval = [column("ts") >= near.start, column("ts") < near.end] if near else []
-            return reduce(and_, own + interval)
+            return reduce(and_, [own, *interval])
 
         return condition
 

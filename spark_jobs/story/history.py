@@ -63,6 +63,7 @@ class Fate(NamedTuple):
 
     `verdict`: an `Outcome`, a `Reason` of a rejection at landing, or NOT_PAIRED. `session` is None for the latter two and duplicates.
     `partner`: source of the other half, of the event that a duplicate repeats, or of the first event of a collapsed one's side.
+    `is_reversed`: its key fields are in the other order than the pair's.
     """
 
     source: str
@@ -73,6 +74,7 @@ class Fate(NamedTuple):
     batch: int
     session: Session | None = None
     partner: str | None = None
+    is_reversed: bool = False
 
 
 class Compound(NamedTuple):

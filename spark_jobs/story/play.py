@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import check_conservation
+from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.layout import Layout, layout_of
-from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes
+from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names_of_side
 from spark_jobs.rules.parsed_columns import HEADERS, Columns, parse_columns, problems_with_headers
 from spark_jobs.rules.parsing import Parsed
 from spark_jobs.rules.reasons import FILTERED, Reason
-from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.story.history import Batch, Fate, Message, Session
 
@@ -43,19 +44,19 @@ class Played(NamedTuple):
 class Rehearsal:
     """What one batch hands to the next: open events and clock (epoch ms, None before the first batch)."""
 
-    def __init__(self, key: tuple[str, ...]) -> None:
-        self.key, self.open_events = key, event_schema(key).empty_table()
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.open_events = event_schema(pipeline).empty_table()
         self.clock: int | None = None
 
     def play(self, batch: Batch) -> Played:
         """One batch, landed and paired. Its clock never falls behind the previous batch's."""
         rules = Rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
-        messages, schema = land(batch), event_schema(self.key)
+        messages, schema = land(batch), event_schema(batch.pipeline)
         accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
         events = pa.concat_tables([self.open_events, accepted])
         outcomes = decide_outcomes(events, rules)
         check_conservation(self.open_events.num_rows, accepted.num_rows, Counter(outcomes.column("outcome").to_pylist()))
-        self.open_events, self.clock = _still_open(outcomes, self.key), rules.clock
+        self.open_events, self.clock = _still_open(outcomes, batch.pipeline), rules.clock
         return Played(batch, rules, messages, events, outcomes)
 
     def skip(self, batch: Batch) -> bool:
@@ -80,14 +81,15 @@ def play(batches: list[Batch]) -> list[Played]:
     if not batches:
         return []
     *before, last = batches
-    rehearsal = Rehearsal(last.pipeline.key)
+    rehearsal = Rehearsal(last.pipeline)
     return [*(rehearsal.play(batch) for batch in before if not rehearsal.skip(batch)), rehearsal.play(last)]
 
 
 def land(batch: Batch) -> pa.Table:
     """What the messages say: the columns of `event_schema` and `problem`, a reason or null. Left messages come first."""
     pipeline = batch.pipeline
-    schema = event_schema(pipeline.key).append(pa.field("problem", pa.string()))
+    schema = event_schema(pipeline).append(pa.field("problem", pa.string()))
+    as_they_came = pa.schema([field for field in schema if field.name != REVERSED])
     tables = []
     for number, side in enumerate(pipeline.sides):
         mine = [message for message in batch.messages if message.topic == side.topic]
@@ -96,7 +98,7 @@ def land(batch: Batch) -> pa.Table:
         columns |= {name: [getattr(each, name) for each in says] for name in ("ts", "payload", "problem")}
         columns |= {"side": [number] * len(mine), "batch_id": [batch.batch_id] * len(mine), "is_open": [False] * len(mine)}
         columns |= {name: [getattr(message, name) for message in mine] for name in ("partition", "offset")}
-        tables.append(pa.table(columns, schema=schema))
+        tables.append(order_keys(pa.table(columns, schema=as_they_came), pipeline).select(schema.names))
     return pa.concat_tables(tables)
 
 
@@ -147,16 +149,16 @@ def source_order(text: str) -> tuple[str, int, int]:
     return topic, int(partition), int(offset)
 
 
-def _still_open(outcomes: pa.Table, key: tuple[str, ...]) -> pa.Table:
+def _still_open(outcomes: pa.Table, pipeline: Pipeline) -> pa.Table:
     rows = [
-        {name: row[name] for name in key}
+        {name: row[name] for name in pipeline.key}
         | {"side": number, "is_open": True}
-        | {column: row[f"{side}_{column}"] for column in ("partition", "offset", "ts", "payload", "batch_id")}
+        | {column: row[f"{side}_{column}"] for column in names_of_side(pipeline)}
         for row in rows_of(outcomes, Outcome.OPEN)
         for number, side in SIDES
         if row[f"{side}_offset"] is not None
     ]
-    return pa.Table.from_pylist(rows, schema=event_schema(key))
+    return pa.Table.from_pylist(rows, schema=event_schema(pipeline))
 
 
 def fates(played: Iterable[Played]) -> list[Fate]:
@@ -172,7 +174,7 @@ def _rejected_at_landing(played: Played) -> Iterator[Fate]:
     number = played.batch.batch_id
     for row in played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED)).to_pylist():
         at = source(played.batch.pipeline, row["side"], row["partition"], row["offset"])
-        yield Fate(at, row["side"], row["ts"], number, row["problem"], number)
+        yield Fate(at, row["side"], row["ts"], number, row["problem"], number, is_reversed=bool(row.get(REVERSED)))
 
 
 def _decided(played: Played) -> Iterator[Fate]:
@@ -182,14 +184,15 @@ def _decided(played: Played) -> Iterator[Fate]:
         for (side, name), at, other in zip(SIDES, sources, reversed(sources), strict=True):
             if at is not None:
                 landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
-                events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other))
+                is_reversed = bool(row.get(f"{name}_{REVERSED}"))
+                events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other, is_reversed))
     unique = [event for event in events if event.verdict != Outcome.DUPLICATE]
     sessions = _sessions(unique, played.rules)
-    kept = {(event.side, event.ts, payload[event.source]): event.source for event in unique}
+    kept = {(event.side, event.ts, event.is_reversed, payload[event.source]): event.source for event in unique}
     firsts = {(sessions[event.source], event.side): event.source for event in unique if event.verdict in COMPOUNDS}
     for event in events:
         if event.verdict == Outcome.DUPLICATE:
-            yield event._replace(partner=kept[event.side, event.ts, payload[event.source]])
+            yield event._replace(partner=kept[event.side, event.ts, event.is_reversed, payload[event.source]])
             continue
         session = sessions[event.source]
         partner = firsts[session, event.side] if event.verdict == Outcome.COLLAPSED else event.partner

@@ -30,9 +30,11 @@ def tell(history: PairHistory, locate: Locate | None = None) -> Iterator[str]:
     shown = [fate for fate in events.fates if history.shows(fate.ts)]
     yield from _headlines(history, shown, played)
     for fate in shown:
-        yield from events.paragraph(fate, *_contradiction(history, fate), *_replays(history, fate))
+        yield from events.paragraph(
+            fate, *_direction(history, fate), *_contradiction(history, fate), *_replays(history, fate)
+        )
     for fate in history.others:
-        yield from events.paragraph(fate)
+        yield from events.paragraph(fate, *_direction(history, fate))
     if history.without_key:
         yield from ("", f"{count(history.without_key, 'message')} without a readable key: each may be of any pair")
     sources = {fate.source for fate in shown}
@@ -64,6 +66,11 @@ def settings_text(pipeline: Pipeline) -> str:
     """The settings that decide which events are paired."""
     names = ("tolerance", "gap", "grace", "max_future", "max_session")
     return ", ".join([*(f"{name} {duration(getattr(pipeline, f'{name}_ms'))}" for name in names), pipeline.matching])
+
+
+def _direction(history: PairHistory, fate: Fate) -> Iterator[str]:
+    if fate.is_reversed:
+        yield f"its own order is {key_text(history.key[::-1])}"
 
 
 def _contradiction(history: PairHistory, fate: Fate) -> Iterator[str]:

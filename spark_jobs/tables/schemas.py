@@ -7,6 +7,7 @@ from functools import cache
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline, Side
+from spark_jobs.rules.rules import REVERSED
 from spark_jobs.tables.records import OUTPUT_COLUMNS, PLAN_COLUMNS
 
 LEDGER = "batch_ledger"
@@ -48,12 +49,15 @@ def schemas(pipeline: Pipeline) -> dict[str, str]:
     )
     left, right = pipeline.sides
     coordinates = ", ".join(
-        f"{side}_ts BIGINT, {side}_topic STRING, {side}_partition INT, {side}_offset BIGINT" for side in ("left", "right")
+        f"{side}_ts BIGINT, {side}_topic STRING, {side}_partition INT, {side}_offset BIGINT"
+        + f", {side}_{REVERSED} BOOLEAN" * pipeline.is_unordered
+        for side in ("left", "right")
     )
+    direction = f"{REVERSED} BOOLEAN, " * pipeline.is_unordered
     return {
         raw_table(left): raw,
         raw_table(right): raw,
-        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, batch_id BIGINT",
+        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, {direction}batch_id BIGINT",
         COMPOUNDS: (
             f"pair_id STRING, revision INT, op STRING, kind STRING, {key}, ts BIGINT, `{left.payload}` STRING, "
             f"`{right.payload}` STRING, {coordinates}, batch_id BIGINT"

@@ -66,7 +66,7 @@ def pair_share(pipeline: Pipeline, rules: Rules, files: list[list[str]], share: 
     counted = 0
     compounds = opened = None
     for events in complete_keys(sorted_events(pipeline, files, share), pipeline.key, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
-        outcomes = pa.Table.from_batches(outcome_batches(events.cast(event_schema(pipeline.key)), rules))
+        outcomes = pa.Table.from_batches(outcome_batches(events.cast(event_schema(pipeline)), rules))
         counted += 2 * outcomes.num_rows - sum(outcomes.column(f"{side}_offset").null_count for side in ("left", "right"))
         is_compound = pc.is_in(outcomes.column("outcome"), pa.array([str(kind) for kind in COMPOUNDS]))
         rows = as_compounds(outcomes.filter(is_compound), pipeline)

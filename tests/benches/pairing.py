@@ -104,7 +104,7 @@ class Pairing:
 
     def shuffle(self, warehouse: Warehouse, planned: LedgerRow, landed: LedgerRow) -> None:
         tune_for_row_count(self.spark, self.events)
-        schema = from_arrow_schema(event_schema(CALLS.key))
+        schema = from_arrow_schema(event_schema(CALLS))
         tasks = max(2, self.events // EVENTS_A_TASK)
         events = batch_events(warehouse, planned)
         rows = events.repartition(tasks, *CALLS.key).mapInArrow(_same, schema)

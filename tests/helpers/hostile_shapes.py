@@ -53,7 +53,7 @@ def _batches(events: Events, shape: Shape) -> Iterator[pa.RecordBatch]:
         count = len(number)
         columns = [key, pa.array(["v"] * count), events.side[number], np.zeros(count), number, events.ts[number], payload]
         columns += [np.ones(count), np.zeros(count, dtype=bool)]
-        schema = event_schema(shape.pipeline.key)
+        schema = event_schema(shape.pipeline)
         yield pa.record_batch(
             [pa.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
         )

@@ -55,22 +55,22 @@ def best_matching(left: list[int], right: list[int], tolerance: int) -> Pairs:
 
 
 def slow_outcomes(events: list[dict[str, Any]], rules: Rules) -> Counter:
-    """How often each (outcome, left event, right event) has to come out; an event is (its key fields, side, partition, offset).
+    """How often each (outcome, left event, right event) has to come out; an event is (its pair's key fields, side, partition, offset).
 
-    `events`: rows of `event_schema`.
+    `events`: rows of `event_schema`, but with the key fields as the events have them; with `key_order: any` the direction ends an event.
     """
 
     def order(event: dict[str, Any]) -> tuple[int, str, int, int]:
         return event["ts"], rules.pipeline.sides[event["side"]].topic, event["partition"], event["offset"]
 
     def key(event: dict[str, Any]) -> list[str]:
-        return [event[name] for name in rules.pipeline.key]
+        return _pair_of(event, rules)
 
     told = []
     for _, of_key in groupby(sorted(events, key=lambda event: (key(event), order(event))), key=key):
         seen, kept = set(), []
         for event in of_key:
-            same = (event["side"], event["ts"], event["payload"])
+            same = (event["side"], event["ts"], event["payload"], *(event[name] for name in rules.pipeline.key))
             if rules.pipeline.drop_duplicates and same in seen:
                 told.append(("duplicate", event))
             else:
@@ -79,6 +79,11 @@ def slow_outcomes(events: list[dict[str, Any]], rules: Rules) -> Counter:
         for session in _sessions(kept, rules):
             told += _fates(session, rules)
     return Counter(_names(row, rules) for row in told)
+
+
+def _pair_of(event: dict[str, Any], rules: Rules) -> list[str]:
+    fields = [event[name] for name in rules.pipeline.key]
+    return sorted(fields, key=lambda text: text.encode()) if rules.pipeline.key_order == "any" else fields
 
 
 def _sessions(events: list[dict[str, Any]], rules: Rules) -> list[list[dict[str, Any]]]:
@@ -113,5 +118,10 @@ def _fates(session: list[dict[str, Any]], rules: Rules) -> list[tuple]:
 
 def _names(row: tuple, rules: Rules) -> tuple:
     outcome, *events = row
-    named = {e["side"]: (*(e[name] for name in rules.pipeline.key), e["side"], e["partition"], e["offset"]) for e in events}
+    named = {}
+    for event in events:
+        pair = _pair_of(event, rules)
+        named[event["side"]] = (*pair, event["side"], event["partition"], event["offset"])
+        if rules.pipeline.key_order == "any":
+            named[event["side"]] += ([event[name] for name in rules.pipeline.key] != pair,)
     return outcome, named.get(LEFT), named.get(RIGHT)

@@ -53,12 +53,13 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
     warehouse = Tables(str(root), pipeline)
     for table, ddl in schemas(pipeline).items():
         DeltaTable.create(warehouse.path(table), pa.schema(arrow_fields(re.findall(r"\w+|[<>]", ddl))))
-    rehearsal = Rehearsal(pipeline.key)
+    rehearsal = Rehearsal(pipeline)
     for number, (mine, clock) in enumerate(records([Batch(*batch) for batch in batches]), 1):
         own = replace(pipeline, **(settings or {}).get(number, {}))
         record(warehouse, row_at(own, number, PLANNED, rehearsal.clock))
         batch = ReadBatch(number, [message_of(each) for each in mine], clock, clock, own)
-        messages = land(batch)
+        # Raw tables have the key fields as they came.
+        messages = land(batch._replace(pipeline=replace(own, key_order="as_is")))
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
         record(warehouse, row_at(own, number, LANDED, clock))

@@ -67,7 +67,7 @@ class Stream:
 
     def play(self, reads: Iterable[Read]) -> list[Played]:
         """The batches, each with the clock that the rules of clocks give it."""
-        rehearsal = Rehearsal(self.pipeline.key)
+        rehearsal = Rehearsal(self.pipeline)
         begun, largest, batches = dict.fromkeys(self.events, 0), dict[Partition, int](), []
         for number, read in enumerate(reads, 1):
             new = [message for at in self.events for message in self._messages(at, begun[at], read.untils[at])]

@@ -67,7 +67,7 @@ def read_batches(cuts: Iterable[tuple[list[dict[str, Any]], int]], pipeline: Pip
 
 def play_every(pipeline: Pipeline, cuts: Iterable[tuple[list[dict[str, Any]], int]]) -> list[Played]:
     """Plays every batch, those in which nothing happens, too."""
-    rehearsal = Rehearsal(pipeline.key)
+    rehearsal = Rehearsal(pipeline)
     return [rehearsal.play(batch) for batch in read_batches(cuts, pipeline)]
 
 

@@ -136,6 +136,18 @@ COLLAPSE = {
 KEYS_AND_TIMES = {
     "another first user is another pair": Timeline([("a0:u m0:x", FAR)], ["1 left_only a0:u", "1 right_only m0:x"]),
     "both users swapped are another pair": Timeline([("a0:u-v m0:v-u", FAR)], ["1 left_only a0:u-v", "1 right_only m0:v-u"]),
+    "with key_order any both users swapped are the same pair": Timeline(
+        [("a0:u-v m0:v-u", FAR)], ["1 pair a0:u-v m0:v-u"], {"key_order": "any"}
+    ),
+    "with key_order any, too, another user is another pair": Timeline(
+        [("a0:u-v m0:v-x", FAR)], ["1 left_only a0:u-v", "1 right_only m0:v-x"], {"key_order": "any"}
+    ),
+    "with key_order any the swapped side comes while the session is open": Timeline(
+        [("a0:v-u", OVER), ("m50:u-v", FAR)], ["2 pair a0:v-u m50:u-v"], {"key_order": "any", "grace_ms": 700}
+    ),
+    "with key_order any calls in both directions are in one session and stay two": Timeline(
+        [("a0:u-v a0:v-u m5:u-v m6:v-u", FAR)], ["1 pair a0:u-v m5:u-v", "1 pair a0:v-u m6:v-u"], {"key_order": "any"}
+    ),
     "a null timestamp takes the record's": Timeline(
         [("a~50 m150 a~350 m451", FAR)], ["1 left_only a~350", "1 pair a~50 m150", "1 right_only m451"]
     ),

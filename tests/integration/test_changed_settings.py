@@ -173,6 +173,7 @@ IDENTITY = {
     "output.topic": lambda p: {"output_topic": "elsewhere"},
     "output.key": lambda p: {"output_key": "json"},
     "key": lambda p: {"key": p.key[::-1]},
+    "key_order": lambda p: {"key_order": "any"},
 }
 
 

@@ -17,7 +17,16 @@ def test_every_setting_has_one():
 
 
 def test_those_that_may_never_change_are_the_identity():
-    refused = {"left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key"}
+    refused = {
+        "left.topic",
+        "left.payload",
+        "right.topic",
+        "right.payload",
+        "output.topic",
+        "output.key",
+        "key",
+        "key_order",
+    }
     assert {key for key, known in CONSEQUENCES.items() if known.since == NEVER} == refused
 
 

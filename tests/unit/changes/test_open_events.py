@@ -26,7 +26,7 @@ def events(words: str) -> pa.Table:
             {"user1": user, "user2": "v", "side": side, "partition": 0, "offset": number, "ts": int(at), "payload": payload or word,
              "batch_id": 1, "is_open": True}
         )  # fmt: skip
-    return pa.Table.from_pylist(rows, event_schema(CALLS.key))
+    return pa.Table.from_pylist(rows, event_schema(CALLS))
 
 
 def told(words: str, clock: int | None = 700, now: int = 10_000, old=OLD, new=None, **settings):

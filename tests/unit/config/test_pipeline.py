@@ -73,6 +73,26 @@ BROKEN = {
     "key_text": ({"key_text": ["strip"]}, "key_text: ['strip'] is no list of integers, trim, lower, upper"),
     "key_text twice": ({"key_text": ["trim", "trim"]}, "key_text: ['trim', 'trim'] is no list"),
     "key_text both ways": ({"key_text": ["lower", "upper"]}, "key_text: lower and upper contradict"),
+    "key_order": ({"key_order": "sorted"}, "key_order: 'sorted' is none of as_is, any"),
+    "any order of one field": (
+        {"key_order": "any", "key": ["user1"]},
+        "key_order: any needs exactly two key fields, and key has 1",
+    ),
+    "any order of three fields": (
+        {"key_order": "any", "key": ["a", "b", "c"]},
+        "key_order: any needs exactly two key fields",
+    ),
+    **{
+        f"the name of a direction, {name}": (
+            {"key_order": "any", "key": ["user1", name]},
+            f"{name}: with key_order: any a column",
+        )
+        for name in ("reversed", "Left_reversed", "right_reversed", "analytics_reversed", "METRICS_reversed")
+    },
+    "a payload with the name of the other's direction": (
+        {"key_order": "any", "right": {"topic": "x", "payload": "analytics_reversed"}},
+        "analytics_reversed: with key_order: any",
+    ),
     "reserved column": ({"key": ["offset"]}, "key: 'offset' is a column the tables need"),
     "no key": ({"key": []}, "key: missing"),
     "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),

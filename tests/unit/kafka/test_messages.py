@@ -62,6 +62,21 @@ def test_a_message_is_key_value_and_headers():
     assert message == (3, b"x-y", value, headers)
 
 
+def test_with_any_order_of_the_key_a_message_says_who_named_whom_on_each_side():
+    directions = pa.schema([("left_reversed", pa.bool_()), ("right_reversed", pa.bool_())])
+    make = message_maker(replace(CALLS, key_order="any"), {ROW["batch_id"]: 1})
+    values = []
+    for left, right in ((True, False), (None, True), (False, None)):
+        row = ROW | {"left_reversed": left, "right_reversed": right}
+        (message,) = messages_for(0, [make(pa.RecordBatch.from_pylist([row], pa.unify_schemas([SCHEMA, directions])))])
+        values.append(message.value)
+    assert values == [
+        b'{"user1":"x","user2":"y","ts":5,"analytics":1,"metrics":2,"analytics_reversed":true,"metrics_reversed":false}',
+        b'{"user1":"x","user2":"y","ts":5,"analytics":1,"metrics":2,"analytics_reversed":null,"metrics_reversed":true}',
+        b'{"user1":"x","user2":"y","ts":5,"analytics":1,"metrics":2,"analytics_reversed":false,"metrics_reversed":null}',
+    ]
+
+
 def test_a_retraction_has_no_value():
     gone, here = messages([ROW | {"op": "retract", "revision": 7}, ROW])
     assert (gone.key, gone.value, dict(gone.headers)["revision"]) == (b"x-y", None, b"7")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spark_jobs.rules import outcomes as kernel
 from spark_jobs.rules.conservation import BrokenInvariant, check_conservation
 from spark_jobs.rules.event_order import order_events
+from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, complete_keys, decide_keys
@@ -19,6 +20,7 @@ from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.timeline import SMALL
 
 KEY = ("user1", "user2")
+ANY_ORDER = replace(SMALL, key_order="any")
 
 
 def table(events):
@@ -29,7 +31,7 @@ def table(events):
         )
         for offset, (user, side, ts, payload, is_open) in enumerate(events)
     ]
-    return pa.Table.from_pylist(rows, schema=event_schema(KEY))
+    return pa.Table.from_pylist(rows, schema=event_schema(SMALL))
 
 
 def rows(outcomes):
@@ -38,7 +40,7 @@ def rows(outcomes):
 
 events = st.lists(
     st.tuples(
-        st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 1_500), st.sampled_from(["1", "2", None]), st.booleans()
+        st.sampled_from("axz"), st.integers(0, 1), st.integers(0, 1_500), st.sampled_from(["1", "2", None]), st.booleans()
     ),
     max_size=25,
 )
@@ -67,18 +69,22 @@ def test_order_and_neighbours_do_not_matter(drawn, clock, random):
     random.shuffle(shuffled)
     assert rows(decide_outcomes(given_events.take(pa.array(shuffled, pa.int64())), rules)) == whole
     each = Counter()
-    for user in "abc":
+    for user in "axz":
         mine = [i for i, event in enumerate(drawn) if event[0] == user]
         each += rows(decide_outcomes(given_events.take(pa.array(mine, pa.int64())), rules))
     assert each == whole
 
 
 @settings(max_examples=100, deadline=None)
-@given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
-def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, random):
-    rules, given_events = Rules(SMALL, clock, 0), table(drawn)
+@given(events, st.integers(0, 3_000), st.sampled_from([SMALL, ANY_ORDER]), st.randoms(use_true_random=False))
+def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, pipeline, random):
+    rules, given_events = Rules(pipeline, clock, 0), order_keys(table(drawn), pipeline)
+    directions = given_events["reversed"].to_pylist() if pipeline is ANY_ORDER else [0] * len(drawn)
     numbers = zip(*(given_events[name].to_pylist() for name in ("batch_id", "partition", "is_open", "side")), strict=True)
-    packed = [(batch_id << 33) + (partition << 2) + (is_open << 1) + side for batch_id, partition, is_open, side in numbers]
+    packed = [
+        (batch_id << 34) + (partition << 3) + (is_reversed << 2) + (is_open << 1) + side
+        for (batch_id, partition, is_open, side), is_reversed in zip(numbers, directions, strict=True)
+    ]
     columns = [*KEY, "offset", "ts", "payload"]
     one_hash = given_events.select(columns).append_column(PACKED, pa.array(packed, pa.int64()))
     one_hash = one_hash.append_column(KEY_HASH, pa.array([7] * len(drawn), pa.int64()))
@@ -112,7 +118,10 @@ def named(outcomes):
         sides = [
             None
             if row[f"{name}_offset"] is None
-            else (row["user1"], row["user2"], side, row[f"{name}_partition"], row[f"{name}_offset"])
+            else (
+                *(row["user1"], row["user2"], side, row[f"{name}_partition"], row[f"{name}_offset"]),
+                *([row[f"{name}_reversed"]] if f"{name}_reversed" in row else []),
+            )
             for side, name in ((LEFT, "left"), (RIGHT, "right"))
         ]
         told[(row["outcome"], *sides)] += 1
@@ -164,18 +173,32 @@ def dense_events(draw):
 @settings(max_examples=1_000, deadline=None)
 @given(dense_events(), any_rules)
 def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
-    decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(KEY)), rules)
+    decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(SMALL)), rules)
     assert named(decided) == slow_outcomes(drawn, rules)
+
+
+USERS = ["a", "b", "\uffff", "\U0001f3a7"]
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(dense_events(), any_rules, st.data())
+def test_outcomes_are_those_of_the_rules_with_both_orders_of_the_users(drawn, rules, data):
+    users = data.draw(st.lists(st.tuples(*[st.sampled_from(USERS)] * 2), min_size=len(drawn), max_size=len(drawn)))
+    drawn = [event | dict(zip(KEY, names, strict=True)) for event, names in zip(drawn, users, strict=True)]
+    as_they_came = pa.Table.from_pylist(drawn, schema=event_schema(SMALL))
+    unordered = replace(rules, pipeline=replace(rules.pipeline, key_order="any"))
+    decided = decide_outcomes(order_keys(as_they_came, unordered.pipeline), unordered)
+    assert named(decided) == slow_outcomes(drawn, unordered)
 
 
 @settings(max_examples=200, deadline=None)
 @given(dense_events(), any_rules, st.integers(1, 5), st.integers(1, 3_000))
 def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a_chunk, bytes_at_once):
-    whole = pa.Table.from_pylist(drawn, schema=event_schema(KEY))
+    whole = pa.Table.from_pylist(drawn, schema=event_schema(SMALL))
     chunked = pa.concat_tables([whole.slice(at, rows_a_chunk) for at in range(0, len(drawn), rows_a_chunk)] or [whole])
     with mock.patch.object(kernel, "_BYTES_AT_ONCE", bytes_at_once):
         pieces = list(kernel.outcome_batches(chunked, rules))
-    assert pa.Table.from_batches(pieces, outcome_schema(KEY)).equals(decide_outcomes(whole, rules).combine_chunks())
+    assert pa.Table.from_batches(pieces, outcome_schema(SMALL)).equals(decide_outcomes(whole, rules).combine_chunks())
     # A row counts as its texts and 100 bytes, unless all events fit as they are. Many small chunks take more than the one that they become.
     if chunked.combine_chunks().nbytes > bytes_at_once:
         assert all((piece.num_rows - 1) * 100 < bytes_at_once for piece in pieces)
@@ -189,7 +212,7 @@ def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first
     of_one_key = [event | {"user1": "a", "user2": "b"} for event in drawn]
     if not drawn:
         return
-    events = pa.Table.from_pylist(of_one_key, schema=event_schema(KEY))
+    events = pa.Table.from_pylist(of_one_key, schema=event_schema(SMALL))
     ordered = order_events(events, Rules(sides_in_order(left_topic_first), None, None))
     topics = "am" if left_topic_first else "ma"
     places = [(e["ts"], topics[e["side"]], e["partition"], e["offset"]) for e in of_one_key]
@@ -205,7 +228,7 @@ def test_timestamps_as_far_apart_as_can_be(left_topic_first):
 
 
 def test_no_events_no_rows():
-    assert decide_outcomes(table([]), Rules(SMALL, 5, None)).schema == outcome_schema(KEY)
+    assert decide_outcomes(table([]), Rules(SMALL, 5, None)).schema == outcome_schema(SMALL)
 
 
 @pytest.mark.parametrize("missing", ["pair", "left_only", "duplicate", "late", "open", "collapsed", "right_only"])

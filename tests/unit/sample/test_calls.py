@@ -278,6 +278,11 @@ def test_a_pipeline_of_other_records_gets_no_sample(other) -> None:
         _check_layout(other)
 
 
+def test_a_pipeline_that_makes_one_pair_of_two_gets_no_sample() -> None:
+    with pytest.raises(SampleError, match="are two pairs, and key_order: any makes them one"):
+        _check_layout(replace(CALLS, key_order="any"))
+
+
 def test_truth_file_is_whole_or_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "new" / "truth.jsonl"
     sample = generate(CALLS, 20, 1, NOW)

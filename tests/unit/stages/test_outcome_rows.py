@@ -62,7 +62,7 @@ def test_rows_have_what_their_outcomes_say():
         outcome("right_only", None, 7),
         outcome("late", 8),
     ]
-    outcomes = pa.RecordBatch.from_pylist(rows, schema=outcome_schema(CALLS.key))
+    outcomes = pa.RecordBatch.from_pylist(rows, schema=outcome_schema(CALLS))
     left, right = CALLS.left.topic, CALLS.right.topic
     found = make_compounds(outcomes, table((f"{left}-0-5", 2)), CALLS, 9, COLUMNS).to_pylist()
     assert [(row["pair_id"], row["revision"], row["kind"], row["ts"]) for row in found] == [

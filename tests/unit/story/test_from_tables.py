@@ -26,6 +26,30 @@ def no_kafka(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
+@pytest.mark.parametrize("asked", [("u", "v"), ("v", "u")])
+def test_with_any_order_of_the_key_either_order_tells_the_pair(asked, tmp_path):
+    pipeline = replace(SMALL, key_order="any")
+    batches = [("a0:v-u m50:u-v a9:v-u=x a9:v-u=x a9:u-v=x a20000:v-u", 100), ("a2000:v-u", FAR)]
+    warehouse = played(tmp_path, batches, pipeline, paired=1)
+    told = list(explain(warehouse, asked))
+    assert told[0].startswith("u, v: 7 messages in 2 batches, ")
+    left = [about(told, f"analyticsTopic-0-{offset} ")[-1] for offset in (0, 1, 2, 4, 5)]
+    assert left == ["its own order is v, u"] * 5
+    duplicate = about(told, "analyticsTopic-0-2 ")[0]
+    assert duplicate.startswith("rejected in batch 1 as duplicate of analyticsTopic-0-1")
+    assert "order" not in " ".join([*about(told, "analyticsTopic-0-3 "), *about(told, "metricsTopic-0-0 ")])
+    ordered = [
+        line
+        for line in rehearsed(pipeline, asked, read_batches(records(map(Batch._make, batches)), pipeline))
+        if "own order" in line
+    ]
+    assert ordered == ["  its own order is v, u"] * 5
+    with pytest.raises(UnknownKey, match=r"^error: no message of u, w in 1 batch of pipeline calls$"):
+        explain(warehouse, ("w", "u"))
+    with pytest.raises(UnknownKey, match=r"no message of u, w in 2 batches of 7 messages$"):
+        rehearsed(pipeline, ("w", "u"), read_batches(records(map(Batch._make, batches)), pipeline))
+
+
 def test_the_whole_story(tmp_path):
     warehouse = played(tmp_path, [("a0 m50 a0:w", 100), ("", 700), ("a9=x a9=x", 751), ("", FAR)])
     *lines, blank, unread = explain(warehouse, KEY)
