@@ -16,7 +16,7 @@ from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.job.arguments import fail
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
-from spark_jobs.rules.parsing import is_utf8
+from spark_jobs.rules.parsing import Parsed, is_utf8
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
 from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order
@@ -69,11 +69,14 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
         # In the order in which `land` returns them.
         ordered = [message for side in pipeline.sides for message in batch.messages if message.topic == side.topic]
         landed = land(batch)
-        keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
+        keys = zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True)
+        fields = (landed.column(name).to_pylist() for name in ("ts", "payload", "problem"))
+        says = list(map(Parsed, keys, *fields))
         # Of a filtered message the key is not read: it is none of the pipeline's.
-        problems = landed.column("problem").to_pylist()
-        messages.update(key for key, problem in zip(keys, problems, strict=True) if problem != FILTERED)
-        own.append(batch._replace(messages=[message for message, each in zip(ordered, keys, strict=True) if each == key]))
+        messages.update(each.key for each in says if each.problem != FILTERED)
+        # With what they say, because the story plays them again and again.
+        mine = [message._replace(landed=each) for message, each in zip(ordered, says, strict=True) if each.key == key]
+        own.append(batch._replace(messages=mine))
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
         raise UnknownKey(key, searched, messages[key[::-1]])
