@@ -48,7 +48,7 @@ def choose_durations(
     lags: Lags, peak: Peak, left: TimeField, right: TimeField, stamps: tuple[np.ndarray, np.ndarray]
 ) -> Durations:
     """`lags`: of the chosen key; `stamps`: record timestamps of both sides."""
-    reach = _reach(lags, peak)
+    reach = lags.whole(peak).width
     near = lags.nearest(peak.center)
     near = np.sort(near[np.abs(near - peak.center) <= reach])
     tolerance = round_up(float(np.quantile(np.abs(near), _NEARLY_ALL)) * _ROOM)
@@ -77,16 +77,6 @@ def round_up(ms: float) -> int:
     (1000, 2000, 120000, True)
     """
     return next((each for each in _ROUND if each >= ms), LONGEST_MS)
-
-
-def _reach(lags: Lags, peak: Peak) -> int:
-    """Half the width of a wider window about the peak that still has pairs which chance does not explain: the last of them are rare."""
-    reach = peak.width
-    for factor in (1.4, 2, 2.8, 4):
-        wider = lags.window(peak.center, round(factor * peak.width))
-        if wider.excess > peak.excess + 3 * float(np.sqrt(wider.by_chance + 1)):
-            reach = round(factor * peak.width)
-    return reach
 
 
 def _quantile(later: np.ndarray, earlier: np.ndarray, share: float) -> int:

@@ -22,10 +22,11 @@ _FEWEST_VALUES = 3
 _LEAST_SHARED = 0.03
 # Single fields and keys that are looked at further.
 _SINGLES, _BEGINNINGS, _MOST_FIELDS = 60, 6, 4
+_ENOUGH = 4_000
 # A further field has to add so much. Whole numbers are measures more often than names of something.
-_WORTH, _OF_INTEGERS = 0.02, 0.85
-# A key has to tell the pairs of an hour's half apart at least within a minute.
-_WITHIN_MS = 60_000
+_WORTH, _OF_INTEGERS = 0.005, 0.85
+# A key has to tell pairs apart at least within a minute; one by which most of what meets there is of different pairs is none.
+_WITHIN_MS, _LEAST_ALONE = 60_000, 0.2
 
 
 class Column(NamedTuple):
@@ -79,6 +80,11 @@ class Times(NamedTuple):
     left: np.ndarray
     right: np.ndarray
 
+    def thinned(self) -> Times:
+        """With fewer left events, which show a key as well."""
+        is_left_out = np.arange(len(self.left)) % (len(self.left) // _ENOUGH + 1) != 0
+        return Times(np.where(is_left_out, ABSENT, self.left), self.right)
+
 
 def shared_fields(left: Sequence[Column], right: Sequence[Column]) -> list[KeyField]:
     """The fields that share values, those first whose values most records share. Those of few values are left out."""
@@ -100,7 +106,8 @@ def shared_fields(left: Sequence[Column], right: Sequence[Column]) -> list[KeyFi
 
 
 def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:
-    """The keys by which pairs are found, the best first; none where chance explains everything."""
+    """The keys by which pairs are found, the best first; none where chance explains (nearly) everything."""
+    whole, times = times, times.thinned()
     singles = [(field, peak) for field in shared[:_SINGLES] if (peak := lags_of((field,), times).peak())]
     most = max((peak.excess for _, peak in singles), default=0.0)
     keys = sorted((_key((field,), peak, times, most) for field, peak in singles), key=_rank)
@@ -109,7 +116,9 @@ def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:
     found: dict[frozenset[str], Key] = {}
     for key in sorted([*grown, *keys], key=_rank):
         found.setdefault(frozenset(map(str, key.fields)), key)
-    return list(found.values())
+    sound = [key for key in found.values() if key.alone >= _LEAST_ALONE]
+    # What is shown of the best is not of a part of the events.
+    return [key._replace(peak=_again(key, whole)) if rank == 0 else key for rank, key in enumerate(sound)]
 
 
 def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
@@ -118,6 +127,10 @@ def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
     numbers, codes = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
     codes = np.where((numbers == ABSENT).any(axis=1)[codes.ravel()], ABSENT, codes.ravel())
     return Lags(Events(codes[: len(left)], times.left), Events(codes[len(left) :], times.right))
+
+
+def _again(key: Key, times: Times) -> Peak:
+    return lags_of(key.fields, times).window(key.peak.center, key.peak.width)
 
 
 def _combined(columns: list[np.ndarray]) -> np.ndarray:

@@ -10,11 +10,14 @@ from spark_jobs.joining.fields import ABSENT
 
 # Neighbours in time that are looked at in each direction: with skewed clocks the partner is not the next one.
 _NEIGHBOURS = 3
-# Half the width of windows, ms: up to half a day.
-_WIDTHS = [round(20 * 1.4**step) for step in range(43)]
+# Half the width of windows, ms: up to 12 hours. Twice each is another one.
+_WIDTHS = [least * 2**step for step in range(21) for least in (20, 28)]
+# So many events show well enough how many lags there are of each length, whatever their keys.
+_THINNED = 2_000
 # A window has to hold more pairs than chance explains by so many standard deviations, and at least so many.
 _SIGNIFICANT, _FEWEST = 5.0, 5
-_SETTLED = 0.97
+# Of what chance does not explain a peak has so much; all of it would have what a wide window has by chance.
+_SETTLED, _NEARLY_ALL = 0.85, 0.985
 # Chance cannot be measured about a window that is longer than such a part of the sample.
 _PARTS = 6
 
@@ -50,7 +53,7 @@ class Peak(NamedTuple):
     @property
     def surely(self) -> float:
         """The excess that is left if chance does more than usual."""
-        return self.excess - 2 * float(np.sqrt(self.by_chance + 1))
+        return self.excess - 4 * float(np.sqrt(self.by_chance + 1))
 
     @property
     def is_significant(self) -> bool:
@@ -69,7 +72,8 @@ class Lags:
         # Keys are so far apart on one line with the times that no lag leads from one to another.
         self._apart = end - begin + 4 * _WIDTHS[-1]
         self.left, self.right = np.sort(self._line(left, begin)), np.sort(self._line(right, begin))
-        self._left_at, self._right_at = np.sort(left.at), np.sort(right.at)
+        self._left_at, self._right_at = np.sort(left.at[:: len(left.at) // _THINNED + 1]), np.sort(right.at)
+        self._counts: dict[tuple[int, int], tuple[int, int]] = {}
 
     def _line(self, events: Events, begin: int) -> np.ndarray:
         return events.key * self._apart + (events.at - begin)
@@ -109,27 +113,45 @@ class Lags:
         )
 
     def _settled(self, center: int) -> Peak:
-        """The narrowest window about the center that has nearly all that chance does not explain."""
-        peaks = [self.window(center, width) for width in self._widths]
-        most = max(peak.surely for peak in peaks)
-        return next(peak for peak in peaks if peak.surely >= most - (1 - _SETTLED) * abs(most))
+        """The narrowest window about the center that has most of what chance does not explain."""
+        return _narrowest([self.window(center, width) for width in self._widths], _SETTLED)
+
+    def whole(self, peak: Peak) -> Peak:
+        """The peak, with its rare lags farther from the center, up to four times its width."""
+        widths = [peak.width, *(width for width in self._widths if peak.width < width <= 4 * peak.width)]
+        return _narrowest([self.window(peak.center, width) for width in widths], _NEARLY_ALL)
 
     def window(self, center: int, width: int) -> Peak:
         """The pairs within `width` of `center`.
 
-        What chance explains is measured on both sides of it, as far again. The lags of all events, whatever their keys, show how much more
-        often lags are in the window than there: by the beginning and end of the sample, and by hours in which more happens.
+        What chance explains is measured on both sides of it, as far again and much further; the larger counts. The lags of all events,
+        whatever their keys, show how much more often lags are in the window than there: by the beginning and end of the sample, and by hours
+        in which more happens.
         """
-        inside, around = _inside_and_around(self.left, self.right, center, width)
-        all_inside, all_around = _inside_and_around(self._left_at, self._right_at, center, width)
-        return Peak(center, width, inside, around * all_inside / all_around if all_around else float(around))
+        pairs, every = self._within(center, width)
+        by_chance = []
+        for farther in (2 * width, max(2 * width, self._widths[-1])):
+            more, all_more = self._within(center, farther)
+            by_chance.append((more - pairs) * every / (all_more - every) if all_more > every else float(more - pairs))
+        return Peak(center, width, pairs, max(by_chance))
+
+    def _within(self, center: int, width: int) -> tuple[int, int]:
+        """How many pairs of events with equal keys, and of (some of) all events, have a lag within `width` of `center`, inclusive."""
+        if (center, width) not in self._counts:
+            of_keys = _count(self.left, self.right, center - width, center + width)
+            self._counts[center, width] = of_keys, _count(self._left_at, self._right_at, center - width, center + width)
+        return self._counts[center, width]
 
 
-def _inside_and_around(left: np.ndarray, right: np.ndarray, center: int, width: int) -> tuple[int, int]:
-    """How many differences of right and left ones, both ascending, are within `width` of `center`, and how many more within twice that."""
-    bounds = (center - 2 * width, center - width, center + width + 1, center + 2 * width + 1)
-    first, begin, end, last = (int(np.searchsorted(right, left + bound).sum()) for bound in bounds)
-    return end - begin, last - first - (end - begin)
+def _narrowest(peaks: list[Peak], share: float) -> Peak:
+    """Of windows that grow the first that has this share of what chance does not explain."""
+    most = max(peak.surely for peak in peaks)
+    return next(peak for peak in peaks if peak.surely >= most - (1 - share) * abs(most))
+
+
+def _count(left: np.ndarray, right: np.ndarray, least: int, most: int) -> int:
+    """How many differences of right and left ones, both ascending, are from `least` to `most`, both inclusive."""
+    return int((np.searchsorted(right, left + most, "right") - np.searchsorted(right, left + least)).sum())
 
 
 def _densest(lags: np.ndarray, share: float) -> int:

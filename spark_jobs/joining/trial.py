@@ -6,13 +6,12 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.newest import Newest
-from spark_jobs.kafka.records import BAD_HEADER
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
-from spark_jobs.story.history import Batch, Message
+from spark_jobs.story.from_topics import messages_of
+from spark_jobs.story.history import Batch
 from spark_jobs.story.play import SIDES, Played, Rehearsal
 
 # A few early or late times do not say where a sample begins and ends.
@@ -46,16 +45,6 @@ def play_sample(pipeline: Pipeline, samples: tuple[Newest, Newest], wall_time: i
     if inside[0] >= inside[1]:
         inside = (begin, end)
     return _share(played, 0, inside), _share(played, 1, inside)
-
-
-def messages_of(records: pa.Table) -> list[Message]:
-    """Records (`kafka.newest.SCHEMA`) as messages."""
-    place = ("topic", "partition", "offset", "record_timestamp", "value", BAD_HEADER, "key")
-    rows = zip(*(records.column(name).to_pylist() for name in place), strict=True)
-    headers = (
-        tuple((header["key"], header["value"]) for header in each or ()) for each in records.column("headers").to_pylist()
-    )
-    return [Message(*row, each) for row, each in zip(rows, headers, strict=True)]
 
 
 def _both_there(played: Played) -> tuple[int, int]:

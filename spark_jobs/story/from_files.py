@@ -125,11 +125,11 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def rehearse(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[str]:
+def rehearse(pipeline: Pipeline, batches: Iterable[Batch]) -> Iterator[str]:
     """The JSON lines of what the tables would hold: compounds and rejections of each batch, the events still open after the last one, a ledger line a batch."""
     rehearsal = Rehearsal(pipeline.key)
     ledger = []
-    for batch in read_batches(pipeline, files):
+    for batch in batches:
         played = rehearsal.play(batch)
         rejected = _rejected(pipeline, played)
         yield from (line for _, line in sorted(_compound_lines(pipeline, played)))

@@ -1,0 +1,33 @@
+"""Reads what a rehearsal plays straight from the topics: their newest records, as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from include.config.pipeline import Pipeline
+from spark_jobs.kafka.newest import read_newest
+from spark_jobs.kafka.records import BAD_HEADER
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.story.history import Batch, Message
+
+
+def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Batch]:
+    """One batch with about the newest `most` records of each topic, its clock and wall time those of this machine.
+
+    `since`: epoch ms, inclusive; no records with an older timestamp. Raises what `read_newest` raises.
+    """
+    wall_time, samples = read_newest(kafka_settings(), [side.topic for side in pipeline.sides], most, since)
+    messages = [message for sample in samples for message in messages_of(sample.records)]
+    yield Batch(1, messages, wall_time, wall_time, pipeline)
+
+
+def messages_of(records: pa.Table) -> list[Message]:
+    """Records (`kafka.newest.SCHEMA`) as messages."""
+    place = ("topic", "partition", "offset", "record_timestamp", "value", BAD_HEADER, "key")
+    rows = zip(*(records.column(name).to_pylist() for name in place), strict=True)
+    headers = (
+        tuple((header["key"], header["value"]) for header in each or ()) for each in records.column("headers").to_pylist()
+    )
+    return [Message(*row, each) for row, each in zip(rows, headers, strict=True)]
