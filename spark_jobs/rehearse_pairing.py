@@ -5,9 +5,9 @@
 
 FILE holds what `kcat -C -J` prints, one object a line (topic, partition, offset, ts, key, payload); topics tell the side.
 CLOCK is the batch's clock and its wall time, in epoch ms; each batch continues from the one before, whose clock it
-never falls behind. Records of topics are one batch, whose clock is now. The command prints JSON lines: `compound_events` and
-`rejected_events` of each batch, then `open_events` after the last batch, then one `batch_ledger` line of counts a batch. The functions
-that decode and decide are those of the Spark jobs. PAIRING_KAFKA and PAIRING_SCHEMA_REGISTRY say where the topics and schemas are.
+never falls behind. Records of topics are one batch, whose clock is now. The command prints JSON lines: `compound_events` and `rejected_events` of each batch,
+then `open_events` after the last batch, then one `batch_ledger` line of counts a batch. The functions are those of the Spark jobs.
+PAIRING_KAFKA and PAIRING_SCHEMA_REGISTRY say where topics and schemas are.
 
 With `--explain VALUE …`, one value for each key field in order, it prints the story of that pair in words instead.
 """
@@ -24,20 +24,16 @@ from spark_jobs.story.from_files import batch_argument, explain, read_batches, r
 from spark_jobs.story.history import UnknownKey
 
 if __name__ == "__main__":
-    parser = OneLineParser(
-        prog="rehearse_pairing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = OneLineParser(prog="rehearse_pairing", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pipeline", type=pipeline_argument, required=True, help="the pipeline's YAML file")
     source = parser.add_mutually_exclusive_group(required=True)
-    records = "records as `kcat -C -J` prints them, and the batch's clock in epoch ms; repeat for further batches"
-    source.add_argument("--batch", type=batch_argument, action="append", metavar="FILE@CLOCK", help=records)
-    source.add_argument(
-        "--from-topics", action="store_true", help="read the newest records of both topics; nothing is committed"
-    )
-    newest = "with --from-topics: about so many records of each topic (default: %(default)s)"
+    files = "records as `kcat -C -J` prints them, and the batch's clock in epoch ms; repeat for further batches"
+    source.add_argument("--batch", type=batch_argument, action="append", metavar="FILE@CLOCK", help=files)
+    source.add_argument("--from-topics", action="store_true", help="the newest records of both topics; nothing is committed")
+    newest = "with --from-topics: so many of each topic (default: %(default)s)"
     parser.add_argument("--newest", type=count_argument, default=20_000, metavar="N", help=newest)
     parser.add_argument("--since", type=time_argument, metavar="TIME", help="with --from-topics: no older records")
-    story = "tell the story of the pair with this key, one value for each key field in order, instead of the JSON lines"
+    story = "one value for each key field in order: tell the story of that pair instead of the JSON lines"
     parser.add_argument("--explain", nargs="+", metavar="VALUE", help=story)
     given = parser.parse_args()
     key, fields = tuple(given.explain or ()), given.pipeline.key

@@ -71,7 +71,7 @@ class Key(NamedTuple):
         return weight * 2 * self.alone * self.found / (self.alone + self.found)
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.fields))
+        return ", ".join(sorted(map(str, self.fields)))
 
 
 class Times(NamedTuple):
@@ -113,6 +113,11 @@ def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:
     keys = sorted((_key((field,), peak, times, most) for field, peak in singles), key=_rank)
     useful = [field for key in keys for field in key.fields]
     grown = [_grown(key, useful, times, most) for key in keys[:_BEGINNINGS]]
+    if grown:
+        # What else would do, without any field of the best.
+        best = {source for field in min(grown, key=_rank).fields for source in _sources(field)}
+        rest = [key for key in keys if all(best.isdisjoint(_sources(field)) for field in key.fields)]
+        grown += [_grown(key, [field for each in rest for field in each.fields], times, most) for key in rest[:1]]
     found: dict[frozenset[str], Key] = {}
     for key in sorted([*grown, *keys], key=_rank):
         found.setdefault(frozenset(map(str, key.fields)), key)
