@@ -9,7 +9,7 @@ import numpy as np
 from include.config.setting_types import LONGEST_MS, MS_PER_UNIT
 from spark_jobs.joining.fields import ABSENT
 from spark_jobs.joining.lags import Lags, Peak
-from spark_jobs.joining.times import TimeField
+from spark_jobs.joining.times import TimeField, is_loaded
 
 _S, _M, _H = MS_PER_UNIT["s"], MS_PER_UNIT["m"], MS_PER_UNIT["h"]
 _ROUND = [
@@ -22,15 +22,14 @@ _ROOM, _ROOM_LATE = 1.2, 1.5
 _NEARLY_ALL = 0.995
 _NEARLY_ALL_LATE = 0.999
 _DEFAULT_FUTURE, _DEFAULT_SESSION = 5 * _M, _H
-# Records that come later than this were not sent when the events happened.
-_LOADED_LATER = _H
+_GUESSED = 5 * _M
 
 
 class Durations(NamedTuple):
     """Settings, and what they come from. `max_future`, `max_session`: None where the default will do.
 
     `skew`: the median lag (right − left) of the nearest events of both sides; `lags`: theirs, ascending. `arrival`: how long after their times
-    nearly all events arrive, by side; `is_loaded`: so late that it says nothing of their producers.
+    nearly all events arrive, by side; `is_loaded`: records were written later, so this says nothing of their producers, and grace is a guess.
     """
 
     tolerance: int
@@ -53,10 +52,9 @@ def choose_durations(
     near = np.sort(near[np.abs(near - peak.center) <= reach])
     tolerance = round_up(float(np.quantile(np.abs(near), _NEARLY_ALL)) * _ROOM)
     arrival = tuple(_quantile(stamp, time.at, _NEARLY_ALL_LATE) for time, stamp in zip((left, right), stamps, strict=True))
-    usual = [_quantile(stamp, time.at, 0.5) for time, stamp in zip((left, right), stamps, strict=True)]
     ahead = max(_quantile(time.at, stamp, _NEARLY_ALL_LATE) for time, stamp in zip((left, right), stamps, strict=True))
-    is_loaded = max(usual) > _LOADED_LATER
-    grace = 5 * _M if is_loaded else max(round_up(max(arrival) * _ROOM_LATE), _M)
+    guessed = any(is_loaded(time, stamp) for time, stamp in zip((left, right), stamps, strict=True))
+    grace = _GUESSED if guessed else max(round_up(max(arrival) * _ROOM_LATE), _M)
     return Durations(
         tolerance,
         tolerance,
@@ -66,7 +64,7 @@ def choose_durations(
         int(np.median(near)),
         near,
         (arrival[0], arrival[1]),
-        is_loaded,
+        guessed,
     )
 
 

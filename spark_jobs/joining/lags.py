@@ -14,6 +14,8 @@ _NEIGHBOURS = 3
 _WIDTHS = [least * 2**step for step in range(21) for least in (20, 28)]
 # So many events show well enough how many lags there are of each length, whatever their keys.
 _THINNED = 2_000
+# What chance explains is not measured better than to this share: events of one key are not independent.
+_UNSURE = 0.1
 # A window has to hold more pairs than chance explains by so many standard deviations, and at least so many.
 _SIGNIFICANT, _FEWEST = 5.0, 5
 # Of what chance does not explain a peak has so much; all of it would have what a wide window has by chance.
@@ -52,8 +54,8 @@ class Peak(NamedTuple):
 
     @property
     def surely(self) -> float:
-        """The excess that is left if chance does more than usual."""
-        return self.excess - 4 * float(np.sqrt(self.by_chance + 1))
+        """The excess that is left if chance does more than usual, and more than was measured."""
+        return self.excess - 4 * float(np.sqrt(self.by_chance + 1)) - _UNSURE * self.by_chance
 
     @property
     def is_significant(self) -> bool:

@@ -15,7 +15,7 @@ from spark_jobs.joining.durations import Durations, choose_durations
 from spark_jobs.joining.fields import Field, code_fields, find_fields
 from spark_jobs.joining.keys import Column, Key, KeyField, find_keys, lags_of, shared_fields
 from spark_jobs.joining.names import Payload, choose_payload, key_names
-from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times
+from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
 from spark_jobs.kafka.newest import Newest
 
 # Steps of key_text that are tried where equal texts lead to no key.
@@ -92,9 +92,16 @@ def _candidates(looked: Looked) -> list[Field]:
 
 def _pairs_of_times(left: Looked, right: Looked) -> list[tuple[TimeField, TimeField]]:
     """Times of both sides, the likeliest first."""
-    about_now = [[time for time in looked.times if time.is_about_now][:_TRIED] for looked in (left, right)]
+    about_now = [_tried(looked) for looked in (left, right)]
     ranks = sorted(product(*(range(len(each)) for each in about_now)), key=sum)
     return [(about_now[0][first], about_now[1][second]) for first, second in ranks]
+
+
+def _tried(looked: Looked) -> list[TimeField]:
+    first, *others = (time for time in looked.times if time.is_about_now)
+    # Those of records that were written later would bring together what was written together.
+    useless = {RECORD_TIMESTAMP} if is_loaded(first, looked.documents.stamps) else set[str]()
+    return [first, *(time for time in others if time.source not in useless)][:_TRIED]
 
 
 def _nearest_times(

@@ -19,6 +19,7 @@ _MOST, _NEAR = 0.95, 0.1
 _TRIED = 200
 # The time of an event is less than this away from when its record was sent, in the median; other times are about something else.
 _ABOUT_NOW_MS = 86_400_000
+_LOADED_LATER_MS = 3_600_000
 _FORMATS = (*((unit, None) for unit in EPOCH_UNITS), (ISO_8601, None), (ISO_8601, "UTC"))
 
 
@@ -49,6 +50,21 @@ def find_times(documents: Documents, fields: list[Field]) -> list[TimeField]:
     about_now = sorted((time for time in found if time.is_about_now), key=lambda time: (time.share < _MOST, time.away_ms))
     of_records = TimeField(RECORD_TIMESTAMP, None, None, stamps, 0.0, 1.0)
     return [*about_now, of_records, *(time for time in found if not time.is_about_now)]
+
+
+def is_loaded(time: TimeField, stamps: np.ndarray) -> bool:
+    """Whether records were written all at once long after their times, so that the records' timestamps say nothing of the events."""
+    is_sound = (time.at != ABSENT) & (stamps != ABSENT)
+    at, stamped = time.at[is_sound], stamps[is_sound]
+    if not len(at):
+        return False
+    return float(np.median(stamped - at)) > _LOADED_LATER_MS or 2 * _span(stamped) < _span(at)
+
+
+def _span(times: np.ndarray) -> float:
+    """Between an early and a late one; the very first and last may be strays."""
+    first, last = np.quantile(times, (0.05, 0.95))
+    return float(last - first)
 
 
 def _time_of(field: Field, stamps: np.ndarray, typical: int) -> TimeField | None:

@@ -19,7 +19,7 @@ _STRAYS = 0.01
 
 
 class Share(NamedTuple):
-    """Of `judged` events of a side, those whose session is closed and far enough from the sample's ends, `paired` are in pairs.
+    """Of `judged` events of a side, those far enough from the sample's ends, `paired` are in pairs.
 
     `outcomes`: of all its events. `rejected`: its records that are no events, by reason.
     """
@@ -36,9 +36,10 @@ class Share(NamedTuple):
 
 
 def play_sample(pipeline: Pipeline, samples: tuple[Newest, Newest], wall_time: int) -> tuple[Share, Share]:
-    """The shares of both sides, as one batch with this clock (epoch ms) would pair them."""
+    """The shares of both sides, as one batch of this wall time (epoch ms) would pair them if its clock closed every session."""
     messages = [message for sample in samples for message in messages_of(sample.records)]
-    played = Rehearsal(pipeline.key).play(Batch(1, messages, wall_time, wall_time, pipeline))
+    clock = wall_time + pipeline.max_future_ms + pipeline.gap_ms + pipeline.grace_ms + 1
+    played = Rehearsal(pipeline.key).play(Batch(1, messages, clock, wall_time, pipeline))
     begin, end = _both_there(played)
     # What an event near an end waits for may be outside of the sample.
     inside = (begin + pipeline.tolerance_ms, end - pipeline.tolerance_ms)

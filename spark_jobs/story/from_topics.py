@@ -30,4 +30,4 @@ def messages_of(records: pa.Table) -> list[Message]:
     headers = (
         tuple((header["key"], header["value"]) for header in each or ()) for each in records.column("headers").to_pylist()
     )
-    return [Message(*row, each) for row, each in zip(rows, headers, strict=True)]
+    return [Message._make((*row, each, None)) for row, each in zip(rows, headers, strict=True)]
