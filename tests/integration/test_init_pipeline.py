@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,7 +18,9 @@ from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
 from tests.helpers.all_stages import land
 from tests.helpers.timeline import ROOT
-from tests.helpers.worlds import WORLDS, Sent, body, records
+from tests.helpers.worlds import APART, WORLDS, Sent, body, records
+from tests.unit.test_doc_examples import code_blocks
+from tests.unit.test_docs import README
 
 pytestmark = pytest.mark.integration
 
@@ -40,11 +43,18 @@ def test_a_written_file_pairs_what_it_says(pipeline, warehouse, produce, broker,
     produce(pipeline.left.topic, left)
     produce(pipeline.right.topic, right)
     file = tmp_path / f"{pipeline.name}.yaml"
-    topics = ["--left", pipeline.left.topic, "--right", pipeline.right.topic, "--output", pipeline.output_topic]
-    ask = [sys.executable, "-m", "include.init_pipeline", *topics, "--write", str(file)]
-    # Not by the connection in the variable, but by the address.
-    environment = {**os.environ, "PAIRING_KAFKA": "{}"}
-    done = subprocess.run([*ask, "--bootstrap", broker.bootstrap], cwd=ROOT, env=environment, capture_output=True, text=True)
+    (script,) = (
+        text for text in code_blocks(README.read_text().replace("\n   ", "\n"), "bash") if "include.init_pipeline" in text
+    )
+    names = {
+        "analyticsTopic": pipeline.left.topic,
+        "metricsTopic": pipeline.right.topic,
+        "outputTopic": pipeline.output_topic,
+    }
+    names |= {".venv/bin/python": sys.executable, "proposed.yaml": str(file), "127.0.0.1:9092": broker.bootstrap}
+    for name, mine in names.items():
+        script = script.replace(name, mine)
+    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(file.read_text())
     mine = Warehouse(warehouse.root, load_pipeline(file), warehouse.spark)
@@ -58,8 +68,20 @@ def test_a_written_file_pairs_what_it_says(pipeline, warehouse, produce, broker,
             TopicPartition(topic, number) for topic in (pipeline.left.topic, pipeline.right.topic) for number in range(2)
         ]
         assert {place.offset for place in consumer.committed(places, 20)} == {-1001}
-    again = subprocess.run(ask, cwd=ROOT, env=environment, capture_output=True, text=True)
+    again = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True)
     assert (again.returncode, again.stdout) == (2, "") and "is there already; --force overwrites it" in again.stderr
+
+
+def test_topics_that_share_nothing_are_one_line_and_a_broker_may_be_given_by_its_address(pipeline, produce, broker):
+    left, right, _ = records(replace(APART["strangers"], calls=50))
+    produce(pipeline.left.topic, left)
+    produce(pipeline.right.topic, right)
+    topics = ["--left", pipeline.left.topic, "--right", pipeline.right.topic, "--bootstrap", broker.bootstrap]
+    environment = {**os.environ, "PAIRING_KAFKA": "{}"}
+    ask = [sys.executable, "-m", "include.init_pipeline", *topics]
+    done = subprocess.run(ask, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: no field of one topic has values of the other (looked at")
 
 
 def test_the_newest_records_of_all_partitions_and_no_older_ones(pipeline, produce, broker):
