@@ -149,7 +149,7 @@ def _loads(text: str | bytes) -> Any:
     """None of what is no JSON."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

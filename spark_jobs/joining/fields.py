@@ -13,8 +13,10 @@ from spark_jobs.rules.parsing import normal_key
 
 # Deeper ones, longer texts and further fields hold no key of a pair. A map by user has as many fields as users.
 _DEEPEST, _LONGEST, _MOST_FIELDS = 8, 300, 400
+# Beyond 64 bits there are no times, and no libraries that agree.
+_LARGEST = 2**63
 # Of the records; a rarer field is not looked at.
-_RARE = 0.02
+_RARE, _FEW = 0.02, 0.1
 ABSENT = -1
 
 
@@ -30,8 +32,8 @@ class Field(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Whether it has whole numbers."""
-        return any(isinstance(value, int) for value in self.values)
+        """Whether it has whole numbers; a few may be mistakes."""
+        return sum(isinstance(value, int) for value in self.values) > _FEW * self.share * len(self.values)
 
 
 def find_fields(documents: Documents) -> list[Field]:
@@ -89,7 +91,7 @@ def _scalars(document: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
     elif isinstance(document, str):
         if 0 < len(document) <= _LONGEST:
             yield path, document
-    elif isinstance(document, int | float) and not isinstance(document, bool):
+    elif isinstance(document, int | float) and not isinstance(document, bool) and abs(document) < _LARGEST:
         yield path, document
 
 

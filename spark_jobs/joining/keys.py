@@ -8,10 +8,12 @@ come together, which is chance; a field too many keeps the events of one pair ap
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
+from include.config.sources import parse_source
 from spark_jobs.joining.fields import ABSENT, Field
 from spark_jobs.joining.lags import Events, Lags, Peak
 
@@ -21,10 +23,12 @@ _FEWEST_VALUES = 3
 # So many records have to have a value that the other side has, too.
 _LEAST_SHARED = 0.03
 # Single fields and keys that are looked at further.
-_SINGLES, _BEGINNINGS, _MOST_FIELDS = 60, 6, 4
+_SINGLES, _COUPLED, _BEGINNINGS, _MOST_FIELDS = 60, 8, 6, 4
 _ENOUGH = 4_000
 # A further field has to add so much. Whole numbers are measures more often than names of something.
 _WORTH, _OF_INTEGERS = 0.005, 0.85
+# A name of the pair itself comes with no other pair of the sample; a field that tells less apart names nothing.
+_OF_ITS_OWN, _NAMES_SOMETHING = 0.95, 0.5
 # A key has to tell pairs apart at least within a minute; one by which most of what meets there is of different pairs is none.
 _WITHIN_MS, _LEAST_ALONE = 60_000, 0.2
 
@@ -108,22 +112,33 @@ def shared_fields(left: Sequence[Column], right: Sequence[Column]) -> list[KeyFi
 def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:
     """The keys by which pairs are found, the best first; none where chance explains (nearly) everything."""
     whole, times = times, times.thinned()
-    singles = [(field, peak) for field in shared[:_SINGLES] if (peak := lags_of((field,), times).peak())]
-    most = max((peak.excess for _, peak in singles), default=0.0)
-    keys = sorted((_key((field,), peak, times, most) for field, peak in singles), key=_rank)
-    useful = [field for key in keys for field in key.fields]
-    grown = [_grown(key, useful, times, most) for key in keys[:_BEGINNINGS]]
-    if grown:
-        # What else would do, without any field of the best.
-        best = {source for field in min(grown, key=_rank).fields for source in _sources(field)}
-        rest = [key for key in keys if all(best.isdisjoint(_sources(field)) for field in key.fields)]
-        grown += [_grown(key, [field for each in rest for field in each.fields], times, most) for key in rest[:1]]
-    found: dict[frozenset[str], Key] = {}
-    for key in sorted([*grown, *keys], key=_rank):
-        found.setdefault(frozenset(map(str, key.fields)), key)
-    sound = [key for key in found.values() if key.alone >= _LEAST_ALONE]
+    begun = _with_peaks([(field,) for field in shared[:_SINGLES]], times)
+    # Where everybody has many events, only two fields together show anything.
+    begun = begun or _with_peaks(_couples(shared[:_COUPLED]), times)
+    if not begun:
+        return []
+    most = max(peak.excess for _, peak in begun)
+    keys = sorted((_key(fields, peak, times, most) for fields, peak in begun), key=_rank)
+    grown = [_grown(key, keys, times, most) for key in keys[:_BEGINNINGS]]
+    best = min(grown, key=_rank)
+    # What else would do, without any field of the best.
+    rest = [key for key in keys if _all_sources(best).isdisjoint(_all_sources(key))]
+    others = [*grown, *(_grown(key, rest, times, most) for key in rest[:1]), *keys]
+    best = _named(best, keys, times, most)
     # What is shown of the best is not of a part of the events.
-    return [key._replace(peak=_again(key, whole)) if rank == 0 else key for rank, key in enumerate(sound)]
+    best = best._replace(peak=lags_of(best.fields, whole).window(best.peak.center, best.peak.width))
+    found = {frozenset(map(str, best.fields)): best}
+    for key in sorted(others, key=_rank):
+        found.setdefault(frozenset(map(str, key.fields)), key)
+    return [key for key in found.values() if key.alone >= _LEAST_ALONE]
+
+
+def _with_peaks(keys: Sequence[tuple[KeyField, ...]], times: Times) -> list[tuple[tuple[KeyField, ...], Peak]]:
+    return [(fields, peak) for fields in keys if (peak := lags_of(fields, times).peak())]
+
+
+def _couples(fields: Sequence[KeyField]) -> list[tuple[KeyField, ...]]:
+    return [couple for couple in combinations(fields, 2) if _sources(couple[0]).isdisjoint(_sources(couple[1]))]
 
 
 def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
@@ -132,10 +147,6 @@ def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
     numbers, codes = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
     codes = np.where((numbers == ABSENT).any(axis=1)[codes.ravel()], ABSENT, codes.ravel())
     return Lags(Events(codes[: len(left)], times.left), Events(codes[len(left) :], times.right))
-
-
-def _again(key: Key, times: Times) -> Peak:
-    return lags_of(key.fields, times).window(key.peak.center, key.peak.width)
 
 
 def _combined(columns: list[np.ndarray]) -> np.ndarray:
@@ -148,11 +159,11 @@ def _key(fields: tuple[KeyField, ...], peak: Peak, times: Times, most: float) ->
     return Key(fields, peak, min(excess / max(around, 1), 1.0) or 1e-9, min(excess / most, 1.0) or 1e-9)
 
 
-def _grown(key: Key, fields: Sequence[KeyField], times: Times, most: float) -> Key:
-    """The key with the fields that make it better, the one that does most first."""
+def _grown(key: Key, others: Sequence[Key], times: Times, most: float) -> Key:
+    """The key with the fields of others that make it better, the one that does most first."""
+    fields = {str(field): field for other in others for field in other.fields}.values()
     while len(key.fields) < _MOST_FIELDS:
-        used = {source for field in key.fields for source in _sources(field)}
-        more = [field for field in fields if used.isdisjoint(_sources(field))]
+        more = [field for field in fields if _all_sources(key).isdisjoint(_sources(field))]
         longer = [(*key.fields, field) for field in more]
         peaks = [(each, lags_of(each, times).window(key.peak.center, key.peak.width)) for each in longer]
         better = max((_key(each, peak, times, most) for each, peak in peaks), key=lambda each: each.score, default=key)
@@ -162,6 +173,34 @@ def _grown(key: Key, fields: Sequence[KeyField], times: Times, most: float) -> K
         peak = lags_of(better.fields, times).peak()
         key = _key(better.fields, peak, times, most) if peak else better
     return key
+
+
+def _named(key: Key, singles: Sequence[Key], times: Times, most: float) -> Key:
+    """The key with the other names that its pairs have in common, unless it is a name of the pair itself, which no other pair has.
+
+    In a sample one of two users may tell all pairs apart, because no user calls two others meanwhile.
+    """
+    again = lags_of(key.fields, times).farthest(key.peak.center)
+    if key.peak.excess >= _OF_ITS_OWN * again.pairs:
+        return key
+    for single in singles:
+        (field, *others), parts = single.fields, set().union(*map(_parts, key.fields))
+        is_new = not others and _all_sources(key).isdisjoint(_sources(field)) and _parts(field) <= parts
+        if not is_new or single.alone < _NAMES_SOMETHING or (field.is_integer and not key.fields[0].is_integer):
+            continue
+        fields = (*key.fields, field)
+        longer = _key(fields, lags_of(fields, times).window(key.peak.center, key.peak.width), times, most)
+        key = longer if longer.score >= key.score - _WORTH else key
+    return key
+
+
+def _parts(field: KeyField) -> set[tuple[str, str]]:
+    """Body, key or headers of each side."""
+    return {(side, parse_source(source).part) for side, source in _sources(field)}
+
+
+def _all_sources(key: Key) -> set[tuple[str, str]]:
+    return set().union(*map(_sources, key.fields))
 
 
 def _sources(field: KeyField) -> set[tuple[str, str]]:

@@ -123,6 +123,10 @@ class Lags:
         widths = [peak.width, *(width for width in self._widths if peak.width < width <= 4 * peak.width)]
         return _narrowest([self.window(peak.center, width) for width in widths], _NEARLY_ALL)
 
+    def farthest(self, center: int) -> Peak:
+        """The widest window about the center."""
+        return self.window(center, self._widths[-1])
+
     def window(self, center: int, width: int) -> Peak:
         """The pairs within `width` of `center`.
 

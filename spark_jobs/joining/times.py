@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as clock
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,7 +45,8 @@ class TimeField(NamedTuple):
 
 def find_times(documents: Documents, fields: list[Field]) -> list[TimeField]:
     """The fields that are times, the likeliest time of the event first; `$timestamp` is before those that are not about now."""
-    typical = int(np.median(documents.stamps))
+    # Records of very old brokers have no timestamp.
+    typical = int(np.median(documents.stamps)) if np.median(documents.stamps) > 0 else clock.time_ns() // 1_000_000
     stamps = _plausible(documents.stamps.astype(np.int64), typical)
     found = [time for field in fields if (time := _time_of(field, stamps, typical))]
     about_now = sorted((time for time in found if time.is_about_now), key=lambda time: (time.share < _MOST, time.away_ms))

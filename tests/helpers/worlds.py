@@ -57,6 +57,7 @@ class World:
     times: tuple[tuple[str, str], tuple[str, str]] = (("timestamp", "epoch_ms"), ("timestamp", "epoch_ms"))
     payloads: tuple[str, str] = ("analytics", "metrics")
     formats: tuple[str, str] = ("json", "json")
+    key_formats: tuple[str, str] = ("json", "json")
     key_text: tuple[str, ...] = ()
     pairing: float = 0.95
     lag_ms: int = 4_000
@@ -254,6 +255,17 @@ def in_avro(call: Call, rng: random.Random) -> Sent:
     return sent(rng, call, b"\x00" + (7).to_bytes(4, "big") + to.getvalue())
 
 
+USERS = {"type": "record", "name": "Users", "fields": [{"name": "a", "type": "string"}, {"name": "b", "type": "string"}]}
+
+
+def keyed_in_avro(call: Call, rng: random.Random) -> Sent:
+    """The key by schema 8 of the registry, the value as JSON behind a frame with schema 9."""
+    to = BytesIO()
+    schemaless_writer(to, USERS, {"a": call.user1, "b": call.user2})
+    value = json.dumps({"timestamp": call.at, "metrics": loss(rng)}).encode()
+    return sent(rng, call, b"\x00\x00\x00\x00\x09" + value, b"\x00\x00\x00\x00\x08" + to.getvalue())
+
+
 def by_number(call: Call, rng: random.Random) -> Sent:
     users = [str(int(user[1:]) + 5_000) for user in (call.user1, call.user2)]
     return sent(rng, call, {"from": users[0], "to": users[1], "timestamp": call.at, "metrics": loss(rng)})
@@ -293,6 +305,15 @@ WORLDS = {
         key_text=("integers",),
         schemas={7: RegisteredSchema("AVRO", json.dumps(CALL))},
     ),
+    "JSON Schema and Avro keys": World(
+        plain_left,
+        keyed_in_avro,
+        frozenset({("user1", "$key.a"), ("user2", "$key.b")}),
+        formats=("json", "json_schema"),
+        key_formats=("json", "avro"),
+        schemas={8: RegisteredSchema("AVRO", json.dumps(USERS)), 9: RegisteredSchema("JSON", "{}")},
+    ),
+    "few users, skewed clocks": World(plain_left, plain_right, users=8, calls=2000, lag_ms=20_000, skew_ms=120_000),
     "decoys": World(counted(with_decoys(plain_left)), counted(with_decoys(plain_right)), payloads=("$value", "$value")),
     "noise": World(plain_left, plain_right, pairing=0.3),
     "call id": World(

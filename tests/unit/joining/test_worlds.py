@@ -46,6 +46,7 @@ def test_a_world_is_found_as_it_is(name, registry):
     assert key_of(pipeline) == world.key
     assert tuple(time_of(pipeline, side) for side in pipeline.sides) == world.times
     assert tuple(side.format for side in pipeline.sides) == world.formats
+    assert tuple(side.key_format for side in pipeline.sides) == world.key_formats
     assert tuple(side.payload_from or side.payload for side in pipeline.sides) == world.payloads
     assert pipeline.key_text == world.key_text
     assert [share.ratio for share in made.shares] == pytest.approx(truth, abs=0.03)
