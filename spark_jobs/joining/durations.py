@@ -21,6 +21,8 @@ _ROUND = [
 _ROOM, _ROOM_LATE = 1.2, 1.5
 _NEARLY_ALL = 0.995
 _NEARLY_ALL_LATE = 0.999
+# A few times far in the future are mistakes, which are rejected.
+_MOST_AHEAD = 0.99
 _DEFAULT_FUTURE, _DEFAULT_SESSION = 5 * _M, _H
 _GUESSED = 5 * _M
 
@@ -52,7 +54,7 @@ def choose_durations(
     near = np.sort(near[np.abs(near - peak.center) <= reach])
     tolerance = round_up(float(np.quantile(np.abs(near), _NEARLY_ALL)) * _ROOM)
     arrival = tuple(_quantile(stamp, time.at, _NEARLY_ALL_LATE) for time, stamp in zip((left, right), stamps, strict=True))
-    ahead = max(_quantile(time.at, stamp, _NEARLY_ALL_LATE) for time, stamp in zip((left, right), stamps, strict=True))
+    ahead = max(_quantile(time.at, stamp, _MOST_AHEAD) for time, stamp in zip((left, right), stamps, strict=True))
     guessed = any(is_loaded(time, stamp) for time, stamp in zip((left, right), stamps, strict=True))
     grace = _GUESSED if guessed else max(round_up(max(arrival) * _ROOM_LATE), _M)
     return Durations(

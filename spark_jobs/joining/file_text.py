@@ -87,5 +87,9 @@ def _flow(values: list[str]) -> str:
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
-    """Names come from messages, so anything that could end a comment is shown as `?`."""
+    """Names come from messages and from a registry, so anything that could end a comment is shown as `?`.
+
+    >>> _comments(["one", "two\\nkey: [x]"])
+    ['# one', '# two?key: [x]']
+    """
     return [f"# {''.join(letter if letter.isprintable() else '?' for letter in line)}".rstrip() for line in lines]

@@ -78,7 +78,7 @@ def _time_of(field: Field, stamps: np.ndarray, typical: int) -> TimeField | None
             continue
         times = np.array([read(field.values[row]) for row in rows], np.int64)
         # A date that is the same in all records is about something else.
-        if _soundness(times, typical) < _MOST or (len(rows) > 1 and len(np.unique(times)) == 1):
+        if len(rows) > 1 and len(np.unique(times)) == 1:
             return None
         at = stamps.copy()
         at[rows] = _plausible(times, typical)

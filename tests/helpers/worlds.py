@@ -225,6 +225,16 @@ def with_call_id(side: Write, name: str) -> Write:
     return write
 
 
+def with_region(side: Write) -> Write:
+    """Of the call, so the same on both sides; but there are few."""
+
+    def write(call: Call, rng: random.Random) -> Sent:
+        made = side(call, rng)
+        return made._replace(value={"region": ("eu", "us", "ap", "sa")[call.number % 4]} | made.value)
+
+    return write
+
+
 def other_calls(call: Call, rng: random.Random) -> Sent:
     """The same users, in calls of their own."""
     users = rng.sample([f"u{number:03}" for number in range(40)], 2)
@@ -314,6 +324,7 @@ WORLDS = {
         schemas={8: RegisteredSchema("AVRO", json.dumps(USERS)), 9: RegisteredSchema("JSON", "{}")},
     ),
     "few users, skewed clocks": World(plain_left, plain_right, users=8, calls=2000, lag_ms=20_000, skew_ms=120_000),
+    "few values that agree": World(with_region(plain_left), with_region(plain_right), users=12),
     "decoys": World(counted(with_decoys(plain_left)), counted(with_decoys(plain_right)), payloads=("$value", "$value")),
     "noise": World(plain_left, plain_right, pairing=0.3),
     "call id": World(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from include.config.pipeline import Pipeline, Side
+from include.sample.traffic import generate
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.joining.documents import NoProposal
 from spark_jobs.joining.propose import Proposal, propose
 from spark_jobs.story import parsing
-from tests.helpers.worlds import APART, NOW, WORLDS, Known, World, records, sample
+from tests.helpers.timeline import CALLS
+from tests.helpers.worlds import APART, NOW, WORLDS, Known, Sent, World, records, sample
 
 HOUR = 3_600_000
 
@@ -60,3 +64,19 @@ def test_where_nothing_pairs_it_says_so_and_names_what_it_looked_at(name):
     with pytest.raises(NoProposal, match=r"calls.ended: \d+ records, fields user1, user2, ") as why:
         proposal(APART[name])
     assert "\n" not in str(why.value)
+
+
+def test_the_sample_traffic_with_its_faulty_events_is_described_as_the_shipped_file_does():
+    now = NOW + HOUR
+    traffic = generate(CALLS, 600, 1, now).records
+    samples = [
+        sample(side.topic, [Sent(each.value, each.timestamp, each.key) for each in traffic if each.topic == side.topic])
+        for side in CALLS.sides
+    ]
+    made = propose((samples[0], samples[1]), None, now + HOUR, "calls", CALLS.output_topic)
+    assert replace(CALLS, schedule=made.pipeline.schedule, quality=made.pipeline.quality) == replace(
+        made.pipeline, tolerance_ms=60_000, gap_ms=60_000, grace_ms=180_000
+    )
+    assert 60_000 <= made.pipeline.tolerance_ms <= 120_000
+    assert min(share.ratio for share in made.shares) > 0.9
+    assert "malformed_json" in made.shares[0].rejected
