@@ -1,4 +1,4 @@
-"""The connections of jobs: `kafka_default`, as settings of Kafka clients, `schema_registry_default`, as settings of the schema registry's client,
+"""The connections of jobs: those of Kafka clusters, as settings of Kafka clients, `schema_registry_default`, as settings of the schema registry's client,
 and `warehouse_default`, as options of the object store of the tables.
 
 `warehouse_default` may have a provider's type (`aws`, `wasb`, `adls`, `google_cloud_platform`) without that provider being installed; the extra
@@ -16,10 +16,11 @@ from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from include.config.pipeline import KAFKA, Pipeline
 from include.config.secret_values import secret_settings
 from include.config.store import normal_options
 
-KAFKA, WAREHOUSE, SCHEMA_REGISTRY = "kafka_default", "warehouse_default", "schema_registry_default"
+WAREHOUSE, SCHEMA_REGISTRY = "warehouse_default", "schema_registry_default"
 _AWS = {
     "region_name": "aws_region",
     "endpoint_url": "aws_endpoint_url",
@@ -45,11 +46,18 @@ _UNSUPPORTED = (
 )
 
 
-def kafka_settings() -> dict[str, Any]:
-    """The extra of `kafka_default`, its secrets hidden in logs: Airflow does not recognise, for one, a key given as text."""
-    settings = dict(BaseHook.get_connection(KAFKA).extra_dejson)
+def kafka_settings(connection: str = KAFKA) -> dict[str, Any]:
+    """The extra of the connection, its secrets hidden in logs: Airflow does not recognise, for one, a key given as text."""
+    settings = dict(BaseHook.get_connection(connection).extra_dejson)
     _hide(settings)
     return settings
+
+
+def all_kafka_settings(pipeline: Pipeline) -> dict[str, Any]:
+    """Those of the pipeline's one cluster, if that is `kafka_default`, or those of each by its connection, as PAIRING_KAFKA has them."""
+    if pipeline.connections == (KAFKA,):
+        return kafka_settings()
+    return {connection: kafka_settings(connection) for connection in pipeline.connections}
 
 
 def schema_registry_settings() -> dict[str, Any]:

@@ -66,6 +66,7 @@ def _records(pipeline: Pipeline) -> Asset:
     closed_after = (pipeline.gap_ms + pipeline.grace_ms) / 1000 + 1
     # With stream_time silence closes nothing. A session stamped ahead of the clock closes later than all others, by up to max_future.
     settle = [closed_after, closed_after + pipeline.max_future_ms / 1000] if pipeline.clock == "lag_aware" else []
-    topics, group = [side.topic for side in pipeline.sides], str(pipeline.consumer_group)
-    watcher = AssetWatcher(f"{pipeline.name}_records", RecordsWaiting(topics, group, sorted(set(settle))))
+    topics = {side.topic: side.connection for side in pipeline.sides}
+    waiting = RecordsWaiting(topics, str(pipeline.consumer_group), sorted(set(settle)))
+    watcher = AssetWatcher(f"{pipeline.name}_records", waiting)
     return _asset(pipeline, "records", watchers=[watcher])

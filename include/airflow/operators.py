@@ -19,10 +19,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.alerts import alert
 from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
-from include.airflow.connections import kafka_settings, schema_registry_settings, warehouse_options
+from include.airflow.connections import all_kafka_settings, schema_registry_settings, warehouse_options
 from include.airflow.forked_jobs import ForkedJob
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words
+from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
 
@@ -60,7 +61,7 @@ class SparkPage(BaseOperatorLink):
 class PairingJobOperator(SparkSubmitOperator):
     """Runs one job of a pipeline on the Spark of `spark_default`: forked from the task as a client of a Spark Connect server, or by spark-submit.
 
-    The job gets the settings of `kafka_default`, those of `schema_registry_default` if there is one, and the options of `warehouse_default` in
+    The job gets the settings of its Kafka clusters, those of `schema_registry_default` if there is one, and the options of `warehouse_default` in
     its environment, never on a command line. Its counts become the task's XCom. When it fails, its own one-line reason is the task's error,
     with the runbook; an error that only an operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG; if it is set, the
     task does nothing and succeeds.
@@ -117,7 +118,7 @@ class PairingJobOperator(SparkSubmitOperator):
         # The job inherits the environment of this process. For YARN and Kubernetes the provider's env_vars are on a command line.
         os.environ |= {
             "PYTHONPATH": str(ROOT),
-            "PAIRING_KAFKA": json.dumps(kafka_settings()),
+            "PAIRING_KAFKA": json.dumps(all_kafka_settings(load_pipeline(self.pipeline_file))),
             OPTIONS_VARIABLE: json.dumps(warehouse_options()),
             "PAIRING_OUTCOME": str(folder / _OUTCOME),
             "PAIRING_TASK_LOCK": str(folder / _LOCK),

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.airflow.connections import kafka_settings
 from include.config.secret_values import without_values
-from include.config.tokens import NoToken, with_tokens
+from include.config.tokens import CONNECTION, NoToken, with_tokens
 
 LOOK_EVERY_S = 5.0
 # A run that landed nothing has failed or waits for its turn: after so long another one is started.
@@ -50,16 +50,42 @@ class WakeUps:
         return None
 
 
-class RecordsWaiting(BaseEventTrigger):
-    """Watches the ends of `topics` against what the consumer group `group` shows as landed."""
+class _Cluster:
+    """The clients of one Kafka cluster, whose consumer never joins the group. Raises NoToken and KafkaException, as do the methods."""
 
-    def __init__(self, topics: list[str], group: str, settle_s: list[float]) -> None:
+    def __init__(self, settings: dict[str, Any], topics: list[str], group: str) -> None:
+        self._topics = topics
+        ready = with_tokens(settings)
+        # The admin client would not do to read offsets: once it has asked for those of a group whose coordinator is still loading, its next
+        # request crashes the process.
+        self._reader = Consumer(ready | {"group.id": group, "enable.auto.commit": False})
+        self._admin = AdminClient(ready)
+
+    def look(self) -> tuple[Ends, bool]:
+        """The ends of its topics, and whether records wait to be landed."""
+        known = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
+        places = [
+            TopicPartition(topic, number) for topic in self._topics if topic in known for number in known[topic].partitions
+        ]
+        first, ends = (_offsets(self._admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+        shown = self._reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
+        landed = {(at.topic, at.partition): at.offset for at in shown}
+        # A negative offset: nothing landed yet. A log that ends before the landed records was cut, which a run has to report.
+        return ends, any(
+            end > max(landed.get(place, -1), first[place]) or end < landed.get(place, -1) for place, end in ends.items()
+        )
+
+
+class RecordsWaiting(BaseEventTrigger):
+    """Watches the ends of topics against what the consumer group `group` shows as landed. `topics`: topic -> connection of its cluster."""
+
+    def __init__(self, topics: dict[str, str], group: str, settle_s: list[float]) -> None:
         super().__init__()
         self.topics = topics
         self.group = group
         self.settle_s = settle_s
-        self._clients: tuple[AdminClient, Consumer] | None = None
-        self._settings: dict[str, Any] = {}
+        self._clusters: dict[str, _Cluster] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and arguments from which Airflow's triggerer makes the trigger."""
@@ -73,7 +99,9 @@ class RecordsWaiting(BaseEventTrigger):
             try:
                 ends, is_behind = await sync_to_async(self._look)()
             except (KafkaException, NoToken) as error:
-                reason = str(error) if isinstance(error, NoToken) else without_values(self._settings, str(error))
+                reason = str(error)
+                for settings in self._settings.values() if isinstance(error, KafkaException) else ():
+                    reason = without_values(settings, reason)
                 self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), reason)
             else:
                 if why := wake_ups.due(ends, is_behind, time.monotonic()):
@@ -81,25 +109,16 @@ class RecordsWaiting(BaseEventTrigger):
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _look(self) -> tuple[Ends, bool]:
-        if self._clients is None:
-            self._settings = kafka_settings()
-            settings = with_tokens(self._settings)
-            # The consumer never joins the group. The admin client would not do: once it has asked for the offsets of a group whose
-            # coordinator is still loading, its next request crashes the process.
-            reader = Consumer(settings | {"group.id": self.group, "enable.auto.commit": False})
-            self._clients = AdminClient(settings), reader
-        admin, reader = self._clients
-        known = admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
-        places = [
-            TopicPartition(topic, number) for topic in self.topics if topic in known for number in known[topic].partitions
-        ]
-        first, ends = (_offsets(admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
-        shown = reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
-        landed = {(at.topic, at.partition): at.offset for at in shown}
-        # A negative offset: nothing landed yet. A log that ends before the landed records was cut, which a run has to report.
-        return ends, any(
-            end > max(landed.get(place, -1), first[place]) or end < landed.get(place, -1) for place, end in ends.items()
-        )
+        all_ends, behind = dict[tuple[str, int], int](), False
+        for connection in dict.fromkeys(self.topics.values()):
+            if connection not in self._clusters:
+                settings = self._settings[connection] = kafka_settings(connection) | {CONNECTION: connection}
+                mine = [topic for topic, at in self.topics.items() if at == connection]
+                self._clusters[connection] = _Cluster(settings, mine, self.group)
+            ends, is_behind = self._clusters[connection].look()
+            all_ends |= ends
+            behind = behind or is_behind
+        return all_ends, behind
 
 
 def _offsets(admin: AdminClient, places: list[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:

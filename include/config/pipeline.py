@@ -18,6 +18,8 @@ from include.config.project import ROOT
 from include.config.setting_types import MAINTENANCE_SUFFIX, MS_PER_UNIT, ON_DATA, REPLAY_SUFFIX
 from include.config.times import Times, is_text
 
+# The Airflow connection of the Kafka cluster that has a topic, unless the pipeline names another one.
+KAFKA: Final = "kafka_default"
 # Each file here is a pipeline.
 PIPELINES = ROOT / "include" / "pipelines"
 # The quality report compares a batch only with at least so many batches before it.
@@ -59,6 +61,7 @@ class Side:
     __pydantic_config__ = _KEYS
     topic: kinds.Topic
     payload: kinds.Column
+    connection: kinds.Connection = KAFKA
     payload_from: kinds.Source = None
     key: kinds.KeySources = ()
     timestamp: kinds.OwnTimeSource = None
@@ -135,6 +138,7 @@ class Pipeline:
     left: Annotated[Side, _SIDE]
     right: Annotated[Side, _SIDE]
     output_topic: kinds.Topic
+    output_connection: kinds.Connection = KAFKA
     output_key: Literal["escaped", "json"] = ESCAPED
     key: kinds.Columns
     key_text: kinds.KeyText = ()
@@ -175,6 +179,15 @@ class Pipeline:
     def topics(self) -> tuple[str, str, str]:
         """Left, right, output."""
         return self.left.topic, self.right.topic, self.output_topic
+
+    def connection(self, topic: str) -> str:
+        """The Airflow connection of the cluster that has this input or output topic."""
+        return next((side.connection for side in self.sides if side.topic == topic), self.output_connection)
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """Of all its clusters, each once."""
+        return tuple(dict.fromkeys(map(self.connection, self.topics)))
 
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""

@@ -67,6 +67,12 @@ def _spellings() -> Iterator[str]:
         yield from (line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)
 
 
+def _all_secrets(settings: Mapping[str, object]) -> set[str]:
+    """Of one client, or of several by their connections."""
+    of_others = [inner for inner in settings.values() if isinstance(inner, dict)]
+    return secret_settings(settings).union(*map(secret_settings, of_others))
+
+
 def _secrets() -> set[str]:
     found = {value for name, value in os.environ.items() if value and _VARIABLE.search(name)}
     found |= {match[0] for value in os.environ.values() for match in _TOKEN.finditer(value)}
@@ -75,5 +81,5 @@ def _secrets() -> set[str]:
             settings = json.loads(os.environ.get(variable) or "{}")
         except ValueError:
             continue
-        found |= secret_settings(settings) if isinstance(settings, dict) else set()
+        found |= _all_secrets(settings) if isinstance(settings, dict) else set()
     return found

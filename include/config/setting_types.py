@@ -31,6 +31,7 @@ RESERVED_COLUMNS = frozenset(
     "right_partition right_offset right_payload right_batch_id table batch source".split()
 )
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MESSAGE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 _PIPELINE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -212,6 +213,12 @@ def _message(value: object) -> object:
     return value
 
 
+def _connection(value: object) -> str:
+    if not isinstance(value, str) or not _CONNECTION_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} cannot be the id of an Airflow connection (1 to 250 of letters, digits, '.', '_', '-')")
+    return value
+
+
 def _group(value: object) -> object:
     is_name = isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and not _PUBLISHER_GROUP.fullmatch(value)
     if value is not None and not is_name:
@@ -242,6 +249,7 @@ OwnTimeSource = Annotated[str | None, BeforeValidator(lambda value: None if valu
 TimeFormat = Annotated[str | None, BeforeValidator(check_time_format)]
 TimeZone = Annotated[str | None, BeforeValidator(check_zone)]
 MessageName = Annotated[str | None, BeforeValidator(_message)]
+Connection = Annotated[str, BeforeValidator(_connection)]
 Group = Annotated[str | None, BeforeValidator(_group)]
 Flag = Annotated[bool, Strict()]
 Folder = Annotated[str | None, BeforeValidator(_folder)]

@@ -13,6 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 from include.config.secret_values import HIDDEN, secret_settings
 
 PROVIDER = "token_provider"
+# Beside a client's settings, for messages: the Airflow connection that they come from, if that is not kafka_default.
+CONNECTION, _DEFAULT = "airflow connection", "kafka_default"
 _YEAR_S = 366 * 86_400
 _DEBIANS_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -34,6 +37,11 @@ class ProviderRefused(NoToken):
     """No try with this provider can help."""
 
 
+def connection_of(settings: Mapping[str, Any]) -> str:
+    """The connection that the settings come from."""
+    return str(settings.get(CONNECTION, _DEFAULT))
+
+
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as the client takes them: a callback in the place of the provider's name, authorities for the endpoint of `oidc`.
 
@@ -45,20 +53,22 @@ def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
         places = (ssl.get_default_verify_paths().cafile, _DEBIANS_AUTHORITIES)
         found = [place for place in places if place and Path(place).is_file()]
         ready |= {"https.ca.location": found[0]} if found else {}
+    ready.pop(CONNECTION, None)
     if (name := ready.pop(PROVIDER, None)) is not None:
         ready["oauth_cb"] = _callback(str(name), settings)
     return ready
 
 
 def _callback(name: str, settings: Mapping[str, Any]) -> Callable[[str], Token]:
-    provide, secrets = _imported(name), secret_settings(settings)
-    first = [_token(name, provide, str(settings.get("sasl.oauthbearer.config", "")), secrets)]
+    connection, secrets = connection_of(settings), secret_settings(settings)
+    ask = partial(_token, name, connection, _imported(name, connection), secrets)
+    first = [ask(str(settings.get("sasl.oauthbearer.config", "")))]
 
     def oauth_cb(config: str) -> Token:
         if first:
             return first.pop()
         try:
-            return _token(name, provide, config, secrets)
+            return ask(config)
         except NoToken as problem:
             # The client drops the reason, and asks again ten seconds later.
             logging.getLogger(__name__).warning("%s", problem)
@@ -67,20 +77,20 @@ def _callback(name: str, settings: Mapping[str, Any]) -> Callable[[str], Token]:
     return oauth_cb
 
 
-def _imported(name: str) -> Callable[[str], Any]:
+def _imported(name: str, connection: str) -> Callable[[str], Any]:
     module, _, function = name.rpartition(".")
     try:
         found = getattr(import_module(module), function)
     except Exception as error:
         raise ProviderRefused(
-            f"token_provider {name} of kafka_default cannot be imported {_here()} ({_cause(error)}): install its package there, or correct the name"
+            f"token_provider {name} of {connection} cannot be imported {_here()} ({_cause(error)}): install its package there, or correct the name"
         ) from None
     if not callable(found):
-        raise ProviderRefused(f"token_provider {name} of kafka_default is no function {_here()}: correct the name")
+        raise ProviderRefused(f"token_provider {name} of {connection} is no function {_here()}: correct the name")
     return found
 
 
-def _token(name: str, provide: Callable[[str], Any], config: str, secrets: set[str]) -> Token:
+def _token(name: str, connection: str, provide: Callable[[str], Any], secrets: set[str], config: str) -> Token:
     try:
         answer = provide(config)
     except Exception as error:
@@ -88,11 +98,11 @@ def _token(name: str, provide: Callable[[str], Any], config: str, secrets: set[s
         for secret in secrets:
             cause = cause.replace(secret, HIDDEN)
         raise NoToken(
-            f"token_provider {name} of kafka_default failed {_here()} ({cause}): does it find its credentials and reach its server there?"
+            f"token_provider {name} of {connection} failed {_here()} ({cause}): does it find its credentials and reach its server there?"
         ) from None
     if wrong := _wrong(answer):
         raise ProviderRefused(
-            f"token_provider {name} of kafka_default returned {wrong} {_here()}: it must return (token, expiry in epoch seconds)"
+            f"token_provider {name} of {connection} returned {wrong} {_here()}: it must return (token, expiry in epoch seconds)"
         )
     return tuple(answer)
 

@@ -33,6 +33,10 @@ CONSEQUENCES: dict[str, Consequence] = {
         [f"{side}.{name}" for side in ("left", "right") for name in _OF_RECORDS] + ["key_text", "timestamp_format", "timestamp_zone"],
         Consequence(NEXT_BATCH, "records are read the new way; landed ones, and replays of them, stay as they were landed"),
     ),
+    **dict.fromkeys(
+        ("left.connection", "right.connection", "output.connection"),
+        Consequence(NEXT_JOB, "jobs ask the other cluster, also for a batch that is planned already; it must have the very same topic, or they refuse it"),
+    ),
     "timestamp": Consequence(
         NEXT_BATCH, "records are read with the new field; landed ones, and replays of them, keep the time they were landed with"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
@@ -14,7 +14,7 @@ from spark_jobs.changes.consequences import CONSEQUENCES, consequence_of
 from spark_jobs.changes.open_events import Effect, effect, open_events
 from spark_jobs.changes.topics import topic_changes
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.settings import VARIABLE, kafka_settings
+from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.tables.integrity import newest_row
 from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, check_identity
 from spark_jobs.tables.schemas import LEDGER, OPEN
@@ -68,7 +68,7 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     ran_with = _last_settings(Tables(root, new))
     if ran_with is None:
         if asked:
-            topic_changes(kafka_settings(), new, None, None)
+            topic_changes(new, None, None)
         return ChangePlan(pipeline=new.name, place=f"{root}/{new.name}", asked_kafka=asked)
     tables = Tables(root, ran_with)
     ledger = Ledger(tables)
@@ -76,7 +76,7 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     last, planned = newest_row(steps), steps[PLANNED]
     refused, changes = list(_identity_problem(ran_with, new)), [_planned(each) for each in changed_settings(ran_with, new)]
     if asked:
-        problems, grown = topic_changes(kafka_settings(), ran_with, last, published)
+        problems, grown = topic_changes(_at_clusters_of(new, ran_with), last, published)
         refused += problems
         changes += [Planned(change, what.since, what.larger) for change, what in grown]
     # An unfinished batch has not changed the open events that it has read.
@@ -103,6 +103,12 @@ def _last_settings(tables: Tables) -> Pipeline | None:
         return None
     rows = tables.newest_rows(LEDGER, 0, ["config"])
     return Pipeline.from_json(rows[-1]["config"]) if rows else None
+
+
+def _at_clusters_of(new: Pipeline, ran_with: Pipeline) -> Pipeline:
+    """The topics of the last batch, at the addresses that the file has now."""
+    left, right = (replace(old, connection=side.connection) for old, side in zip(ran_with.sides, new.sides, strict=True))
+    return replace(ran_with, left=left, right=right, output_connection=new.output_connection)
 
 
 def _last_published(ledger: Ledger) -> LedgerRow | None:

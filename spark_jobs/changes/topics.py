@@ -9,12 +9,11 @@ from include.config.pipeline import Pipeline
 from include.config.setting_changes import Change
 from spark_jobs.changes.consequences import NEXT_BATCH, NEXT_PUBLICATION, Consequence
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.kafka.clusters import ask_topics, settings_of
 from spark_jobs.kafka.input_topics import check_ids
-from spark_jobs.kafka.offsets import ask_broker
 from spark_jobs.kafka.output_topic import partitions_and_id
 from spark_jobs.kafka.positions import check_same_topic
 from spark_jobs.kafka.ranges import check_partitions
-from spark_jobs.kafka.settings import Settings
 from spark_jobs.tables.ledger import LedgerRow
 
 _MORE_INPUT = Consequence(NEXT_BATCH, "the new partitions are read from offset 0, and the clock waits for them, too")
@@ -25,15 +24,15 @@ _MORE_OUTPUT = Consequence(
 
 
 def topic_changes(
-    settings: Settings, pipeline: Pipeline, last: LedgerRow | None, published: LedgerRow | None
+    pipeline: Pipeline, last: LedgerRow | None, published: LedgerRow | None
 ) -> tuple[list[str], list[tuple[Change, Consequence]]]:
     """The refusals, and each changed number of partitions with its consequence.
 
     `last`: a row of the last batch, None before the first; `published`: the last `published` row. Raises BrokerProblem, and NeedsOperator where a
     topic does not exist or a right is missing.
     """
-    now = ask_broker(settings, [side.topic for side in pipeline.sides])
-    partitions, topic_id = partitions_and_id(settings, pipeline.output_topic)
+    now = ask_topics(pipeline, [side.topic for side in pipeline.sides])
+    partitions, topic_id = partitions_and_id(settings_of(pipeline, pipeline.output_topic), pipeline.output_topic)
     if last is None:
         return [], []
     checks: list[Callable[[], object]] = [

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
+from include.config.tokens import connection_of
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, address, admin_settings
 
@@ -31,16 +32,16 @@ def on_group(group: str) -> Right:
 
 
 def grant_command(settings: Settings, right: Right) -> str:
-    """The command that grants the right to the user of kafka_default, without the broker's address."""
+    """The command that grants the right to the settings' user, without the broker's address."""
     # Which user a client certificate stands for is known to the broker only.
     user = settings.get("sasl.username", "NAME")
     return f"kafka-acls.sh --add --allow-principal User:{user} --operation {right.operation} {right.resource}"
 
 
 def missing_right(settings: Settings, right: Right) -> NeedsOperator:
-    """The problem of a right that the user of kafka_default does not have."""
+    """The problem of a right that the settings' user does not have."""
     return NeedsOperator(
-        f"Kafka at {address(settings)} does not allow the user of kafka_default what this needs: {grant_command(settings, right)}"
+        f"Kafka at {address(settings)} does not allow the user of {connection_of(settings)} what this needs: {grant_command(settings, right)}"
     )
 
 
@@ -59,7 +60,7 @@ def refused_right(error: KafkaError, topic: str, group: str, operation: str) -> 
 
 
 def unreadable_topic(settings: Settings, topics: Collection[str]) -> str | None:
-    """The first topic that the user may describe, but not read; None if there is none or the broker does not answer."""
+    """The first of the cluster's topics that the user may describe, but not read; None if there is none or the broker does not answer."""
     admin = AdminClient(admin_settings(settings))
     wanted = TopicCollection(list(topics))
     # The caller asks because of an error, and reports that one.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from include.config.secret_values import HIDDEN
-from include.config.tokens import PROVIDER
+from include.config.tokens import PROVIDER, connection_of
 from spark_jobs.faults.problems import NeedsOperator
 
 # Values that belong to these settings. Any other value is not repeated, because it may be a password in the wrong place.
@@ -51,7 +51,7 @@ def check_exactly_once(settings: Mapping[str, Any]) -> None:
     for names, is_fine, consequence in _RULES:
         for name in names:
             if name in settings and not is_fine(_text(settings[name])):
-                raise _refused(name, settings[name], consequence)
+                raise _refused(settings, name, settings[name], consequence)
     _check_times(settings)
     _check_login(settings)
 
@@ -73,7 +73,7 @@ def _check_times(settings: Mapping[str, Any]) -> None:
             "under way"
         )
     if consequence:
-        raise _refused(next(name for name in _DELIVERY if name in settings), f"{delivery:.0f}", consequence)
+        raise _refused(settings, next(name for name in _DELIVERY if name in settings), f"{delivery:.0f}", consequence)
 
 
 def _check_login(settings: Mapping[str, Any]) -> None:
@@ -82,6 +82,7 @@ def _check_login(settings: Mapping[str, Any]) -> None:
     mechanism = str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", ""))).upper()
     if protocol.upper().startswith("SASL") and not mechanism:
         raise _refused(
+            settings,
             "security.protocol",
             protocol,
             "there is no sasl.mechanism beside it (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER)",
@@ -90,7 +91,9 @@ def _check_login(settings: Mapping[str, Any]) -> None:
     for given, missing in (("certificate", "key"), ("key", "certificate")):
         places = [f"ssl.{given}.{form}" for form in ("location", "pem") if f"ssl.{given}.{form}" in settings]
         if places and not any(f"ssl.{missing}.{form}" in settings for form in ("location", "pem")):
-            raise _refused(places[0], "…", f"there is no ssl.{missing}.location or ssl.{missing}.pem that belongs to it")
+            raise _refused(
+                settings, places[0], "…", f"there is no ssl.{missing}.location or ssl.{missing}.pem that belongs to it"
+            )
 
 
 def _check_source_of_tokens(settings: Mapping[str, Any], needs_token: bool) -> None:
@@ -99,12 +102,14 @@ def _check_source_of_tokens(settings: Mapping[str, Any], needs_token: bool) -> N
     unsigned = _text(settings.get("enable.sasl.oauthbearer.unsecure.jwt", False)) == "true"
     if needs_token and not sources and not unsigned:
         raise _refused(
+            settings,
             "sasl.mechanism",
             "OAUTHBEARER",
             "nothing beside it says where its tokens come from: sasl.oauthbearer.method=oidc, or token_provider",
         )
     if PROVIDER in sources and (not needs_token or len(sources) > 1):
         raise _refused(
+            settings,
             PROVIDER,
             settings[PROVIDER],
             "it needs a security.protocol with SASL, sasl.mechanism=OAUTHBEARER, and no sasl.oauthbearer.method",
@@ -122,6 +127,6 @@ def _text(value: object) -> str:
     return str(value).lower() if str(value).lower() in ("true", "false", "all") else str(value)
 
 
-def _refused(name: str, value: object, consequence: str) -> NeedsOperator:
+def _refused(settings: Mapping[str, Any], name: str, value: object, consequence: str) -> NeedsOperator:
     value = value if _SAYABLE.fullmatch(str(value)) else HIDDEN
-    return NeedsOperator(f"setting {name}={value} of kafka_default is refused: {consequence}")
+    return NeedsOperator(f"setting {name}={value} of {connection_of(settings)} is refused: {consequence}")

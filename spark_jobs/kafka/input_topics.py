@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator, warn
 from spark_jobs.kafka.acls import grant_command, missing_right, on_group, on_topic
-from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker
+from spark_jobs.kafka.clusters import ask_topics, by_cluster
+from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.retries import Patience, is_transient
 from spark_jobs.kafka.settings import (
     ANSWER_WITHIN_S,
@@ -25,7 +26,6 @@ from spark_jobs.kafka.settings import (
     address,
     admin_settings,
     consumer_settings,
-    kafka_settings,
 )
 from spark_jobs.tables.ledger import OffsetRange
 from spark_jobs.tables.records import TopicIds
@@ -43,10 +43,13 @@ def ask_inputs(pipeline: Pipeline, ids: TopicIds | None, known: Collection[Offse
 
     Raises BrokerProblem, and NeedsOperator for a topic that is missing or another one.
     """
-    settings = kafka_settings()
-    now = ask_broker(settings, [side.topic for side in pipeline.sides])
+    topics = [side.topic for side in pipeline.sides]
+    now = ask_topics(pipeline, topics)
     check_ids(pipeline, ids, now)
-    return now._replace(cut=cut_since(settings, [at for at in known if at.place in now.end]))
+    there, cut = [at for at in known if at.place in now.end], dict[Partition, int]()
+    for settings, mine in by_cluster(pipeline, topics):
+        cut |= cut_since(settings, [at for at in there if at.topic in mine])
+    return now._replace(cut=cut)
 
 
 def check_ids(pipeline: Pipeline, known: TopicIds | None, now: TopicsNow) -> TopicIds:
@@ -119,11 +122,16 @@ def _cut_at(error: KafkaError | None) -> int | None:
     return 0 if "truncation detected" in text else None
 
 
-def commit_landed_offsets(settings: Settings, group: str, landed: Iterable[OffsetRange]) -> None:
+def show_landed(pipeline: Pipeline, group: str, landed: Collection[OffsetRange]) -> None:
     """Commits the ends of the landed ranges for the group, for lag tools and `schedule: on_data`. A failure only warns.
 
     The next batch begins where the ledger says, never where the group is.
     """
+    for settings, topics in by_cluster(pipeline, [side.topic for side in pipeline.sides]):
+        _commit(settings, group, [at for at in landed if at.topic in topics])
+
+
+def _commit(settings: Settings, group: str, landed: Iterable[OffsetRange]) -> None:
     places = [TopicPartition(known.topic, known.partition, known.until_offset) for known in landed]
     try:
         admin = AdminClient(admin_settings(settings))

@@ -53,7 +53,7 @@ def recover_positions(
     `accepts_repeats`: the operator wants the messages of a partition sent again if it is not known which were sent; without it that raises
     NeedsOperator. Raises JobProblem where an open transaction hides the end of the topic.
     """
-    settings = kafka_settings()
+    settings = kafka_settings(warehouse.pipeline.output_connection)
     wait_for_markers(settings, whole.topic)
     topics, written = ask_broker(settings, [whole.topic]), ends_written(settings, whole.topic)
     spans = {(whole.topic, number): Span(unfinished.ends.get(number, 0), written[number]) for number in missing}
@@ -75,7 +75,7 @@ def recover_positions(
             "once with --accept-lost-positions"
         )
     spans = {place: span for place, span in spans.items() if place not in unknown}
-    sent = translate_read_errors(lambda: _sent(warehouse, whole, spans), [whole.topic])
+    sent = translate_read_errors(lambda: _sent(warehouse, whole, spans), warehouse.pipeline, [whole.topic])
     return {number: _position(whole, unfinished.partitions, batches) for number, batches in sent.items()}
 
 
@@ -86,7 +86,7 @@ def _unknown(
     if cut := {place for place, span in spans.items() if topics.earliest[place] > span.first}:
         return cut, "retention has removed messages since"
     ((topic, _), *_) = spans
-    cleanup = cleanup_of(kafka_settings(), topic)
+    cleanup = cleanup_of(kafka_settings(warehouse.pipeline.output_connection), topic)
     if cleanup.compacted is False:
         return set(), ""
     reason = "the topic is compacted" if cleanup.compacted else "the topic may be compacted"
@@ -94,14 +94,16 @@ def _unknown(
         return set(spans), reason
     # Compaction keeps the last record of a partition unless it is an old tombstone: where there is none, none was sent.
     records = translate_read_errors(
-        lambda: read_records(warehouse.spark, spans, False, ["partition"]).distinct().collect(), [topic]
+        lambda: read_records(warehouse.spark, warehouse.pipeline, spans, False, ["partition"]).distinct().collect(),
+        warehouse.pipeline,
+        [topic],
     )
     return {(topic, row["partition"]) for row in records}, reason
 
 
 def _sent(warehouse: Warehouse, whole: PublishRun, spans: Mapping[Partition, Span]) -> dict[int, dict[int, int]]:
     """Partition -> batch_id -> messages of the run in the spans."""
-    records = read_records(warehouse.spark, spans, False, ["partition", "headers"])
+    records = read_records(warehouse.spark, warehouse.pipeline, spans, False, ["partition", "headers"])
     messages = records.select("partition", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
     batches = range(whole.ledger_position + 1, whole.target + 1)
     unpublished = warehouse.read(COMPOUNDS, ["pair_id", "revision", "batch_id"], batches=batches)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
+from include.config.tokens import connection_of
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.acls import missing_right, on_topic
 from spark_jobs.kafka.retries import retry_transient
@@ -115,19 +116,19 @@ def no_answer(settings: Settings, error: KafkaError, errors: list[KafkaError]) -
         if _NO_TOKEN in reason:
             problem = BrokerProblem(
                 f"no token for Kafka at {address(settings)} ({reason.partition(_NO_TOKEN)[2]}): does sasl.oauthbearer.token.endpoint.url of "
-                "kafka_default answer, and are client id, secret, scope and https.ca.location right?"
+                f"{connection_of(settings)} answer, and are client id, secret, scope and https.ca.location right?"
             )
             return NeedsOperator(str(problem)) if _REFUSED_BY_ENDPOINT.search(reason) else problem
         if each.code() in _CONNECTION_REFUSED:
             return NeedsOperator(
                 f"Kafka at {address(settings)} refuses the connection ({reason}): correct user, password, token or "
-                "certificate authority in the extra of kafka_default"
+                f"certificate authority in the extra of {connection_of(settings)}"
             )
     # The client tries an endpoint that is busy or silent again for a minute, without a word.
     asked = "are broker and token endpoint up" if "sasl.oauthbearer.method" in settings else "is the broker up"
     return BrokerProblem(
         f"no answer from Kafka at {address(settings)} within {ANSWER_WITHIN_S:.0f} s ({'; '.join(dict.fromkeys((reasons[0], reasons[-1])))}): "
-        f"{asked}, and are bootstrap.servers and security.protocol of kafka_default right?"
+        f"{asked}, and are bootstrap.servers and security.protocol of {connection_of(settings)} right?"
     )
 
 

@@ -49,12 +49,12 @@ class Unreadable(Exception):
         self.held, self.until = held, until
 
 
-def held_partitions(settings: Settings, now: TopicsNow) -> list[HeldPartition]:
-    """The partitions that can be read less far than they were written. Raises KafkaException."""
+def held_partitions(settings: Settings, now: TopicsNow, topics: Collection[str]) -> list[HeldPartition]:
+    """The partitions of the cluster's topics that can be read less far than they were written. Raises KafkaException."""
     held = [
         HeldPartition(*place, now.end[place], written - now.end[place])
         for place, written in now.written.items()
-        if written > now.end[place]
+        if place[0] in topics and written > now.end[place]
     ]
     return [at._replace(since=_first_written(settings, at)) for at in held]
 
@@ -127,7 +127,7 @@ def _held_group(settings: Settings, group: str) -> HeldPartition | None:
     try:
         now = ask_broker(settings, [_GROUP_OFFSETS])
         number = partition_of_group(group, len(now.end))
-        return next((held for held in held_partitions(settings, now) if held.partition == number), None)
+        return next((held for held in held_partitions(settings, now, [_GROUP_OFFSETS]) if held.partition == number), None)
     except (KafkaException, JobProblem):
         return None
 

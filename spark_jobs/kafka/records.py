@@ -11,10 +11,12 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
+from include.config.pipeline import Pipeline
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
+from spark_jobs.kafka.clusters import by_cluster
 from spark_jobs.kafka.offsets import Partition, no_answer
 from spark_jobs.kafka.retries import Patience
-from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings, kafka_settings
+from spark_jobs.kafka.settings import ANSWER_WITHIN_S, BrokerProblem, Settings, consumer_settings
 from spark_jobs.rules.large_columns import portions
 from spark_jobs.rules.parsed_columns import HEADERS
 from spark_jobs.spark.workers import read_in_tasks
@@ -67,7 +69,7 @@ T = TypeVar("T")
 _ENDED_EARLY = re.compile(r"[\w.-]{1,249}-\d{1,10} ended at offset \d{1,19} while it was read up to \d{1,19}", re.ASCII)
 
 
-def translate_read_errors(work: Callable[[], T], topics: Collection[str]) -> T:
+def translate_read_errors(work: Callable[[], T], pipeline: Pipeline, topics: Collection[str]) -> T:
     """Returns the result of `work`, which has Spark read the topics.
 
     Raises NeedsOperator if the user may not read a topic, and BrokerProblem if a log ended before the end of a span.
@@ -76,8 +78,9 @@ def translate_read_errors(work: Callable[[], T], topics: Collection[str]) -> T:
         return work()
     except Exception as error:
         # An error of a worker arrives as text only, so this asks the broker about the right.
-        if (topic := unreadable_topic(kafka_settings(), topics)) is not None:
-            raise missing_right(kafka_settings(), on_topic("Read", topic)) from None
+        for settings, mine in by_cluster(pipeline, topics):
+            if (topic := unreadable_topic(settings, mine)) is not None:
+                raise missing_right(settings, on_topic("Read", topic)) from None
         if ended := _ENDED_EARLY.search(full_text(error)):
             raise BrokerProblem(f"{ended[0]}: the log was cut, or its leader is new; the next try tells which") from None
         raise
@@ -100,16 +103,22 @@ def shares(spans: Spans) -> list[tuple[Share, ...]]:
     return parts
 
 
-def read_records(spark: SparkSession, spans: Spans, all_there: bool, columns: Collection[str]) -> DataFrame:
-    """These columns, of `RECORD` and BAD_HEADER, of the committed records in the spans; BAD_HEADER only together with `headers`.
+def read_records(
+    spark: SparkSession, pipeline: Pipeline, spans: Spans, all_there: bool, columns: Collection[str]
+) -> DataFrame:
+    """These columns, of `RECORD` and BAD_HEADER, of the committed records in the spans of the pipeline's topics; BAD_HEADER only together with
+    `headers`.
 
     `all_there`: an offset that the broker has lost fails the query; otherwise it is left out.
     """
     schema = ", ".join(f"`{name}` {_TYPES[name]}" for name in columns)
-    settings, if_lost, wanted = kafka_settings(), "error" if all_there else "earliest", tuple(columns)
+    if_lost, wanted = "error" if all_there else "earliest", tuple(columns)
+    clusters = by_cluster(pipeline, {topic for topic, _ in spans})
+    settings = {topic: its for its, topics in clusters for topic in topics}
 
     def read(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:
-        return read_shares(settings, part, if_lost, wanted)
+        # The shares of a part are of one topic.
+        return read_shares(settings[part[0].topic], part, if_lost, wanted)
 
     return read_in_tasks(spark, shares(spans), read, schema)
 

@@ -1,4 +1,4 @@
-"""Client settings for each kind of client, made of those of the Airflow connection kafka_default."""
+"""Client settings for each kind of client, made of those of the Airflow connections of a pipeline's clusters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from include.config.pipeline import KAFKA
 from include.config.secret_values import without_values
-from include.config.tokens import PROVIDER, NoToken, ProviderRefused, with_tokens
+from include.config.tokens import CONNECTION, PROVIDER, NoToken, ProviderRefused, connection_of, with_tokens
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.exactly_once_settings import check_exactly_once
 
@@ -39,21 +40,30 @@ class BrokerProblem(JobProblem):
     """The broker cannot be reached or refuses; the text holds its address."""
 
 
-def kafka_settings() -> Settings:
-    """The settings in the environment variable PAIRING_KAFKA; raises NeedsOperator if they cannot be used."""
+def kafka_settings(connection: str = KAFKA) -> Settings:
+    """The settings of a connection in the environment variable PAIRING_KAFKA; raises NeedsOperator if they cannot be used.
+
+    The variable has those of kafka_default, or, by connection, those of each: `{"kafka_default": {…}, "kafka_calls": {…}}`.
+    """
     text = os.environ.get(VARIABLE)
     if not text:
         raise NeedsOperator(
             f'{VARIABLE} is not set: give client settings as JSON, like {{"bootstrap.servers": "127.0.0.1:9092"}}'
         )
     try:
-        settings = json.loads(text)
+        given = json.loads(text)
     except ValueError as error:
         # The text may hold a password, so it is not repeated.
         raise NeedsOperator(f"{VARIABLE} is not JSON: {error}") from None
+    settings = given
+    if isinstance(given, dict) and (connection != KAFKA or isinstance(given.get(KAFKA), dict)):
+        settings = given.get(connection)
     if not isinstance(settings, dict) or not isinstance(settings.get("bootstrap.servers"), str):
-        raise NeedsOperator(f"{VARIABLE} has no bootstrap.servers; the connection kafka_default needs it in its extra")
-    _check(text)
+        hint = "" if connection == KAFKA else f'; by hand give {{"{KAFKA}": {{…}}, "{connection}": {{…}}}}'
+        raise NeedsOperator(f"{VARIABLE} has no bootstrap.servers; the connection {connection} needs it in its extra{hint}")
+    if connection != KAFKA:
+        settings |= {CONNECTION: connection}
+    _check(json.dumps(settings))
     return settings
 
 
@@ -73,7 +83,7 @@ def _check(text: str) -> None:
         # What Python's part of the client refuses is no KafkaException.
         text = error.args[0].str() if isinstance(error, KafkaException) else " ".join(str(error).split())
         raise NeedsOperator(
-            f"a setting of kafka_default is refused by the client: {without_values(settings, text)}"
+            f"a setting of {connection_of(settings)} is refused by the client: {without_values(settings, text)}"
         ) from None
 
 

@@ -56,7 +56,7 @@ def record_facts(warehouse: Warehouse, batches: Ranges) -> DataFrame:
     """Facts `record_left` and `record_right`: the records that the broker has in the ranges."""
     whose = [F.when(_lie_in(ranges), F.lit(batch_id).cast("bigint")) for batch_id, ranges in batches.items()]
     spans = joined_spans(at for ranges in batches.values() for at in ranges)
-    found = read_records(warehouse.spark, spans, False, PLACE)
+    found = read_records(warehouse.spark, warehouse.pipeline, spans, False, PLACE)
     records = found.withColumn("batch_id", F.coalesce(*whose)).where(F.col("batch_id").isNotNull())
     side = F.when(F.col("topic") == warehouse.pipeline.left.topic, "record_left").otherwise("record_right")
     return facts_of(records, side, F.lit(""))
@@ -114,7 +114,7 @@ def _not_of(batches: Sequence[int]) -> Condition | None:
 def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, until: int) -> DataFrame:
     """A row for each record that is in raw rows of the batches after..until (exclusive, inclusive), in the spans of topics, or in `claims` (`outcomes`)."""
     raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
-    records = read_records(warehouse.spark, spans, False, [*PLACE, "key", "value"])
+    records = read_records(warehouse.spark, warehouse.pipeline, spans, False, [*PLACE, "key", "value"])
     text = fingerprint("key", "value").alias("bytes")
     landed = raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem")
     there = records.select(*PLACE, F.lit("record").alias("source"), text)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH
-from spark_jobs.kafka.offsets import TopicsNow, ask_broker, wait_for_markers
+from spark_jobs.kafka.clusters import ask_topics
+from spark_jobs.kafka.offsets import TopicsNow, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
@@ -71,13 +72,14 @@ def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequ
 def _ask(
     warehouse: Warehouse, published: Mapping[int, LedgerRow], after: int, until: int
 ) -> tuple[TopicsNow, DeliveryScope | NotJudged | None]:
-    settings, pipeline = kafka_settings(), warehouse.pipeline
-    topics = ask_broker(settings, pipeline.topics)
+    pipeline = warehouse.pipeline
+    settings = kafka_settings(pipeline.output_connection)
+    topics = ask_topics(pipeline, pipeline.topics)
     with suppress(Unreadable):
         return topics, delivery_scope(pipeline, published, after, until, topics)
     # What was committed a moment ago can be read a moment later.
     wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_broker(settings, pipeline.topics)
+    topics = ask_topics(pipeline, pipeline.topics)
     try:
         return topics, delivery_scope(pipeline, published, after, until, topics)
     except Unreadable as problem:

@@ -9,10 +9,12 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.acls import grant_command, on_topic
+from spark_jobs.kafka.clusters import ask_topics
 from spark_jobs.kafka.input_topics import check_ids
-from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, wait_for_markers
+from spark_jobs.kafka.offsets import Partition, TopicsNow, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
 from spark_jobs.kafka.output_topic import Cleanup, cleanup_of, output_topic
 from spark_jobs.kafka.records import Span, translate_read_errors
@@ -79,7 +81,7 @@ def reconcile(warehouse: Warehouse) -> Answer:
     scope = _scope(warehouse)
     if scope is None:
         return Answer(0, {_BATCHES: 0}, [])
-    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline.topics)
+    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline, warehouse.pipeline.topics)
 
 
 def _scope(warehouse: Warehouse) -> _Scope | None:
@@ -92,13 +94,14 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     if not last:
         # Nothing is published, or all of it was given up, and the rewind is about to be published.
         return None
-    settings, pipeline = kafka_settings(), warehouse.pipeline
+    pipeline = warehouse.pipeline
+    settings = kafka_settings(pipeline.output_connection)
     output_id = output_topic(settings, pipeline.output_topic, operation="Read").topic_id
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
     wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_broker(settings, pipeline.topics)
-    _check_readable(ledger, horizon, pipeline.output_topic, topics)
+    topics = ask_topics(pipeline, pipeline.topics)
+    _check_readable(ledger, horizon, pipeline, topics)
     steps = {row.step: row for row in ledger.rows(last, last)}
     check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
     # After the ledger was read: rows that are about to be removed may still be there.
@@ -107,14 +110,15 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, output_id, cleanup)
 
 
-def _check_readable(ledger: Ledger, horizon: int, name: str, topics: TopicsNow) -> None:
+def _check_readable(ledger: Ledger, horizon: int, pipeline: Pipeline, topics: TopicsNow) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
+    name, settings = pipeline.output_topic, kafka_settings(pipeline.output_connection)
     output = next(row.output_state for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
     ends = output.ends if output.topic_id == topics.ids[name] else {}
     try:
         check_readable(topics, {(name, number): end for number, end in ends.items()})
     except Unreadable as problem:
-        raise unreadable_problem(kafka_settings(), problem) from None
+        raise unreadable_problem(settings, problem) from None
 
 
 def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
@@ -139,13 +143,15 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     finally:
         places.unpersist()
         compared.unpersist()
-    unknowable = _why(warehouse.pipeline.output_topic, scope.cleanup) if counts[_UNKNOWABLE] else ""
+    unknowable = _why(warehouse.pipeline, scope.cleanup) if counts[_UNKNOWABLE] else ""
     return Answer(scope.horizon, counts, without_collapsed(offenders, counts), unknowable, removed.sentence())
 
 
-def _why(topic: str, cleanup: Cleanup) -> str:
+def _why(pipeline: Pipeline, cleanup: Cleanup) -> str:
+    topic = pipeline.output_topic
     if cleanup.compacted is None:
-        return f"whether {topic} is compacted cannot be seen; for the user to see it: {grant_command(kafka_settings(), on_topic('DescribeConfigs', topic))}"
+        remedy = grant_command(kafka_settings(pipeline.output_connection), on_topic("DescribeConfigs", topic))
+        return f"whether {topic} is compacted cannot be seen; for the user to see it: {remedy}"
     return (
         f"{topic} is compacted, and tombstones that may have taken the last message of a key are gone themselves after its "
         f"delete.retention.ms of {cleanup.tombstones_ms:,}"
@@ -193,7 +199,7 @@ def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFram
     seen = compared.where((F.col("compounds") > 0) & (F.col("messages") > 0)).groupBy("partition")
     first = {row["partition"]: row["first"] for row in seen.agg(F.min("batch_id").alias("first")).collect()}
     # Asked for once more: what retention removed while the topic was read is not lost either.
-    earliest = ask_broker(kafka_settings(), [topic]).earliest
+    earliest = ask_topics(warehouse.pipeline, [topic]).earliest
     truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
     absent = with_absence(compared, sent, scope.output_id, scope.horizon, truncated)
     return compared, with_compaction(absent, scope.cleanup)

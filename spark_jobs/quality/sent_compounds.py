@@ -89,7 +89,7 @@ def _is_cut(spans: Spans, topics: TopicsNow) -> bool:
 
 def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:
     """Facts `message`, of batch 0: this pipeline's messages in the spans, marked as their compounds are."""
-    records = read_records(warehouse.spark, scope.spans, False, ["headers"])
+    records = read_records(warehouse.spark, warehouse.pipeline, scope.spans, False, ["headers"])
     mine = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
     mine, none = mine.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
     return facts_of(mine, F.lit("message"), F.lit(""), batch_id=none, mark=message_mark())
@@ -113,7 +113,8 @@ def delivery_metrics(warehouse: Warehouse, scope: DeliveryScope | NotJudged | No
 
 def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Metrics:
     """`delivery_difference` by what retention removed meanwhile, and by the rules of compaction. `replaced_on_topic`: messages that these allow to be gone."""
-    settings, topic = kafka_settings(), warehouse.pipeline.output_topic
+    pipeline = warehouse.pipeline
+    settings, topic = kafka_settings(pipeline.output_connection), pipeline.output_topic
     cleanup, topics = cleanup_of(settings, topic), ask_broker(settings, [topic])
     if _is_cut(scope.spans, topics):
         return {"delivery_not_judged": NotJudged.RETENTION}
@@ -123,7 +124,7 @@ def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Me
     spans = {place: Span(span.first, topics.end[place]) for place, span in scope.spans.items()}
     compounds = by_compound(warehouse, scope.sent, spans, batches=scope.batch_ids)
     rows = with_compaction(with_absence(compounds, scope.sent, topics.ids[topic], scope.batch_ids[-1], {}), cleanup)
-    cases = compound_cases(warehouse.pipeline, {})
+    cases = compound_cases(pipeline, {})
     ends = {number: span.until for (_, number), span in scope.spans.items()}
     conditions = {
         "missing": cases[Finding.NOT_SENT],
@@ -160,7 +161,9 @@ def by_compound(
         fingerprint("key").alias("key"),
         fingerprint("key", "value").alias("bytes"),
     )
-    messages = read_records(warehouse.spark, spans, False, ("partition", "offset", "key", "value", "headers")).select(
+    messages = read_records(
+        warehouse.spark, warehouse.pipeline, spans, False, ("partition", "offset", "key", "value", "headers")
+    ).select(
         header("pair-id").alias("pair_id"),
         header("revision").alias("revision"),
         *("partition", "offset"),

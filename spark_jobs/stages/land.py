@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from include.config.pipeline import Side
+from include.config.pipeline import Pipeline, Side
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import warn
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import Registry, registry_settings
-from spark_jobs.kafka.input_topics import ask_inputs, check_ids, commit_landed_offsets
+from spark_jobs.kafka.clusters import by_cluster, settings_of
+from spark_jobs.kafka.input_topics import ask_inputs, check_ids, show_landed
 from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.open_transactions import held_partitions, total_held
 from spark_jobs.kafka.ranges import (
@@ -29,7 +30,7 @@ from spark_jobs.kafka.ranges import (
     ranges_left,
 )
 from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_shares, shares, translate_read_errors
-from spark_jobs.kafka.settings import Settings, kafka_settings
+from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.rules.parsed_columns import Columns, problems_with_headers
@@ -109,7 +110,7 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
         raise
     rows = landed_counts(warehouse, planned)
     offsets = tuple(advance(known, rows) for known in ranges)
-    counts = count(planned, offsets, rows, _warn_of_held(now))
+    counts = count(planned, offsets, rows, _warn_of_held(warehouse.pipeline, now))
     for side in pipeline.sides:
         _warn_of_unit(side, pipeline.times(side).format, rows, planned.wall_time)
     # The setting of the file counts, not that of the plan: changing it is the operator's remedy.
@@ -123,13 +124,14 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
     landed = planned.next_step(LANDED, started, counts, offsets=offsets, clock=clock, versions=versions)
     ledger.append(landed)
     if warehouse.pipeline.consumer_group:
-        commit_landed_offsets(kafka_settings(), warehouse.pipeline.consumer_group, offsets)
+        show_landed(warehouse.pipeline, warehouse.pipeline.consumer_group, offsets)
     return landed
 
 
-def _warn_of_held(now: TopicsNow) -> tuple[int, int | None]:
+def _warn_of_held(pipeline: Pipeline, now: TopicsNow) -> tuple[int, int | None]:
     """The offsets of both topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
-    held = held_partitions(kafka_settings(), now)
+    clusters = by_cluster(pipeline, now.ids)
+    held = [at for settings, topics in clusters for at in held_partitions(settings, now, topics)]
     for at in held:
         if at.since is None or at.since < now.wall_time - _OPEN_FOR_LONG_MS:
             warn(
@@ -155,7 +157,7 @@ def _remaining_ranges(
 
     Raises BrokerProblem and NeedsOperator.
     """
-    now = ask_inputs(planned.pipeline, planned.plan.topic_ids, planned.offsets)
+    now = ask_inputs(warehouse.pipeline, planned.plan.topic_ids, planned.offsets)
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
     landed: dict[Partition, LandedSpan] = {}
@@ -181,14 +183,14 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         return commit(warehouse, table, [], table, planned.batch_id)
     place, parts = warehouse.place_for_files(table), shares(spans)
     parse = _side_parser(warehouse, planned, side)
-    land_part = _part_lander(kafka_settings(), place, pipeline.key, parse, planned.batch_id)
+    land_part = _part_lander(settings_of(warehouse.pipeline, side.topic), place, pipeline.key, parse, planned.batch_id)
 
     def append() -> None:
         offsets = sum(span.until - span.first for span in spans.values())
         written = work_on(warehouse.spark, parts, land_part, NEW_FILE, offsets)
         commit(warehouse, table, NewFile.all_of(written), table, planned.batch_id)
 
-    translate_read_errors(append, [side.topic])
+    translate_read_errors(append, warehouse.pipeline, [side.topic])
 
 
 def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callable[[], Parser]:

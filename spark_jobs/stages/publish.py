@@ -105,7 +105,7 @@ def _publish(
 ) -> tuple[list[LedgerRow], list[PartitionReport]]:
     """Publishes as many of the batches as one run takes, and records them; returns their `published` rows and the partitions' reports."""
     started = datetime.now(UTC)
-    settings = kafka_settings()
+    settings = kafka_settings(warehouse.pipeline.output_connection)
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     run = plan_run(warehouse, settings, topic, paired, before, begun, accepted_topic, accepted_lost)
     mine = [row for row in paired if row.batch_id <= run.target]

@@ -7,20 +7,21 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from include.config.pipeline import Pipeline
+from spark_jobs.kafka.clusters import by_cluster
 from spark_jobs.kafka.newest import read_newest
 from spark_jobs.kafka.records import BAD_HEADER
-from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.story.history import Batch, Message
 
 
 def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Batch]:
-    """One batch with about the newest `most` records of each topic, its clock and wall time those of this machine.
+    """One batch with about the newest `most` records of each topic, its clock and wall time when the first cluster was asked.
 
     `since`: epoch ms, inclusive; no records with an older timestamp. Raises what `read_newest` raises.
     """
-    wall_time, samples = read_newest(kafka_settings(), [side.topic for side in pipeline.sides], most, since)
-    messages = [message for sample in samples for message in messages_of(sample.records)]
-    yield Batch(1, messages, wall_time, wall_time, pipeline)
+    clusters = by_cluster(pipeline, [side.topic for side in pipeline.sides])
+    times, samples = zip(*(read_newest(settings, topics, most, since) for settings, topics in clusters), strict=True)
+    messages = [message for of_cluster in samples for sample in of_cluster for message in messages_of(sample.records)]
+    yield Batch(1, messages, min(times), min(times), pipeline)
 
 
 def messages_of(records: pa.Table) -> list[Message]:

@@ -46,12 +46,13 @@ class _Search:
 
     def __init__(self, warehouse: Tables, key: tuple[str, ...], steps: dict[tuple[int, str], LedgerRow]) -> None:
         self.key, self.topic, self.steps = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic, steps
+        self.connection = warehouse.pipeline.output_connection
         self.now: TopicsNow | None = None
         self.offsets: dict[Revision, list[int]] = {}
 
     def read(self, compounds: list[Compound]) -> None:
         """Reads the topic. Raises JobProblem, KafkaException."""
-        settings = kafka_settings()
+        settings = kafka_settings(self.connection)
         self.now = ask_broker(settings, [self.topic])
         wanted: dict[Stretch, list[Revision]] = {}
         for compound in compounds:

@@ -31,7 +31,7 @@ CALLS = (
     ("spark_jobs.tables.integrity", "check_ledger", "tables checked"),
     ("spark_jobs.tables.integrity", "check_tables", "tables checked"),
     ("spark_jobs.kafka.input_topics", "ask_inputs", "Kafka: input topics"),
-    ("spark_jobs.kafka.input_topics", "commit_landed_offsets", "Kafka: landed offsets"),
+    ("spark_jobs.kafka.input_topics", "show_landed", "Kafka: landed offsets"),
     ("spark_jobs.kafka.offsets", "ask_broker", "Kafka: topics"),
     ("spark_jobs.kafka.offsets", "ends_written", "Kafka: ends of the output"),
     ("spark_jobs.kafka.output_topic", "output_topic", "Kafka: output topic"),

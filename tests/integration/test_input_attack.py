@@ -253,7 +253,9 @@ def test_spans_are_read_as_an_independent_consumer_reads_them(warehouse, generou
     # Neither from the beginning nor to the end, and of one partition nothing.
     spans = {place: records.Span(7, end - 9) for place, end in ends.items()} | {min(ends): records.Span(5, 5)}
     wanted = {each[:3]: each for each in sent if spans[each[:2]].first <= each.offset < spans[each[:2]].until}
-    found = records.read_records(warehouse.spark, spans, True, (*records.RECORD, records.BAD_HEADER)).collect()
+    found = records.read_records(
+        warehouse.spark, warehouse.pipeline, spans, True, (*records.RECORD, records.BAD_HEADER)
+    ).collect()
     assert len(found) == len(wanted) > 1_000
     for row in found:
         headers = [(header["key"], header["value"]) for header in row["headers"] or []]
@@ -261,7 +263,7 @@ def test_spans_are_read_as_an_independent_consumer_reads_them(warehouse, generou
         assert (row["record_timestamp"], row["key"], row["value"], headers) == given[3:]
         assert row[records.BAD_HEADER] is False
     # Whoever asks for less gets the same of that.
-    few = records.read_records(warehouse.spark, spans, True, ["offset", "value"]).collect()
+    few = records.read_records(warehouse.spark, warehouse.pipeline, spans, True, ["offset", "value"]).collect()
     assert Counter(few) == Counter((row["offset"], row["value"]) for row in found)
 
 

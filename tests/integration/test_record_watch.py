@@ -21,8 +21,9 @@ def test_what_waits_to_be_landed(broker, monkeypatch):
     settings = {"bootstrap.servers": broker.bootstrap}
     topics, group = ["watched-left", "watched-right"], "watched.landed"
     create_topics(broker.bootstrap, dict.fromkeys(topics, 2))
-    monkeypatch.setattr(triggers, "kafka_settings", lambda: settings)
-    watch = RecordsWaiting(topics, group, [])
+    monkeypatch.setattr(triggers, "kafka_settings", lambda _: settings)
+    watched = dict.fromkeys(topics, "kafka_default")
+    watch = RecordsWaiting(watched, group, [])
     places = [(topic, number) for topic in topics for number in range(2)]
 
     def is_heard():
@@ -33,7 +34,11 @@ def test_what_waits_to_be_landed(broker, monkeypatch):
 
     wait_for(is_heard, "the group's coordinator", 30)
     # Of one that is not there yet nothing waits.
-    assert RecordsWaiting([*topics, "not-there"], group, [])._look() == watch._look() == (dict.fromkeys(places, 0), False)
+    assert (
+        RecordsWaiting({**watched, "not-there": "kafka_default"}, group, [])._look()
+        == watch._look()
+        == (dict.fromkeys(places, 0), False)
+    )
 
     # It has to live as long as its answer is waited for.
     admin = AdminClient(settings)

@@ -82,7 +82,9 @@ def test_the_whole_way_with_tokens(way, logins, connect, logged_in, send, broker
         send("m", f"u{number}", ago + 50, number)
     connect(logins[way])
     before = len(server.given)
-    watch = RecordsWaiting([side.topic for side in logged_in.pipeline.sides], logged_in.pipeline.consumer_group, [])
+    watch = RecordsWaiting(
+        {side.topic: side.connection for side in logged_in.pipeline.sides}, logged_in.pipeline.consumer_group, []
+    )
     # On a broker that has just started the group's coordinator may still move; the watch itself looks again.
     assert retry_transient(watch._look)[1] is True
     land_events.main(logged_in, 1_000, ())
@@ -228,7 +230,7 @@ def test_a_provider_without_a_token_fails_job_and_watch_in_a_line(logins, connec
     line = "^token_provider tests.helpers.token_functions.from_server of kafka_default failed by .*HTTPError: HTTP Error 401"
     with pytest.raises(JobProblem, match=line):
         land_events.main(logged_in, 1_000, ())
-    watch, said = RecordsWaiting([side.topic for side in logged_in.pipeline.sides], "any", []), []
+    watch, said = RecordsWaiting({side.topic: side.connection for side in logged_in.pipeline.sides}, "any", []), []
     log = SimpleNamespace(warning=lambda text, *values: said.append(text % values))
     monkeypatch.setattr(RecordsWaiting, "log", log)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from include.config.pipeline import PIPELINES
+from tests.helpers.timeline import CALLS
 from tests.unit.config.test_secret_values import KEY, SETTINGS
 
 
@@ -16,12 +19,27 @@ def test_airflow_hides_whatever_is_a_secret_of_the_connection(tmp_path, monkeypa
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": SETTINGS}))
     from airflow.sdk._shared.secrets_masker import redact
 
-    from include.airflow.operators import kafka_settings
+    from include.airflow.connections import all_kafka_settings
 
     assert redact(f"with {KEY} in it") != "with *** in it"
-    assert kafka_settings() == SETTINGS
+    assert all_kafka_settings(CALLS) == SETTINGS
     assert redact(f"with {KEY} in it") == "with *** in it"
     assert redact("somebody at b:1") == "somebody at b:1"
+
+
+def test_a_job_gets_the_settings_of_all_its_clusters(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    for name in ("KAFKA_CALLS", "KAFKA_DEFAULT", "KAFKA_OTHER"):
+        extra = {"bootstrap.servers": f"{name}:1".lower(), "sasl.password": f"secret of {name}"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "kafka", "extra": extra}))
+    from airflow.sdk._shared.secrets_masker import redact
+
+    from include.airflow.connections import all_kafka_settings
+
+    pipeline = replace(CALLS, right=replace(CALLS.right, connection="kafka_calls"))
+    servers = {name: settings["bootstrap.servers"] for name, settings in all_kafka_settings(pipeline).items()}
+    assert servers == {"kafka_default": "kafka_default:1", "kafka_calls": "kafka_calls:1"}
+    assert redact("with secret of KAFKA_CALLS in it") == "with *** in it"
 
 
 REGISTRY = {"conn_type": "http", "host": "r", "port": 8081, "login": "somebody", "password": "p4ss:w0rd"}
@@ -90,7 +108,7 @@ def test_a_job_gets_the_schema_registry_of_the_connection_or_none(connected, tmp
     around = {}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setattr(operators.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
-    monkeypatch.setattr(operators, "kafka_settings", dict)
+    monkeypatch.setattr(operators, "all_kafka_settings", lambda _: {})
     monkeypatch.setattr(operators, "warehouse_options", dict)
     monkeypatch.setattr(operators, "_alert_news", lambda *_: None)
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
@@ -98,7 +116,7 @@ def test_a_job_gets_the_schema_registry_of_the_connection_or_none(connected, tmp
     monkeypatch.setenv("PAIRING_SCHEMA_REGISTRY", "of Airflow's own environment")
     if connected:
         monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", json.dumps(REGISTRY))
-    task = operators.PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    task = operators.PairingJobOperator(job="land_events", pipeline_file=PIPELINES / "calls.yaml")
     assert task.execute({"ti": None, "outlet_events": {}}) == {}
     expected = {"url": "http://r:8081", "basic.auth.user.info": "somebody:p4ss:w0rd"} if connected else None
     assert json.loads(around.get("PAIRING_SCHEMA_REGISTRY", "null")) == expected
@@ -113,14 +131,14 @@ def test_spark_is_submitted_without_the_variables_of_clouds(tmp_path, monkeypatc
     around = {}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", lambda *_: around.update(os.environ))
-    monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
+    monkeypatch.setattr(pairing_operator, "all_kafka_settings", lambda _: {})
     monkeypatch.setattr(pairing_operator, "warehouse_options", lambda: {"aws_region": "eu"})
     monkeypatch.setattr(pairing_operator, "schema_registry_settings", dict)
     monkeypatch.setattr(pairing_operator, "_alert_news", lambda *_: None)
     for name in ("PYTHONPATH", "PAIRING_KAFKA", "PAIRING_STORE", "PAIRING_OUTCOME", "PAIRING_TASK_LOCK"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
-    task = PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    task = PairingJobOperator(job="land_events", pipeline_file=PIPELINES / "calls.yaml")
     assert task.execute({"ti": None, "outlet_events": {}}) == {}
     assert "AWS_SECRET_ACCESS_KEY" not in around
     assert json.loads(around["PAIRING_STORE"]) == {"aws_secret_access_key": KEY, "aws_region": "eu"}
@@ -156,7 +174,7 @@ def test_a_job_that_leaves_no_reason_is_explained_by_its_status(tmp_path, monkey
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": 1}')
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}')
-    task = operators.PairingJobOperator(job="land_events", pipeline_file=tmp_path / "calls.yaml")
+    task = operators.PairingJobOperator(job="land_events", pipeline_file=PIPELINES / "calls.yaml")
     with pytest.raises(AirflowException, match=f"^{reason}$"):
         task.execute({"ti": None, "outlet_events": {}})
     assert os.environ["PAIRING_SPARK_REMOTE"] == "sc://127.0.0.1:1/"

@@ -38,6 +38,6 @@ def test_silence_that_closes_nothing_wakes_nobody():
 
 
 def test_the_triggerer_can_make_it_again():
-    path, kwargs = RecordsWaiting(["a", "b"], "group", [241.0]).serialize()
+    path, kwargs = RecordsWaiting({"a": "kafka_default", "b": "kafka_calls"}, "group", [241.0]).serialize()
     assert path == "include.airflow.triggers.RecordsWaiting"
     assert RecordsWaiting(**kwargs).serialize() == (path, kwargs)

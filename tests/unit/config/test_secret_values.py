@@ -64,6 +64,12 @@ def test_hidden(text, left):
     assert without_secrets(text) == left
 
 
+def test_secrets_of_several_clusters_are_hidden(monkeypatch):
+    clusters = {"kafka_default": {"sasl.password": "one-secret"}, "kafka_calls": {"sasl.password": "another-secret"}}
+    monkeypatch.setenv(VARIABLE, json.dumps(clusters))
+    assert without_secrets("one-secret, another-secret") == "…, …"
+
+
 def test_nothing_to_hide_in_what_is_no_setting(monkeypatch):
     assert secret_settings({"sasl.password": "", "ssl.key.password": None, "ssl.key.location": "/k.pem"}) == set()
     for text in ("{", "[]", '"x"'):

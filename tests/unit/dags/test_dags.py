@@ -93,7 +93,8 @@ def test_a_run_begins_when_there_is_data(dag_bag, project):
     path, kwargs = watcher.trigger.serialize()
     assert path == "include.airflow.triggers.RecordsWaiting"
     # Over after gap and grace, and after max_future more where a stamp was ahead.
-    assert kwargs == {"topics": ["analyticsTopic", "metricsTopic"], "group": "calls.landed", "settle_s": [241.0, 541.0]}
+    topics = dict.fromkeys(("analyticsTopic", "metricsTopic"), "kafka_default")
+    assert kwargs == {"topics": topics, "group": "calls.landed", "settle_s": [241.0, 541.0]}
     only(project, "clock: stream_time")
     (asset,) = dag_bag(project / "dags").dags["calls"].timetable.asset_condition.objects
     assert asset.watchers[0].trigger.serialize()[1]["settle_s"] == []

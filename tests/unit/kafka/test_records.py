@@ -12,6 +12,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka import records
 from spark_jobs.kafka.retries import Patience
 from spark_jobs.kafka.settings import BrokerProblem
+from tests.helpers.timeline import CALLS
 
 
 def message(offset=0, code=None, text=""):
@@ -59,7 +60,7 @@ def test_an_end_before_what_is_read_is_refused_only_where_all_is_wanted(end):
 
 
 def test_the_driver_tells_it_in_one_line(monkeypatch):
-    monkeypatch.setattr(records, "kafka_settings", dict)
+    monkeypatch.setenv("PAIRING_KAFKA", '{"bootstrap.servers": "b:1"}')
     monkeypatch.setattr(records, "unreadable_topic", lambda *_: None)
 
     def work():
@@ -68,7 +69,7 @@ def test_the_driver_tells_it_in_one_line(monkeypatch):
     with pytest.raises(
         BrokerProblem, match=r"^t-0 ended at offset 5 while it was read up to 10: the log was cut, or its leader is new"
     ):
-        records.translate_read_errors(work, ["t"])
+        records.translate_read_errors(work, CALLS, ["t"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Client settings."""
 
+import json
+
 import pytest
 
+from include.config.tokens import connection_of
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE, consumer_settings, delivery_timeout_s, kafka_settings, producer_settings
 
@@ -13,6 +16,24 @@ def test_unusable(text, monkeypatch):
         monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(NeedsOperator, match=r"bootstrap\.servers|not JSON"):
         kafka_settings()
+
+
+def test_each_cluster_has_the_settings_of_its_connection(monkeypatch):
+    calls, default = {"bootstrap.servers": "calls:1"}, {"bootstrap.servers": "b:1"}
+    monkeypatch.setenv(VARIABLE, json.dumps({"kafka_calls": calls, "kafka_default": default}))
+    assert kafka_settings() == default
+    mine = kafka_settings("kafka_calls")
+    assert connection_of(mine) == "kafka_calls" and connection_of(kafka_settings()) == "kafka_default"
+    # For messages only: no client knows it.
+    assert set(consumer_settings(mine, "g")) == set(consumer_settings(calls, "g"))
+    with pytest.raises(NeedsOperator, match=r"the connection other needs it in its extra; by hand give .*\"other\": "):
+        kafka_settings("other")
+    monkeypatch.setenv(VARIABLE, json.dumps(default))
+    with pytest.raises(NeedsOperator, match="the connection kafka_calls needs it"):
+        kafka_settings("kafka_calls")
+    monkeypatch.setenv(VARIABLE, json.dumps({"kafka_calls": calls | {"acks": "1"}}))
+    with pytest.raises(NeedsOperator, match="setting acks=1 of kafka_calls is refused"):
+        kafka_settings("kafka_calls")
 
 
 def test_the_promise_cannot_be_set_away():
