@@ -136,7 +136,15 @@ def _decoded(
     topic: str, records: pa.Table, form: Format, key_form: Format, registry: Registry | None
 ) -> tuple[list[str | None], list[str | None]]:
     """The JSON text of each value, and of each key its text."""
-    side = Side(topic, "body", "$value", (("record_key", "$key"),), "$timestamp", format=form, key_format=key_form)
+    side = Side(
+        topic=topic,
+        payload="body",
+        payload_from="$value",
+        key=(("record_key", "$key"),),
+        timestamp="$timestamp",
+        format=form,
+        key_format=key_form,
+    )
     pipeline = Pipeline(
         name="looked_at", left=side, right=side, output_topic="", key=("record_key",), tolerance_ms=0, gap_ms=1, grace_ms=0
     )
