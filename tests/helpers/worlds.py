@@ -177,6 +177,13 @@ def in_seconds(call: Call, rng: random.Random) -> Sent:
     return sent(rng, call, {"user1": call.user1, "user2": call.user2, "t": call.at / 1000, "analytics": rating(rng)})
 
 
+def sent_late(call: Call, rng: random.Random) -> Sent:
+    """With the time of sending, which is nearer to the record's but says nothing of the call."""
+    late = call.at + rng.randrange(60_000)
+    users = {"user1": call.user1, "user2": call.user2}
+    return Sent(users | {"sent": late, "ended": call.at, "analytics": rating(rng)}, late + 3)
+
+
 def in_iso(call: Call, rng: random.Random) -> Sent:
     return sent(rng, call, {"user1": call.user1, "user2": call.user2, "when": iso(call.at), "metrics": loss(rng)})
 
@@ -304,6 +311,7 @@ WORLDS = {
     "record key": World(plain_left, keyed, frozenset({("user1", "$key.a"), ("user2", "$key.b")})),
     "headers": World(plain_left, in_headers, frozenset({("user1", "$header.caller"), ("user2", "$header.callee")})),
     "seconds and ISO 8601": World(in_seconds, in_iso, times=(("t", "epoch_s"), ("when", "iso8601"))),
+    "two times": World(sent_late, plain_right, times=(("ended", "epoch_ms"), _MS)),
     "skewed clocks": World(plain_left, plain_right, skew_ms=120_000),
     "skewed back": World(plain_left, plain_right, skew_ms=-120_000),
     "Avro": World(
