@@ -16,7 +16,8 @@ import os
 import sys
 from pathlib import Path
 
-from include.config.setting_types import PipelineName, Topic
+from include.config.pipeline import KAFKA as DEFAULT
+from include.config.setting_types import Connection, PipelineName, Topic
 from spark_jobs.job.arguments import OneLineParser, count_argument, setting_argument
 from spark_jobs.job.run import errors_in_one_line, exit_without_cleanup
 from spark_jobs.joining.command import OUT, chosen_name, propose_file
@@ -33,6 +34,10 @@ if __name__ == "__main__":
         "--name", type=setting_argument(PipelineName), help="the pipeline's name (default: that of the file)"
     )
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help=f"a broker that needs no login, instead of ${KAFKA}")
+    for side in ("left", "right"):
+        help_text = f"the connection of the {side} topic's cluster, where it is another one (default: %(default)s)"
+        connection = setting_argument(Connection)
+        parser.add_argument(f"--{side}-connection", type=connection, default=DEFAULT, metavar="NAME", help=help_text)
     number = "how many of the newest records of each topic to look at"
     parser.add_argument(
         "--sample", type=count_argument, default=20_000, metavar="N", help=f"{number} (default: %(default)s)"

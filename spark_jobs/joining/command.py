@@ -43,8 +43,11 @@ def propose_file(given: argparse.Namespace, name: str) -> None:
     Raises NoProposal where there is none, OSError where the file cannot be written, and what reading topics and schemas raises.
     """
     registry = Registry(registry_settings(), NoCache()) if VARIABLE in os.environ else None
-    wall_time, (left, right) = read_newest(kafka_settings(), (given.left, given.right), given.sample)
-    proposal = propose((left, right), registry, wall_time, name, given.output or f"{name}-compounds")
+    connections = given.left_connection, given.right_connection
+    first, (left,) = read_newest(kafka_settings(connections[0]), [given.left], given.sample)
+    second, (right,) = read_newest(kafka_settings(connections[1]), [given.right], given.sample)
+    output = given.output or f"{name}-compounds"
+    proposal = propose((left, right), registry, min(first, second), name, output, connections)
     print(proposal.text, end="", flush=True)
     if given.write != OUT:
         with given.write.open("w" if given.force else "x", encoding="utf-8") as file:

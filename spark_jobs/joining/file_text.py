@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from include.config.pipeline import JSON
+from include.config.pipeline import JSON, KAFKA
 from include.config.sources import KEY, parse_source
 from include.config.time_text import setting
 from spark_jobs.joining.reasons import (
@@ -24,12 +24,12 @@ _DEFAULT_TIME = "timestamp"
 _DEFAULT_FORMAT = "epoch_ms"
 
 
-def file_text(found: Found, output: str, head: Iterable[str]) -> str:
-    """The text of the file. `output`: the output topic; `head`: lines that it begins with, as comments."""
+def file_text(found: Found, output: str, connections: tuple[str, str], head: Iterable[str]) -> str:
+    """The text of the file. `output`: the output topic; `connections`: of the sides' clusters; `head`: lines that it begins with, as comments."""
     lines = [*_comments(head), ""]
     for number, (name, looked) in enumerate(zip(("left", "right"), found.sides, strict=True)):
         lines += _comments([*about_records(looked), *about_time(found, number)])
-        lines += [*_block(name, _side(found, number, looked)), ""]
+        lines += [*_block(name, _side(found, number, looked, connections[number])), ""]
     lines += [*_block("output", {"topic": output}), ""]
     lines += _comments(about_key(found))
     lines.append(f"key: {_flow(found.names)}")
@@ -51,10 +51,12 @@ def file_text(found: Found, output: str, head: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _side(found: Found, number: int, looked: Looked) -> dict[str, Any]:
+def _side(found: Found, number: int, looked: Looked, connection: str) -> dict[str, Any]:
     """The settings of a side that differ from their defaults."""
     documents, payload, time = looked.documents, found.payloads[number], found.times[number]
     side: dict[str, Any] = {"topic": documents.topic, "payload": payload.name}
+    if connection != KAFKA:
+        side["connection"] = connection
     if payload.source != payload.name:
         side["payload_from"] = payload.source
     columns = [field.left if number == 0 else field.right for field in found.key.fields]

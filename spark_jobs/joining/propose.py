@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from include.config.pipeline import Pipeline
+from include.config.pipeline import KAFKA, Pipeline
 from include.config.pipeline_file import load_pipeline
 from include.config.time_text import utc
 from spark_jobs.formats.registry import Registry
@@ -30,14 +30,23 @@ class Proposal(NamedTuple):
     shares: tuple[Share, Share]
 
 
-def propose(samples: tuple[Newest, Newest], registry: Registry | None, wall_time: int, name: str, output: str) -> Proposal:
-    """The proposal for the topics of the samples, left and right. `wall_time`: W (epoch ms) of the samples; `registry`: None without one.
+def propose(
+    samples: tuple[Newest, Newest],
+    registry: Registry | None,
+    wall_time: int,
+    name: str,
+    output: str,
+    connections: tuple[str, str] = (KAFKA, KAFKA),
+) -> Proposal:
+    """The proposal for the topics of the samples, left and right, on the clusters of these connections.
+
+    `wall_time`: W (epoch ms) of the samples; `registry`: None without one.
 
     Raises NoProposal if the topics cannot be joined, PipelineError if a name cannot be one, and what reading schemas raises.
     """
     left, right = (look(sample, registry) for sample in samples)
     found = find_settings(left, right)
-    pipeline = _loaded(file_text(found, output, []), name)
+    pipeline = _loaded(file_text(found, output, connections, []), name)
     shares = play_sample(pipeline, samples, wall_time)
     if max(share.ratio for share in shares) < _LEAST_RATIO:
         raise NoProposal(f"by the best key ({found.key}) nothing pairs: {'; '.join(about_share(shares))}")
@@ -46,7 +55,7 @@ def propose(samples: tuple[Newest, Newest], registry: Registry | None, wall_time
         *about_share(shares),
         *doubts_of_share(shares),
     ]
-    text = file_text(found, output, head)
+    text = file_text(found, output, connections, head)
     return Proposal(text, _loaded(text, name), found, shares)
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro import schemaless_writer
 
-from include.config.pipeline import Side
+from include.config.pipeline import KAFKA, Side
 from include.config.pipeline_file import load_pipeline
 from spark_jobs import heal_schemas, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
@@ -297,9 +297,9 @@ def test_a_proposal_and_a_rehearsal_read_avro_and_protobuf_from_the_topics(pipel
         sender.protobuf(at + rng.randrange(900), caller, callee)
     sender.flush()
     file = tmp_path / f"{pipeline.name}.yaml"
-    given = Namespace(
-        left=pipeline.left.topic, right=pipeline.right.topic, output=None, sample=1_000, write=file, force=False
-    )
+    topics = {"left": pipeline.left.topic, "right": pipeline.right.topic, "output": None}
+    clusters = {"left_connection": KAFKA, "right_connection": KAFKA}
+    given = Namespace(**topics, **clusters, sample=1_000, write=file, force=False)
     propose_file(given, pipeline.name)
     proposed = load_pipeline(file)
     assert [(side.format, side.timestamp) for side in proposed.sides] == [("avro", "ended"), ("protobuf", "at")]

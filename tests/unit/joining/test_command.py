@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from include.config.check_pipelines import main as check_pipelines
+from include.config.pipeline import KAFKA
+from include.config.pipeline_file import load_pipeline
 from spark_jobs.joining import command
 from spark_jobs.joining.command import OUT, chosen_name, propose_file
 from spark_jobs.joining.documents import NoProposal
@@ -26,8 +29,8 @@ def topics(monkeypatch):
 
     def read(world: World) -> None:
         left, right, _ = records(world)
-        both = [sample("calls.ended", left), sample("media-metrics", right)]
-        monkeypatch.setattr(command, "read_newest", lambda *_: (NOW + 3_600_000, both))
+        both = {"calls.ended": sample("calls.ended", left), "media-metrics": sample("media-metrics", right)}
+        monkeypatch.setattr(command, "read_newest", lambda settings, asked, most: (NOW + 3_600_000, [both[asked[0]]]))
 
     return read
 
@@ -37,6 +40,8 @@ def given(**options) -> Namespace:
         **{
             "left": "calls.ended",
             "right": "media-metrics",
+            "left_connection": KAFKA,
+            "right_connection": KAFKA,
             "output": None,
             "name": None,
             "sample": 100,
@@ -61,6 +66,23 @@ def test_the_file_is_what_is_printed_with_a_picture_and_is_accepted(tmp_path, to
         chosen_name(asked)
     assert ended.value.code == 2 and "--force overwrites it" in capsys.readouterr().err
     assert chosen_name(given(write=file, force=True)) == "mine"
+
+
+def test_each_side_may_be_on_a_cluster_of_its_own(tmp_path, topics, monkeypatch):
+    topics(WORLDS["plain names"])
+    clusters = {KAFKA: {"bootstrap.servers": "127.0.0.1:9"}, "kafka_calls": {"bootstrap.servers": "127.0.0.1:10"}}
+    monkeypatch.setenv("PAIRING_KAFKA", json.dumps(clusters))
+    asked, read = [], command.read_newest
+
+    def recorded(settings, names, most):
+        asked.append((settings["bootstrap.servers"], names))
+        return read(settings, names, most)
+
+    monkeypatch.setattr(command, "read_newest", recorded)
+    file = tmp_path / "mine.yaml"
+    propose_file(given(write=file, left_connection="kafka_calls"), "mine")
+    assert asked == [("127.0.0.1:10", ["calls.ended"]), ("127.0.0.1:9", ["media-metrics"])]
+    assert load_pipeline(file).connections == ("kafka_calls", KAFKA)
 
 
 def test_two_candidates_and_a_guess_are_said(topics, capsys):
@@ -93,9 +115,8 @@ def test_two_candidates_and_a_guess_are_said(topics, capsys):
 )
 def test_values_that_say_nothing_are_one_line(topics, monkeypatch, values, words):
     topics(WORLDS["plain names"])
-    _, (_, right) = command.read_newest()
     odd = sample("calls.ended", [records(WORLDS["plain names"])[0][0]._replace(value=value) for value in values])
-    monkeypatch.setattr(command, "read_newest", lambda *_: (NOW, [odd, right]))
+    monkeypatch.setattr(command, "read_newest", lambda *_: (NOW, [odd]))
     with pytest.raises(NoProposal) as why:
         propose_file(given(), "calls")
     assert words in str(why.value) and "\n" not in str(why.value)
