@@ -62,6 +62,19 @@ def test_a_written_file_pairs_what_it_says(pipeline, warehouse, produce, broker,
     counts = pair_events.main(mine)
     assert counts["pair"] / len(left) == pytest.approx(truth[0], abs=0.01)
     assert f"{counts['pair']} pair" in done.stdout
+    rehearse = [
+        sys.executable,
+        "-m",
+        "spark_jobs.rehearse_pairing",
+        "--pipeline",
+        str(file),
+        "--from-topics",
+        "--newest",
+        "5000",
+    ]
+    played = subprocess.run(rehearse, cwd=ROOT, capture_output=True, text=True)
+    ledger = json.loads(played.stdout.splitlines()[-1])
+    assert (ledger["landed"], ledger["pair"]) == (len(left) + len(right), counts["pair"])
     # It read as a member of no group, and committed nothing.
     with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "event-pairing.landing"}) as consumer:
         places = [
