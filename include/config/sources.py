@@ -51,6 +51,20 @@ def parse_source(text: object) -> Source:
     )
 
 
+def source_text(source: Source) -> str:
+    r"""The inverse of `parse_source`.
+
+    >>> source_text(Source(VALUE, ("call", "a.b"))), source_text(Source(VALUE, ("$c",))), source_text(Source(KEY)), source_text(Source(HEADER, ("x.y",)))
+    ('call.a\\.b', '\\$c', '$key', '$header.x.y')
+    """
+    if source.part == HEADER:
+        return f"${HEADER}.{source.path[0]}"
+    steps = ".".join(name.replace("\\", r"\\").replace(".", r"\.") for name in source.path)
+    if source.part == VALUE and source.path:
+        return f"\\{steps}" if steps.startswith("$") else steps
+    return f"${source.part}.{steps}" if steps else f"${source.part}"
+
+
 def _path(steps: str, whole: str) -> tuple[str, ...]:
     path, at = [], 0
     while step := _STEP.match(steps, at):

@@ -56,6 +56,17 @@ class Cache(Protocol):
         """Keeps the content, in one step. Two jobs may write the same name, with the same content."""
 
 
+class NoCache:
+    """Keeps nothing, for commands that only look."""
+
+    def read(self, name: str) -> bytes | None:
+        """None."""
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Does nothing."""
+
+
 def registry_settings() -> Settings:
     """The settings in the environment variable PAIRING_SCHEMA_REGISTRY; raises NeedsOperator if they cannot be used."""
     text = os.environ.get(VARIABLE)

@@ -6,9 +6,12 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from pydantic import TypeAdapter, ValidationError
 
 from include.config.pipeline import Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
@@ -57,6 +60,26 @@ def pipeline_argument(path: str) -> Pipeline:
         return load_pipeline(Path(path))
     except PipelineError as error:
         fail(str(error))
+
+
+def setting_argument(of: Any) -> Callable[[str], Any]:
+    """`type=` of an argument that is a setting of this type (`include.config.setting_types`)."""
+    check = TypeAdapter(of)
+
+    def argument(text: str) -> Any:
+        try:
+            return check.validate_python(text)
+        except ValidationError as refused:
+            raise argparse.ArgumentTypeError(str(refused.errors()[0]["ctx"]["error"])) from None
+
+    return argument
+
+
+def count_argument(text: str) -> int:
+    """`type=` of an argument that is a number of things, from 1 to a million."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7 and 1 <= int(text) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000000")
+    return int(text)
 
 
 def add_accept_lost_range(parser: argparse.ArgumentParser, meaning: str) -> None:

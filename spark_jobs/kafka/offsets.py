@@ -85,6 +85,15 @@ def ends_written(settings: Settings, topic: str) -> dict[int, int]:
     return {number: end for (_, number), end in ends.items()}
 
 
+def offsets_since(settings: Settings, ends: Mapping[Partition, int], since: int) -> dict[Partition, int]:
+    """Partition -> its first offset with a record timestamp of at least `since` (epoch ms); its end where there is none."""
+    with admin_client(settings) as admin:
+        answers = _ask_offsets(admin, list(ends), OffsetSpec.for_timestamp(since))
+    return {
+        place: min(answer.offset, ends[place]) if answer.offset >= 0 else ends[place] for place, answer in answers.items()
+    }
+
+
 @contextmanager
 def admin_client(settings: Settings) -> Iterator[AdminClient]:
     """A client for the block. A KafkaException of the block becomes a BrokerProblem, or NeedsOperator if the connection is refused."""

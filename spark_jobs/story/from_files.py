@@ -17,7 +17,7 @@ from include.config.time_text import count
 from spark_jobs.job.arguments import fail
 from spark_jobs.rules.key_order import order_key
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
-from spark_jobs.rules.parsing import is_utf8
+from spark_jobs.rules.parsing import Parsed, is_utf8
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import REVERSED
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
@@ -72,11 +72,14 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
         # In the order in which `land` returns them.
         ordered = [message for side in pipeline.sides for message in batch.messages if message.topic == side.topic]
         landed = land(batch)
-        keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
+        keys = zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True)
+        fields = (landed.column(name).to_pylist() for name in ("ts", "payload", "problem"))
+        says = list(map(Parsed, keys, *fields))
         # Of a filtered message the key is not read: it is none of the pipeline's.
-        problems = landed.column("problem").to_pylist()
-        messages.update(key for key, problem in zip(keys, problems, strict=True) if problem != FILTERED)
-        own.append(batch._replace(messages=[message for message, each in zip(ordered, keys, strict=True) if each == key]))
+        messages.update(each.key for each in says if each.problem != FILTERED)
+        # With what they say, because the story plays them again and again.
+        mine = [message._replace(landed=each) for message, each in zip(ordered, says, strict=True) if each.key == key]
+        own.append(batch._replace(messages=mine))
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
         raise UnknownKey(key, searched, messages[key[::-1]])
@@ -125,11 +128,11 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def rehearse(pipeline: Pipeline, files: Iterable[BatchFile]) -> Iterator[str]:
+def rehearse(pipeline: Pipeline, batches: Iterable[Batch]) -> Iterator[str]:
     """The JSON lines of what the tables would hold: compounds and rejections of each batch, the events still open after the last one, a ledger line a batch."""
     rehearsal = Rehearsal(pipeline)
     ledger = []
-    for batch in read_batches(pipeline, files):
+    for batch in batches:
         played = rehearsal.play(batch)
         rejected = _rejected(pipeline, played)
         yield from (line for _, line in sorted(_compound_lines(pipeline, played)))

@@ -13,14 +13,12 @@ import pyarrow.compute as pc
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.key_order import order_keys
-from spark_jobs.rules.layout import Layout, layout_of
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names_of_side
-from spark_jobs.rules.parsed_columns import HEADERS, Columns, parse_columns, problems_with_headers
-from spark_jobs.rules.parsing import Parsed
-from spark_jobs.rules.reasons import FILTERED, Reason
+from spark_jobs.rules.reasons import FILTERED
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
-from spark_jobs.story.history import Batch, Fate, Message, Session
+from spark_jobs.story.history import Batch, Fate, Session
+from spark_jobs.story.parsing import parse_messages
 
 Row = dict[str, Any]
 SIDES = ((LEFT, "left"), (RIGHT, "right"))
@@ -93,37 +91,13 @@ def land(batch: Batch) -> pa.Table:
     tables = []
     for number, side in enumerate(pipeline.sides):
         mine = [message for message in batch.messages if message.topic == side.topic]
-        says = _says(mine, layout_of(pipeline, side), batch.wall_time + pipeline.max_future_ms)
+        says = parse_messages(mine, pipeline, side, batch.wall_time + pipeline.max_future_ms)
         columns: dict[str, Any] = {name: [each.key[rank] for each in says] for rank, name in enumerate(pipeline.key)}
         columns |= {name: [getattr(each, name) for each in says] for name in ("ts", "payload", "problem")}
         columns |= {"side": [number] * len(mine), "batch_id": [batch.batch_id] * len(mine), "is_open": [False] * len(mine)}
         columns |= {name: [getattr(message, name) for message in mine] for name in ("partition", "offset")}
         tables.append(order_keys(pa.table(columns, schema=as_they_came), pipeline).select(schema.names))
     return pa.concat_tables(tables)
-
-
-def _says(messages: list[Message], layout: Layout, latest_ts: int) -> list[Parsed]:
-    """What each message says: as it was landed, or else as it is read now."""
-    read = [message for message in messages if message.landed is None]
-    records = Columns(
-        pa.array([message.value for message in read], pa.binary()),
-        pa.array([message.timestamp for message in read], pa.int64()),
-        pa.array([message.key for message in read], pa.binary()),
-        pa.array([[{"key": name, "value": value} for name, value in message.headers] for message in read], HEADERS),
-    )
-    parsed = parse_columns(records, layout, latest_ts)
-    problems = problems_with_headers(parsed.problem, pa.array([message.has_bad_header for message in read], pa.bool_()))
-    fields = zip(*(column.to_pylist() for column in (parsed.ts, parsed.payload, problems)), strict=True)
-    keys = zip(*(column.to_pylist() for column in parsed.key), strict=True)
-    now = (Parsed(key, ts, payload, problem) for key, (ts, payload, problem) in zip(keys, fields, strict=True))
-    return [_judged(message.landed, latest_ts) if message.landed else next(now) for message in messages]
-
-
-def _judged(landed: Parsed, latest_ts: int) -> Parsed:
-    """What was landed, as it would be with another `max_future`."""
-    if landed.problem not in (None, Reason.FUTURE) or landed.ts is None:
-        return landed
-    return landed._replace(problem=Reason.FUTURE if landed.ts > latest_ts else None)
 
 
 def rows_of(outcomes: pa.Table, *kinds: str) -> list[Row]:

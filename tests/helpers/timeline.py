@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.story.from_files import BatchFile, message_of
-from spark_jobs.story.from_files import rehearse as main
+from spark_jobs.story.from_files import BatchFile, message_of, rehearse
+from spark_jobs.story.from_files import read_batches as read_files
 from spark_jobs.story.history import Batch as ReadBatch
 from spark_jobs.story.play import Played, Rehearsal
 
@@ -93,7 +93,7 @@ def play(tmp_path: Path, batches: Iterable[Batch], pipeline: Pipeline = SMALL) -
         path = tmp_path / f"batch-{number}.jsonl"
         path.write_text("\n".join(map(json.dumps, mine)))
         files.append(BatchFile(path, clock))
-    return [json.loads(line) for line in main(pipeline, files)]
+    return [json.loads(line) for line in rehearse(pipeline, read_files(pipeline, files))]
 
 
 def story(tmp_path: Path, batches: Iterable[Batch], pipeline: Pipeline = SMALL) -> list[str]:

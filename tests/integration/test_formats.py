@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -16,13 +18,17 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro import schemaless_writer
 
-from include.config.pipeline import Side
+from include.config.pipeline import KAFKA, Side
+from include.config.pipeline_file import load_pipeline
 from spark_jobs import heal_schemas, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import VARIABLE
+from spark_jobs.joining.command import propose_file
 from spark_jobs.spark.workers import FEW_VARIABLE
+from spark_jobs.story.from_files import rehearse
 from spark_jobs.story.from_tables import explain
+from spark_jobs.story.from_topics import read_topics
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.reading import consume, table_rows
@@ -286,3 +292,26 @@ def test_unknown_schemas_are_healed_once_the_registry_knows_them(mixed, sides, b
     again = heal_schemas.main(mixed)
     assert (again["readable"], again["still_unknown"], again["new"], again["changed"], again["retracted"]) == (3, 1, 0, 0, 0)
     assert any("eve" in line for line in explain(mixed, ("eve", "bob")))
+
+
+def test_a_proposal_and_a_rehearsal_read_avro_and_protobuf_from_the_topics(pipeline, sender, tmp_path, capsys):
+    begun, users = ago(60), [f"u{number}" for number in range(15)]
+    rng = random.Random(3)
+    for _ in range(80):
+        at, (caller, callee) = begun + rng.randrange(3_000_000), rng.sample(users, 2)
+        sender.avro(at, caller, callee)
+        sender.protobuf(at + rng.randrange(900), caller, callee)
+    sender.flush()
+    file = tmp_path / f"{pipeline.name}.yaml"
+    topics = {"left": pipeline.left.topic, "right": pipeline.right.topic, "output": None}
+    clusters = {"left_connection": KAFKA, "right_connection": KAFKA}
+    given = Namespace(**topics, **clusters, sample=1_000, write=file, force=False)
+    propose_file(given, pipeline.name)
+    proposed = load_pipeline(file)
+    assert [(side.format, side.timestamp) for side in proposed.sides] == [("avro", "ended"), ("protobuf", "at")]
+    assert dict(proposed.left.key) == {"fromUser": "parties.caller", "toUser": "parties.callee"}
+    assert (proposed.key, proposed.right.key) == (("fromUser", "toUser"), ())
+    capsys.readouterr()
+    settled = replace(proposed, grace_ms=60_000)
+    *compounds, ledger = map(json.loads, rehearse(settled, read_topics(settled, 1_000, None)))
+    assert ledger["landed"] == 160 and 78 <= ledger["pair"] <= 80 and len(compounds) < 84

@@ -17,7 +17,7 @@ from spark_jobs import land_events, pair_events, publish_compounds, reconcile, r
 from spark_jobs.corrections import replay_events as replayed_events
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.story.from_files import BatchFile, rehearse
+from spark_jobs.story.from_files import BatchFile, read_batches, rehearse
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
@@ -93,7 +93,7 @@ def canonical(warehouse, tmp_path):
                 record = place | {"ts": row["record_timestamp"], "key": None, "payload": row["value"].decode()}
                 lines.write(json.dumps(record) + "\n")
     clock = Ledger(warehouse).last_batch()[PAIRED].clock
-    rows = map(json.loads, rehearse(warehouse.pipeline, [BatchFile(file, clock)]))
+    rows = map(json.loads, rehearse(warehouse.pipeline, read_batches(warehouse.pipeline, [BatchFile(file, clock)])))
     compounds = [row for row in rows if row["table"] == "compound_events"]
     return sorted(" ".join(word for word in (row["kind"], row["analytics"], row["metrics"]) if word) for row in compounds)
 

@@ -5,16 +5,23 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from fastavro import schemaless_writer
 
-from spark_jobs.story.from_files import BatchFile
-from spark_jobs.story.from_files import rehearse as main
+from include.config.pipeline_file import load_pipeline
+from spark_jobs.story.from_files import BatchFile, explain, read_batches, rehearse
 from tests.helpers.timeline import CALLS, ROOT
 
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*/*.json"))
 SETTINGS = ("tolerance_ms", "gap_ms", "grace_ms", "max_future_ms", "max_session_ms")
+
+
+def main(pipeline, files):
+    """The lines that the rehearsal prints."""
+    return rehearse(pipeline, read_batches(pipeline, files))
 
 
 def write_batches(folder: Path, scenario: dict, cut: str) -> list[BatchFile]:
@@ -148,16 +155,49 @@ def test_payloads_are_printed_in_one_ascii_line(tmp_path):
     assert json.loads(line)["analytics"] == {"x": "\u2028 é 😀"}
 
 
-def test_records_that_kcat_cannot_print_are_refused(tmp_path):
-    text = (ROOT / "include/pipelines/calls.yaml").read_text()
+def as_kcat_prints(record: dict, value: bytes) -> bytes:
+    """kcat escapes control characters, and prints all other bytes as they are."""
+    text = json.dumps(record | {"payload": value.decode("utf-8", "surrogateescape")}, ensure_ascii=False)
+    return text.encode("utf-8", "surrogateescape") + b"\n"
+
+
+def test_files_of_avro_are_read_by_the_decoding_of_landing(tmp_path):
+    schema = {"type": "record", "name": "Call", "fields": [
+        {"name": "who", "type": "string"}, {"name": "user2", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}, {"name": "analytics", "type": "double"}]}  # fmt: skip
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "call.avsc").write_text(json.dumps(schema))
     file = tmp_path / "calls.yaml"
-    file.write_text(text.replace("payload: metrics}", "payload: metrics, format: avro}"))
+    avro = "payload: analytics, format: avro, schema: call.avsc, key: {user1: who}, timestamp: at}"
+    shipped = (ROOT / "include/pipelines/calls.yaml").read_text()
+    file.write_text(shipped.replace("payload: analytics}", avro))
+    to = BytesIO()
+    schemaless_writer(to, schema, {"who": "ann", "user2": "bob", "at": 5_000_999, "analytics": -0.1})
+    left = {"topic": "analyticsTopic", "partition": 0, "offset": 0, "ts": 9}
+    right = {"topic": "metricsTopic", "partition": 0, "offset": 0, "ts": 9}
+    other = json.dumps({"user1": "ann", "user2": "bob", "timestamp": 5_000, "metrics": 1}).encode()
     batch = tmp_path / "batch.jsonl"
-    batch.write_text("")
+    lines = [(left, to.getvalue()), (left | {"offset": 1}, to.getvalue()[:-1]), (right, other)]
+    batch.write_bytes(b"".join(as_kcat_prints(*each) for each in lines))
+    pipeline = load_pipeline(file)
+    pair, rejected, _ = (json.loads(line) for line in main(pipeline, [BatchFile(batch, 10_000_000)]))
+    assert (pair["kind"], pair["ts"], pair["analytics"], pair["metrics"]) == ("pair", 5_000, -0.1, 1)
+    assert (rejected["reason"], rejected["source"]) == ("undecodable", "analyticsTopic-0-1")
+    told = list(explain(pipeline, ("ann", "bob"), read_batches(pipeline, [BatchFile(batch, 10_000_000)])))
+    assert told[0].startswith("ann, bob: 2 messages in 1 batch")
+
+
+def test_without_a_registry_a_file_that_needs_one_is_one_line(tmp_path):
+    file = tmp_path / "calls.yaml"
+    shipped = (ROOT / "include/pipelines/calls.yaml").read_text()
+    file.write_text(shipped.replace("payload: metrics}", "payload: metrics, format: avro}"))
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text(json.dumps({"topic": "metricsTopic", "partition": 0, "offset": 0, "payload": "x"}))
     command = [sys.executable, "-m", "spark_jobs.rehearse_pairing", "--pipeline", str(file), "--batch", f"{batch}@1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --pipeline: records of metricsTopic are no JSON") and done.stderr.count("\n") == 1
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: PAIRING_SCHEMA_REGISTRY is not set")
 
 
 def test_keys_and_headers_of_files_are_read(tmp_path):

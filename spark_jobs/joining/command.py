@@ -1,0 +1,57 @@
+"""What `init_pipeline` does: reads the topics, prints the proposal, and writes the file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from include.config.setting_types import PipelineName
+from spark_jobs.formats.registry import VARIABLE, NoCache, Registry, registry_settings
+from spark_jobs.job.arguments import fail, setting_argument
+from spark_jobs.joining.names import pipeline_name
+from spark_jobs.joining.propose import propose
+from spark_jobs.kafka.newest import read_newest
+from spark_jobs.kafka.settings import kafka_settings
+
+OUT = Path("-")
+
+
+def chosen_name(given: argparse.Namespace) -> str:
+    """The pipeline's name: given, that of the file, or made of the topics. Ends the command if it cannot be, or the file must not be written."""
+    path: Path = given.write
+    if given.left == given.right:
+        fail(f"--right {given.right}: is the left topic, too; their events could not be told apart")
+    if path == OUT:
+        return given.name or pipeline_name(given.left, given.right)
+    try:
+        name = setting_argument(PipelineName)(path.stem)
+    except argparse.ArgumentTypeError as problem:
+        fail(f"--write {path}: {problem}")
+    if given.name not in (None, name):
+        fail(f"--name {given.name}: a pipeline is named after its file; write {given.name}.yaml, or leave --name out")
+    if path.suffix != ".yaml" or not path.parent.is_dir():
+        fail(f"--write {path}: name a file that ends with .yaml, in a folder that is there")
+    if path.exists() and not given.force:
+        fail(f"--write {path}: is there already; --force overwrites it")
+    return str(name)
+
+
+def propose_file(given: argparse.Namespace, name: str) -> None:
+    """Prints the proposal, and writes the file that is asked for.
+
+    Raises NoProposal where there is none, OSError where the file cannot be written, and what reading topics and schemas raises.
+    """
+    registry = Registry(registry_settings(), NoCache()) if VARIABLE in os.environ else None
+    connections = given.left_connection, given.right_connection
+    first, (left,) = read_newest(kafka_settings(connections[0]), [given.left], given.sample)
+    second, (right,) = read_newest(kafka_settings(connections[1]), [given.right], given.sample)
+    output = given.output or f"{name}-compounds"
+    proposal = propose((left, right), registry, min(first, second), name, output, connections)
+    print(proposal.text, end="", flush=True)
+    if given.write != OUT:
+        with given.write.open("w" if given.force else "x", encoding="utf-8") as file:
+            file.write(proposal.text)
+        print(
+            f"\nwrote {given.write}: read it, rehearse it, and create topic {proposal.pipeline.output_topic} before you deploy it"
+        )

@@ -1,0 +1,66 @@
+"""From the newest records of two topics to the text of a pipeline file, and what it would do with them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from include.config.pipeline import KAFKA, Pipeline
+from include.config.pipeline_file import load_pipeline
+from include.config.time_text import utc
+from spark_jobs.formats.registry import Registry
+from spark_jobs.joining.documents import NoProposal
+from spark_jobs.joining.file_text import file_text
+from spark_jobs.joining.reasons import about_share, doubts_of_share
+from spark_jobs.joining.settings import Found, find_settings, look
+from spark_jobs.joining.trial import Share, play_sample
+from spark_jobs.kafka.newest import Newest
+
+# Fewer pairs than this of both sides are no pipeline.
+_LEAST_RATIO = 0.01
+
+
+class Proposal(NamedTuple):
+    """The text of the file, the pipeline that it is, what it comes from, and what it would do with the sample."""
+
+    text: str
+    pipeline: Pipeline
+    found: Found
+    shares: tuple[Share, Share]
+
+
+def propose(
+    samples: tuple[Newest, Newest],
+    registry: Registry | None,
+    wall_time: int,
+    name: str,
+    output: str,
+    connections: tuple[str, str] = (KAFKA, KAFKA),
+) -> Proposal:
+    """The proposal for the topics of the samples, left and right, on the clusters of these connections.
+
+    `wall_time`: W (epoch ms) of the samples; `registry`: None without one.
+
+    Raises NoProposal if the topics cannot be joined, PipelineError if a name cannot be one, and what reading schemas raises.
+    """
+    left, right = (look(sample, registry) for sample in samples)
+    found = find_settings(left, right)
+    pipeline = _loaded(file_text(found, output, connections, []), name)
+    shares = play_sample(pipeline, samples, wall_time)
+    if max(share.ratio for share in shares) < _LEAST_RATIO:
+        raise NoProposal(f"by the best key ({found.key}) nothing pairs: {'; '.join(about_share(shares))}")
+    head = [
+        f"Proposed by init_pipeline at {utc(wall_time)} from the newest records. Played over them by the rules:",
+        *about_share(shares),
+        *doubts_of_share(shares),
+    ]
+    text = file_text(found, output, connections, head)
+    return Proposal(text, _loaded(text, name), found, shares)
+
+
+def _loaded(text: str, name: str) -> Pipeline:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_pipeline(file)

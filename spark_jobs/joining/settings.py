@@ -1,0 +1,161 @@
+"""Everything that is found out about two topics, in the order in which one thing needs the other."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from include.config.pipeline import JSON
+from spark_jobs.formats.registry import Registry
+from spark_jobs.joining import keys
+from spark_jobs.joining.documents import Documents, NoProposal, read_documents
+from spark_jobs.joining.durations import Durations, choose_durations
+from spark_jobs.joining.fields import Field, code_fields, find_fields
+from spark_jobs.joining.keys import Column, Key, KeyField, find_keys, lags_of, shared_fields
+from spark_jobs.joining.names import Payload, choose_payload, key_names
+from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
+from spark_jobs.kafka.newest import Newest
+
+# Steps of key_text that are tried where equal texts lead to no key.
+_NORMAL = ("trim", "lower")
+# Times of each side that are tried together.
+_TRIED = 3
+# Other times have to bring the sides so much nearer to each other than those nearest to the records' timestamps.
+_NEARER, _NEARER_BY_RECORD = 0.5, 0.2
+_SHOWN = 12
+
+
+class Looked(NamedTuple):
+    """One side: its documents, the fields in them, those that are times, the likeliest first."""
+
+    documents: Documents
+    fields: list[Field]
+    times: list[TimeField]
+
+
+class Found(NamedTuple):
+    """What a pipeline file would say. `keys`: all candidates, the chosen one first, `key` with its fields in the order of the left side.
+
+    `times`: those of both sides; `key_text`: steps; `names`: of the key fields.
+    """
+
+    left: Looked
+    right: Looked
+    key: Key
+    keys: list[Key]
+    key_text: tuple[str, ...]
+    names: list[str]
+    times: tuple[TimeField, TimeField]
+    payloads: tuple[Payload, Payload]
+    durations: Durations
+
+    @property
+    def sides(self) -> tuple[Looked, Looked]:
+        """Left, right."""
+        return self.left, self.right
+
+
+def look(newest: Newest, registry: Registry | None) -> Looked:
+    """Raises what `read_documents` raises."""
+    documents = read_documents(newest, registry)
+    fields = find_fields(documents)
+    times = find_times(documents, fields)
+    return Looked(documents, fields, times)
+
+
+def find_settings(left: Looked, right: Looked) -> Found:
+    """Raises NoProposal if no fields lead to pairs."""
+    shared: list[KeyField] = []
+    for key_text in ((), _NORMAL):
+        shared = _shared(left, right, key_text) or shared
+        for times in _pairs_of_times(left, right):
+            if found := find_keys(shared, keys.Times(times[0].at, times[1].at)):
+                return _complete(left, right, found, key_text, _nearest_times(found[0], times, left, right))
+    raise NoProposal(_nothing_pairs(left, right, shared))
+
+
+def _shared(left: Looked, right: Looked, key_text: tuple[str, ...]) -> list[KeyField]:
+    mine, theirs = _candidates(left), _candidates(right)
+    codes = code_fields(mine, theirs, key_text)
+    return shared_fields(list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1])))
+
+
+def _candidates(looked: Looked) -> list[Field]:
+    """The fields that a key may have."""
+    times = {time.source for time in looked.times if time.is_about_now}
+    # A key that is no text can only be read by its fields.
+    no_text = {"$key"} if looked.documents.key_format != JSON else set[str]()
+    return [field for field in looked.fields if field.source not in times | no_text]
+
+
+def _pairs_of_times(left: Looked, right: Looked) -> list[tuple[TimeField, TimeField]]:
+    """Times of both sides, the likeliest first."""
+    about_now = [_tried(looked) for looked in (left, right)]
+    ranks = sorted(product(*(range(len(each)) for each in about_now)), key=sum)
+    return [(about_now[0][first], about_now[1][second]) for first, second in ranks]
+
+
+def _tried(looked: Looked) -> list[TimeField]:
+    first, *others = (time for time in looked.times if time.is_about_now)
+    # Those of records that were written later would bring together what was written together.
+    useless = {RECORD_TIMESTAMP} if is_loaded(first, looked.documents.stamps) else set[str]()
+    return [first, *(time for time in others if time.source not in useless)][:_TRIED]
+
+
+def _nearest_times(
+    key: Key, times: tuple[TimeField, TimeField], left: Looked, right: Looked
+) -> tuple[tuple[TimeField, TimeField], Key]:
+    """The times by which the two sides of a pair are nearest to each other, and the key with its lags by them."""
+    best, of_best = times, key
+    for other in _pairs_of_times(left, right):
+        peak = lags_of(key.fields, keys.Times(other[0].at, other[1].at)).peak()
+        nearer = _NEARER_BY_RECORD if any(time.source == RECORD_TIMESTAMP for time in other) else _NEARER
+        if peak and peak.width < nearer * of_best.peak.width and peak.excess >= 0.9 * key.peak.excess:
+            best, of_best = other, key._replace(peak=peak)
+    return best, of_best
+
+
+def _complete(
+    left: Looked,
+    right: Looked,
+    found: list[Key],
+    key_text: tuple[str, ...],
+    timed: tuple[tuple[TimeField, TimeField], Key],
+) -> Found:
+    times, key = timed
+    order = [field.source for field in left.fields]
+    fields = tuple(sorted(key.fields, key=lambda each: order.index(each.left.field.source)))
+    key = key._replace(fields=fields)
+    names = key_names(key)
+    used = [
+        [*(getattr(field, side).field.source for field in fields), time.source]
+        for side, time in zip(("left", "right"), times, strict=True)
+    ]
+    first = choose_payload(left.documents, used[0], names, "left")
+    second = choose_payload(right.documents, used[1], [*names, first.name], "right")
+    if any(field.is_integer for field in fields):
+        key_text = ("integers", *key_text)
+    lags = lags_of(fields, keys.Times(times[0].at, times[1].at))
+    stamps = left.documents.stamps.astype(np.int64), right.documents.stamps.astype(np.int64)
+    durations = choose_durations(lags, key.peak, *times, stamps)
+    return Found(left, right, key, found, key_text, names, times, (first, second), durations)
+
+
+def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField]) -> str:
+    looked_at = "; ".join(
+        f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some([field.source for field in each.fields])}"
+        for each in (left, right)
+    )
+    if not shared:
+        return f"no field of one topic has values of the other (looked at {looked_at})"
+    same = ", ".join(str(each) for each in shared[:_SHOWN])
+    return (
+        f"fields share values ({same}), but events with equal ones are no nearer in time than by chance, so nothing pairs "
+        f"(looked at {looked_at}): are these the two topics, and do their newest records cover the same time? Try a larger --sample"
+    )
+
+
+def _some(sources: list[str]) -> str:
+    return ", ".join(sources[:_SHOWN]) + (f", … ({len(sources)} in all)" if len(sources) > _SHOWN else "")

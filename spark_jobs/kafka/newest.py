@@ -1,0 +1,94 @@
+"""The newest records of topics, read by this process. It only looks: no group commits, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
+from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, offsets_since
+from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_shares
+from spark_jobs.kafka.settings import Settings
+from spark_jobs.rules.parsed_columns import HEADERS
+
+# Of one topic. A record may have a hundred megabytes.
+_MOST_BYTES = 256_000_000
+SCHEMA = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "record_timestamp": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": HEADERS,
+        BAD_HEADER: pa.bool_(),
+    }
+)
+
+
+class Newest(NamedTuple):
+    """The newest committed records of a topic (`SCHEMA`), partition by partition, each in its order. `is_whole`: the topic has no older ones."""
+
+    topic: str
+    records: pa.Table
+    is_whole: bool
+
+
+def read_newest(settings: Settings, topics: Iterable[str], most: int, since: int | None = None) -> tuple[int, list[Newest]]:
+    """The wall time (epoch ms) before the topics' ends were asked for, and about the newest `most` records of each topic.
+
+    They come from all partitions, and are fewer if they would be more than 256 MB. `since` (epoch ms, inclusive): no records with an older
+    timestamp. Raises BrokerProblem, and NeedsOperator for a topic that is not there or may not be read.
+    """
+    topics = list(topics)
+    now = ask_broker(settings, topics)
+    first = dict(now.earliest)
+    if since is not None:
+        first = {place: max(first[place], at) for place, at in offsets_since(settings, now.end, since).items()}
+    try:
+        return now.wall_time, [_newest(settings, topic, now, first, most) for topic in topics]
+    except Exception:
+        if (topic := unreadable_topic(settings, topics)) is not None:
+            raise missing_right(settings, on_topic("Read", topic)) from None
+        raise
+
+
+def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Partition, int], most: int) -> Newest:
+    there = {
+        place: now.end[place] - first[place] for place in now.end if place[0] == topic and now.end[place] > first[place]
+    }
+    while True:
+        taken = share_out(most, there)
+        parts = [Share(*place, Span(now.end[place] - count, now.end[place])) for place, count in taken.items() if count]
+        if (records := _read(settings, parts, bounded=most > len(there))) is not None:
+            return Newest(topic, records, taken == there)
+        most = max(most // 4, len(there))
+
+
+def share_out(most: int, there: Mapping[Partition, int]) -> dict[Partition, int]:
+    """How many of the newest offsets to take of each partition: equally many, but what one does not have others give. At least one of each.
+
+    >>> share_out(100, {("t", 0): 10, ("t", 1): 1_000, ("t", 2): 1_000})
+    {('t', 0): 10, ('t', 1): 45, ('t', 2): 45}
+    """
+    taken: dict[Partition, int] = {}
+    left = most
+    for number, place in enumerate(sorted(there, key=there.__getitem__)):
+        taken[place] = min(there[place], max(left // (len(there) - number), 1))
+        left -= taken[place]
+    return {place: taken[place] for place in there}
+
+
+def _read(settings: Settings, parts: list[Share], bounded: bool) -> pa.Table | None:
+    """The records of the shares; None if they are too large together."""
+    batches, size = [], 0
+    for batch in read_shares(settings, parts, "earliest"):
+        batches.append(batch.select(SCHEMA.names).cast(SCHEMA))
+        size += batch.nbytes
+        if bounded and size > _MOST_BYTES:
+            return None
+    assert set(SCHEMA.names) == {*RECORD, BAD_HEADER}
+    return pa.Table.from_batches(batches, SCHEMA)

@@ -1,0 +1,34 @@
+"""Reads what a rehearsal plays straight from the topics: their newest records, as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from include.config.pipeline import Pipeline
+from spark_jobs.kafka.clusters import by_cluster
+from spark_jobs.kafka.newest import read_newest
+from spark_jobs.kafka.records import BAD_HEADER
+from spark_jobs.story.history import Batch, Message
+
+
+def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Batch]:
+    """One batch with about the newest `most` records of each topic, its clock and wall time when the first cluster was asked.
+
+    `since`: epoch ms, inclusive; no records with an older timestamp. Raises what `read_newest` raises.
+    """
+    clusters = by_cluster(pipeline, [side.topic for side in pipeline.sides])
+    times, samples = zip(*(read_newest(settings, topics, most, since) for settings, topics in clusters), strict=True)
+    messages = [message for of_cluster in samples for sample in of_cluster for message in messages_of(sample.records)]
+    yield Batch(1, messages, min(times), min(times), pipeline)
+
+
+def messages_of(records: pa.Table) -> list[Message]:
+    """Records (`kafka.newest.SCHEMA`) as messages."""
+    place = ("topic", "partition", "offset", "record_timestamp", "value", BAD_HEADER, "key")
+    rows = zip(*(records.column(name).to_pylist() for name in place), strict=True)
+    headers = (
+        tuple((header["key"], header["value"]) for header in each or ()) for each in records.column("headers").to_pylist()
+    )
+    return [Message._make((*row, each, None)) for row, each in zip(rows, headers, strict=True)]

@@ -1,0 +1,82 @@
+"""Proposals for made-up worlds of which the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from include.config.pipeline import Pipeline, Side
+from include.sample.traffic import generate
+from spark_jobs.formats.registry import VARIABLE
+from spark_jobs.joining.documents import NoProposal
+from spark_jobs.joining.propose import Proposal, propose
+from spark_jobs.story import parsing
+from tests.helpers.timeline import CALLS
+from tests.helpers.worlds import APART, NOW, WORLDS, Known, Sent, World, records, sample
+
+HOUR = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """Of the schemas of the world in hand, also for the rehearsal."""
+    monkeypatch.setenv(VARIABLE, '{"url": "http://127.0.0.1:9"}')
+    return lambda world: monkeypatch.setattr(parsing, "Registry", lambda *_: Known(world.schemas))
+
+
+def proposal(world: World, seed: int = 1) -> tuple[Proposal, tuple[float, float]]:
+    left, right, truth = records(world, seed)
+    samples = sample("calls.ended", left), sample("media-metrics", right)
+    return propose(samples, Known(world.schemas), NOW + HOUR, "calls", "compounds"), truth
+
+
+def key_of(pipeline: Pipeline) -> frozenset[tuple[str, str]]:
+    left, right = (dict(side.key) for side in pipeline.sides)
+    return frozenset((left.get(name, name), right.get(name, name)) for name in pipeline.key)
+
+
+def time_of(pipeline: Pipeline, side: Side) -> tuple[str, str]:
+    times = pipeline.times(side)
+    return times.source, times.format or "epoch_ms"
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_is_found_as_it_is(name, registry):
+    world = WORLDS[name]
+    registry(world)
+    made, truth = proposal(world)
+    pipeline = made.pipeline
+    assert key_of(pipeline) == world.key
+    assert tuple(time_of(pipeline, side) for side in pipeline.sides) == world.times
+    assert tuple(side.format for side in pipeline.sides) == world.formats
+    assert tuple(side.key_format for side in pipeline.sides) == world.key_formats
+    assert tuple(side.payload_from or side.payload for side in pipeline.sides) == world.payloads
+    assert pipeline.key_text == world.key_text
+    assert [share.ratio for share in made.shares] == pytest.approx(truth, abs=0.03)
+    farthest = max(abs(world.skew_ms), abs(world.skew_ms + world.lag_ms))
+    assert 0.98 * farthest <= pipeline.tolerance_ms <= 2.5 * farthest
+    assert world.skew_ms <= made.found.durations.skew <= world.skew_ms + world.lag_ms
+
+
+@pytest.mark.parametrize("name", APART)
+def test_where_nothing_pairs_it_says_so_and_names_what_it_looked_at(name):
+    with pytest.raises(NoProposal, match=r"calls.ended: \d+ records, fields user1, user2, ") as why:
+        proposal(APART[name])
+    assert "\n" not in str(why.value)
+
+
+def test_the_sample_traffic_with_its_faulty_events_is_described_as_the_shipped_file_does():
+    now = NOW + HOUR
+    traffic = generate(CALLS, 600, 1, now).records
+    samples = [
+        sample(side.topic, [Sent(each.value, each.timestamp, each.key) for each in traffic if each.topic == side.topic])
+        for side in CALLS.sides
+    ]
+    made = propose((samples[0], samples[1]), None, now + HOUR, "calls", CALLS.output_topic)
+    assert replace(CALLS, schedule=made.pipeline.schedule, quality=made.pipeline.quality) == replace(
+        made.pipeline, tolerance_ms=60_000, gap_ms=60_000, grace_ms=180_000
+    )
+    assert 60_000 <= made.pipeline.tolerance_ms <= 120_000
+    assert min(share.ratio for share in made.shares) > 0.9
+    assert "malformed_json" in made.shares[0].rejected
