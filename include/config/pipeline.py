@@ -127,7 +127,9 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared.
+    `output_key`: how these become one text, `escaped` or `json`. `output_fields`: (name in a message's value, its source), in their order; None:
+    as `value_fields` has them. `output_orphans_topic`: where compounds of one side go; None: to `output_topic`. `key_text`: what is done to key
+    fields before they are compared.
     """
 
     __pydantic_config__ = _KEYS
@@ -136,6 +138,8 @@ class Pipeline:
     right: Annotated[Side, _SIDE]
     output_topic: kinds.Topic
     output_key: Literal["escaped", "json"] = ESCAPED
+    output_fields: kinds.OutputFields = None
+    output_orphans_topic: kinds.OtherTopic = None
     key: kinds.Columns
     key_text: kinds.KeyText = ()
     timestamp: kinds.TimeSource = "timestamp"
@@ -175,6 +179,26 @@ class Pipeline:
     def topics(self) -> tuple[str, str, str]:
         """Left, right, output."""
         return self.left.topic, self.right.topic, self.output_topic
+
+    @property
+    def output_topics(self) -> tuple[str, ...]:
+        """Every topic that something is published to, the output topic first."""
+        return tuple(filter(None, (self.output_topic, self.output_orphans_topic)))
+
+    @property
+    def value_fields(self) -> tuple[tuple[str, str], ...]:
+        """The fields of a message's value in their order: (name, one of `value_sources`)."""
+        if self.output_fields is not None:
+            return self.output_fields
+        payloads = ((self.left.payload, "left.payload"), (self.right.payload, "right.payload"))
+        return *((name, name) for name in self.key), ("ts", "ts"), *payloads
+
+    @property
+    def value_sources(self) -> dict[str, str]:
+        """What a field of a message's value can be -> the column of compound_events that has it."""
+        payloads = {"left.payload": self.left.payload, "right.payload": self.right.payload}
+        times = {"ts": "ts", "left.ts": "left_ts", "right.ts": "right_ts"}
+        return {name: name for name in (*self.key, "kind", "pair_id", "revision")} | times | payloads
 
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""

@@ -25,13 +25,14 @@ class OutputTopic(NamedTuple):
     partitions: int
     topic_id: str  # as Kafka's tools print it; a topic that is created again has another one
     largest: int  # bytes of the largest message that it takes, inclusive
+    name: str
 
 
 def output_topic(settings: Settings, topic: str, operation: str = "Write") -> OutputTopic:
     """Raises NeedsOperator if there is no such topic or the user may not do the operation on it, and BrokerProblem."""
     with admin_client(settings) as admin:
         partitions, topic_id = _partitions_and_id(admin, topic, settings, operation)
-        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings))
+        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings), topic)
 
 
 def partitions_and_id(settings: Settings, topic: str) -> tuple[int, str]:
