@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -33,6 +33,16 @@ def output_topic(settings: Settings, topic: str, operation: str = "Write") -> Ou
     with admin_client(settings) as admin:
         partitions, topic_id = _partitions_and_id(admin, topic, settings, operation)
         return OutputTopic(partitions, topic_id, _largest(admin, topic, settings), topic)
+
+
+def topics_gone(settings: Settings, topics: Iterable[str]) -> list[str]:
+    """Those of the topics that the broker does not have, in alphabetical order. Errors as `output_topic`."""
+    wanted = sorted(topics)
+    if not wanted:
+        return []
+    with admin_client(settings) as admin:
+        there = admin.list_topics(timeout=ANSWER_WITHIN_S).topics
+    return [topic for topic in wanted if topic not in there]
 
 
 def partitions_and_id(settings: Settings, topic: str) -> tuple[int, str]:

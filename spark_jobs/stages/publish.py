@@ -35,7 +35,7 @@ from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.stages.send import send
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.integrity import check_tables
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
@@ -54,16 +54,16 @@ class LastPublished(NamedTuple):
     @staticmethod
     def of(rows: Iterable[LedgerRow]) -> LastPublished:
         """From rows of the last published batch."""
-        mine = {row.published_to: row for row in rows if row.step in (PUBLISHED, PUBLISHED_ORPHANS)}
+        mine = {row.published_to: row for row in rows if row.step in PUBLICATIONS}
         return LastPublished(max((row.batch_id for row in mine.values()), default=0), mine)
 
 
 class Accepted(NamedTuple):
-    """What the operator accepts: `topic`, the id of a topic that was created again; `lost`, that messages of partitions whose positions have expired
+    """What the operator accepts: `topics`, the ids of topics that were created again; `lost`, that messages of partitions whose positions have expired
     are sent again if they cannot be found.
     """
 
-    topic: str | None = None
+    topics: tuple[str, ...] = ()
     lost: bool = False
 
 
@@ -80,7 +80,7 @@ def publish_batches(
 ) -> Counts:
     """Publishes the paired batches that are not published yet; returns the counts.
 
-    `accepted_topic`: the id of an output topic that was created again and that the operator accepts. `released`: with the gate
+    `accepted_topic`: the id of an output topic that was created again and that the operator accepts; of several, with commas between. `released`: with the gate
     before_publish, batches up to this one are published even if they failed their checks. `accepted_lost`: messages of partitions whose
     positions have expired may be sent again if they cannot be found. Raises NeedsOperator if the topic refused compounds for their size.
     """
@@ -99,7 +99,14 @@ def publish_batches(
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
-        sent = _publish(warehouse, ledger, _same_topics(todo), before, begun, Accepted(accepted_topic, accepted_lost))
+        sent = _publish(
+            warehouse,
+            ledger,
+            _same_topics(todo),
+            before,
+            begun,
+            Accepted(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost),
+        )
         todo = todo[len(sent[0].rows) :]
         before = LastPublished.of(each.rows[-1] for each in sent)
         for topic, reports, published in sent:
@@ -189,7 +196,7 @@ def plan_run(
         pipeline=pipeline.name,
         topic=topic.name,
         topic_id=topic.topic_id,
-        accepts_new_topic=accepted.topic == topic.topic_id,
+        accepts_new_topic=topic.topic_id in accepted.topics,
         table_id=warehouse.table_id(COMPOUNDS),
         partitions=topic.partitions,
         ledger_position=before.batch_id,

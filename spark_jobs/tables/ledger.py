@@ -38,6 +38,7 @@ PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "pa
 PUBLISHING = "publishing"
 # Of batches whose settings name a topic for orphans, in the same commit as `published`, which is of the output topic.
 PUBLISHED_ORPHANS = "published_orphans"
+PUBLICATIONS = (PUBLISHED, PUBLISHED_ORPHANS)
 # Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
@@ -46,7 +47,7 @@ _IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED, 
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
-    **dict.fromkeys((PUBLISHED, PUBLISHED_ORPHANS), PublishedCounts),
+    **dict.fromkeys(PUBLICATIONS, PublishedCounts),
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
@@ -302,6 +303,11 @@ def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
     counts = dict.fromkeys((each.name for each in fields(LandedCounts) if each.default is MISSING), 0)
     backlog = sum(known.end_offset - known.until_offset for known in steps[PAIRED].offsets)
     return LandedCounts(**counts | {"backlog": backlog})
+
+
+def acknowledged_compounds(steps: Mapping[str, LedgerRow]) -> int:
+    """The compounds of a batch that are on its topics, 0 before it is published. `steps`: its rows by step."""
+    return sum(steps[step].published.compounds for step in PUBLICATIONS if step in steps)
 
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:

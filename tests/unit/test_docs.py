@@ -14,6 +14,7 @@ import yaml
 
 from include.config.pipeline import Maintenance, Pipeline, PipelineError, Quality, Side
 from include.config.pipeline_file import load_pipeline
+from include.config.setting_types import file_key
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, Reason
 from spark_jobs.tables.ledger import PUBLISHING, STEPS
@@ -54,8 +55,7 @@ def accepted_keys() -> set[str]:
     nested: dict[str, list[str]] = {side: [f"{side}.{f.name}" for f in fields(Side)] for side in ("left", "right")}
     nested |= {
         "quality": [f"quality.{f.name.removesuffix('_ms')}" for f in fields(Quality)],
-        "output_topic": ["output.topic"],
-        "output_key": ["output.key"],
+        **{f.name: [file_key(f.name)] for f in fields(Pipeline) if f.name.startswith("output_")},
         "name": [],
     }
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}

@@ -20,7 +20,9 @@ from spark_jobs.tables.ledger import (
     LANDED,
     PAIRED,
     PLANNED,
+    PUBLICATIONS,
     PUBLISHED,
+    PUBLISHED_ORPHANS,
     PUBLISHING,
     REMOVALS,
     REPORTED,
@@ -68,10 +70,11 @@ OUTPUTS = {
         output_state(partitions=1, position=3),
     ],
 }
+OUTPUTS[PUBLISHED_ORPHANS] = OUTPUTS[PUBLISHED]
 ACCESSORS = {
     "landed": (LANDED,),
     "paired": (PAIRED,),
-    "published": (PUBLISHED,),
+    "published": PUBLICATIONS,
     "reported": (REPORTED,),
     "removed": REMOVALS,
 }
