@@ -80,9 +80,10 @@ def publish_batches(
 ) -> Counts:
     """Publishes the paired batches that are not published yet; returns the counts.
 
-    `accepted_topic`: the id of an output topic that was created again and that the operator accepts; of several, with commas between. `released`: with the gate
-    before_publish, batches up to this one are published even if they failed their checks. `accepted_lost`: messages of partitions whose
-    positions have expired may be sent again if they cannot be found. Raises NeedsOperator if the topic refused compounds for their size.
+    `accepted_topic`: the id of an output topic that was created again and that the operator accepts; of several, with commas between.
+    `released`: with the gate before_publish, batches up to this one are published even if they failed their checks. `accepted_lost`:
+    messages of partitions whose positions have expired may be sent again if they cannot be found. Raises NeedsOperator if a topic refused
+    compounds for their size.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
@@ -95,18 +96,12 @@ def publish_batches(
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = LastPublished.of(row for row in rows if row.batch_id == last[PUBLISHED])
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
+    accepted = Accepted(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost)
     todo, too_large = paired, dict[str, list[str]]()
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
-        sent = _publish(
-            warehouse,
-            ledger,
-            _same_topics(todo),
-            before,
-            begun,
-            Accepted(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost),
-        )
+        sent = _publish(warehouse, ledger, _same_topics(todo), before, begun, accepted)
         todo = todo[len(sent[0].rows) :]
         before = LastPublished.of(each.rows[-1] for each in sent)
         for topic, reports, published in sent:
