@@ -93,7 +93,7 @@ def reconcile(warehouse: Warehouse) -> Answer:
     scope = _scope(warehouse)
     if scope is None:
         return Answer(0, {_BATCHES: 0}, [])
-    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline.topics)
+    return translate_read_errors(lambda: _compare(warehouse, scope), scope.topics.ids)
 
 
 def _scope(warehouse: Warehouse) -> _Scope | None:
@@ -137,7 +137,7 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
 def _check_readable(ledger: Ledger, horizon: int, topics: TopicsNow) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
     published = [row for row in ledger.rows(horizon, horizon) if row.step in PUBLICATIONS]
-    now = [row for row in published if row.output_state.topic_id == topics.ids[row.published_to]]
+    now = [row for row in published if row.output_state.topic_id == topics.ids.get(row.published_to)]
     try:
         check_readable(
             topics, {(row.published_to, number): end for row in now for number, end in row.output_state.ends.items()}
