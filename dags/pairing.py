@@ -24,7 +24,7 @@ from include.airflow.dag_settings import (
     dag_settings,
     live_schedule,
     raw_assets,
-    topic_asset,
+    topic_assets,
 )
 from include.airflow.docs import live_doc, refused_doc, replay_doc
 from include.airflow.operators import LateReplayOperator, PairingJobOperator
@@ -50,7 +50,7 @@ def live_dag(pipeline: Pipeline, file: Path) -> DAG:
         land_events = job(job="land_events", job_arguments=params.LAND_ARGUMENTS, outlets=raw_assets(pipeline))
         pair_events = job(job="pair_events", outlets=[compounds])
         publish_compounds = job(
-            job="publish_compounds", job_arguments=params.PUBLISH_ARGUMENTS, outlets=[topic_asset(pipeline)]
+            job="publish_compounds", job_arguments=params.PUBLISH_ARGUMENTS, outlets=topic_assets(pipeline)
         )
         report_quality = job(job="report_quality", job_arguments=params.REPORT_ARGUMENTS, idle_with=None)
         first, last = in_order(pipeline, publish_compounds, report_quality)
@@ -83,7 +83,7 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
         replay_interval = job(
             job="replay_interval", job_arguments=params.REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)]
         )
-        publish_compounds = job(job="publish_compounds", outlets=[topic_asset(pipeline)])
+        publish_compounds = job(job="publish_compounds", outlets=topic_assets(pipeline))
         first, last = in_order(pipeline, publish_compounds, job(job="report_quality"))
 
         replay_interval >> first >> last << replay_interval

@@ -16,7 +16,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--accept-recreated-topic",
         metavar="TOPIC-ID",
-        help="go on with the output topic of this id, although it is not the one that earlier batches were published to",
+        help="go on with the output topic of this id (of several, with commas between), although it is not the one that earlier batches "
+        "were published to",
     )
     parser.add_argument(
         "--release-batch",

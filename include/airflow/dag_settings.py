@@ -50,9 +50,9 @@ def compounds_asset(pipeline: Pipeline) -> Asset:
     return _asset(pipeline, "compound_events")
 
 
-def topic_asset(pipeline: Pipeline) -> Asset:
-    """The output topic. A topic may have the name of a table, so its assets are in a folder of their own."""
-    return _asset(pipeline, f"topic/{pipeline.output_topic}")
+def topic_assets(pipeline: Pipeline) -> list[Asset]:
+    """The topics that it publishes to. A topic may have the name of a table, so its assets are in a folder of their own."""
+    return [_asset(pipeline, f"topic/{topic}") for topic in pipeline.output_topics]
 
 
 def _asset(pipeline: Pipeline, name: str, **settings: Any) -> Asset:

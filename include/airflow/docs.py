@@ -67,8 +67,9 @@ def _last_two(pipeline: Pipeline, first: int) -> str:
     """The last two tasks in their order, numbered from `first`."""
     is_gate = pipeline.quality.gate == BEFORE_PUBLISH
     held = ", holding back what failed" if is_gate else ""
+    orphans = f", those of one side to {pipeline.output_orphans_topic}" if pipeline.output_orphans_topic else ""
     tasks = [
-        f"**publish_compounds** sends each compound exactly once to {pipeline.output_topic}{held}.",
+        f"**publish_compounds** sends each compound exactly once to {pipeline.output_topic}{orphans}{held}.",
         f"**report_quality** counts everything afresh, writes [the quality page](quality/{pipeline.name}/index.html), and fails if\n"
         "   an event was lost.",
     ]

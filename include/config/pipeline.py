@@ -133,8 +133,10 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared. `key_order`:
-    with `any`, two events with the same two key fields have the same key, in whatever order the fields are.
+    `output_key`: how these become one text, `escaped` or `json`. `output_fields`: (name in a message's value, its source), in their order; None:
+    as `value_fields` has them. `output_orphans_topic`: where compounds of one side go; None: to `output_topic`. `key_text`: what is done to key
+    fields before they are compared. `key_order`: with `any`, two events with the same two key fields have the same key, in whatever order the
+    fields are.
     """
 
     __pydantic_config__ = _KEYS
@@ -144,6 +146,8 @@ class Pipeline:
     output_topic: kinds.Topic
     output_connection: kinds.Connection = KAFKA
     output_key: Literal["escaped", "json"] = ESCAPED
+    output_fields: kinds.OutputFields = None
+    output_orphans_topic: kinds.OtherTopic = None
     key: kinds.Columns
     key_text: kinds.KeyText = ()
     key_order: Literal["as_is", "any"] = AS_IS
@@ -203,6 +207,28 @@ class Pipeline:
     def reversed_fields(self) -> tuple[str, ...]:
         """Left, right: the fields of a message that say so; none if the order of the key fields matters."""
         return tuple(f"{side.payload}_reversed" for side in self.sides) if self.is_unordered else ()
+
+    @property
+    def output_topics(self) -> tuple[str, ...]:
+        """Every topic that something is published to, the output topic first."""
+        return tuple(filter(None, (self.output_topic, self.output_orphans_topic)))
+
+    @property
+    def value_fields(self) -> tuple[tuple[str, str], ...]:
+        """The fields of a message's value in their order: (name, one of `value_sources`)."""
+        if self.output_fields is not None:
+            return self.output_fields
+        payloads = ((self.left.payload, "left.payload"), (self.right.payload, "right.payload"))
+        directions = zip(self.reversed_fields, ("left.reversed", "right.reversed"), strict=False)
+        return *((name, name) for name in self.key), ("ts", "ts"), *payloads, *directions
+
+    @property
+    def value_sources(self) -> dict[str, str]:
+        """What a field of a message's value can be -> the column of compound_events that has it."""
+        payloads = {"left.payload": self.left.payload, "right.payload": self.right.payload}
+        times = {"ts": "ts", "left.ts": "left_ts", "right.ts": "right_ts"}
+        directions = {"left.reversed": "left_reversed", "right.reversed": "right_reversed"} if self.is_unordered else {}
+        return {name: name for name in (*self.key, "kind", "pair_id", "revision")} | times | payloads | directions
 
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""

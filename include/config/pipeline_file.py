@@ -6,6 +6,7 @@ The first error in a file is raised as a `PipelineError`: one line that names th
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,17 @@ def _one_line(error: object) -> str:
 
 def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
     """Settings that cannot work together: the key, and why not."""
-    topics = {"left": p.left.topic, "right": p.right.topic, "output": p.output_topic}
-    for first, second in (("left", "right"), ("left", "output"), ("right", "output")):
+    topics = {"left.topic": p.left.topic, "right.topic": p.right.topic, "output.topic": p.output_topic}
+    if p.output_orphans_topic is not None:
+        topics["output.orphans_topic"] = p.output_orphans_topic
+    for first, second in combinations(topics, 2):
         if topics[first] == topics[second]:
-            yield (
-                f"{second}.topic",
-                f"{topics[second]} is already the {first} topic; their events could not be told apart",
-            )
+            is_input = not second.startswith("output.") or not first.startswith("output.")
+            otherwise = "their events could not be told apart" if is_input else "leave it out, for that is the default"
+            yield second, f"{topics[second]} is already the {first.removesuffix('.topic')} topic; {otherwise}"
+    for _, source in p.output_fields or ():
+        if source not in p.value_sources:
+            yield "output.fields", f"{source!r} is in no compound; write one of {', '.join(p.value_sources)}"
     columns = [*p.key, p.left.payload, p.right.payload]
     lower = [name.lower() for name in columns]
     for name in columns:

@@ -229,6 +229,15 @@ def _group(value: object) -> object:
     return value
 
 
+def _output_fields(value: object) -> tuple[tuple[str, str], ...] | None:
+    """Name and source, in the order of the file."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"{value!r} names no field, so messages would be empty; write {{caller: user1, at: ts, …}}")
+    return tuple((_field(name), str(source)) for name, source in value.items())
+
+
 def _folder(value: object) -> object:
     if value is not None and not (isinstance(value, str) and value.startswith("/") and value.isprintable()):
         raise ValueError(f"{value!r} is no absolute path of a folder; files would go to wherever a job happens to run")
@@ -250,6 +259,8 @@ TimeSource = Annotated[str, BeforeValidator(check_time_source)]
 OwnTimeSource = Annotated[str | None, BeforeValidator(lambda value: None if value is None else check_time_source(value))]
 TimeFormat = Annotated[str | None, BeforeValidator(check_time_format)]
 TimeZone = Annotated[str | None, BeforeValidator(check_zone)]
+OtherTopic = Annotated[str | None, BeforeValidator(lambda value: None if value is None else _topic(value))]
+OutputFields = Annotated[tuple[tuple[str, str], ...] | None, BeforeValidator(_output_fields)]
 MessageName = Annotated[str | None, BeforeValidator(_message)]
 Connection = Annotated[str, BeforeValidator(_connection)]
 Group = Annotated[str | None, BeforeValidator(_group)]

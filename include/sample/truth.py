@@ -16,6 +16,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,11 @@ def _read_lines(paths: Sequence[str | Path]) -> Iterable[str]:
 
 
 def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[Counter[Compound], list[str]]:
-    """The compounds of a consumer that applied every message of the output topic, and a line for each message that is wrong in itself."""
+    """The compounds of a consumer that applied every message of the output topics, and a line for each message that is wrong in itself."""
     revisions: dict[str, dict[int, Compound | None]] = {}
     again: Counter[Compound] = Counter()
     problems: list[str] = []
-    for message in read_topic(pipeline.output_topic, kafka_settings):
+    for message in chain.from_iterable(read_topic(topic, kafka_settings) for topic in pipeline.output_topics):
         where = f"{message.topic()}-{message.partition()}-{message.offset()}"
         try:
             headers = {name: _header(data) for name, data in dict(message.headers() or []).items()}

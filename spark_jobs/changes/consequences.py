@@ -29,6 +29,13 @@ _OF_RECORDS = (
 _IDENTITY = Consequence(NEVER, "tables and position are made of it; the changed pipeline needs a file name of its own")
 CONSEQUENCES: dict[str, Consequence] = {
     **dict.fromkeys(("left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key", "key_order"), _IDENTITY),
+    "output.fields": Consequence(
+        NEXT_BATCH, "messages of later batches have the new fields, also those that correct earlier compounds; published ones stay as they are"
+    ),
+    "output.orphans_topic": Consequence(
+        NEXT_BATCH,
+        "orphans of later batches go to the new topic; those published before stay where they are, and are taken back only on topics that the file still names",
+    ),
     **dict.fromkeys(
         [f"{side}.{name}" for side in ("left", "right") for name in _OF_RECORDS] + ["key_text", "timestamp_format", "timestamp_zone"],
         Consequence(NEXT_BATCH, "records are read the new way; landed ones, and replays of them, stay as they were landed"),

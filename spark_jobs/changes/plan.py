@@ -16,7 +16,7 @@ from spark_jobs.changes.topics import topic_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.tables.integrity import newest_row
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, check_identity
+from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLICATIONS, PUBLISHED, Ledger, LedgerRow, check_identity
 from spark_jobs.tables.schemas import LEDGER, OPEN
 from spark_jobs.tables.warehouse import Tables
 
@@ -68,7 +68,7 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     ran_with = _last_settings(Tables(root, new))
     if ran_with is None:
         if asked:
-            topic_changes(new, None, None)
+            topic_changes(new, new, None, [])
         return ChangePlan(pipeline=new.name, place=f"{root}/{new.name}", asked_kafka=asked)
     tables = Tables(root, ran_with)
     ledger = Ledger(tables)
@@ -76,7 +76,7 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     last, planned = newest_row(steps), steps[PLANNED]
     refused, changes = list(_identity_problem(ran_with, new)), [_planned(each) for each in changed_settings(ran_with, new)]
     if asked:
-        problems, grown = topic_changes(_at_clusters_of(new, ran_with), last, published)
+        problems, grown = topic_changes(_at_clusters_of(new, ran_with), new, last, published)
         refused += problems
         changes += [Planned(change, what.since, what.larger) for change, what in grown]
     # An unfinished batch has not changed the open events that it has read.
@@ -111,9 +111,10 @@ def _at_clusters_of(new: Pipeline, ran_with: Pipeline) -> Pipeline:
     return replace(ran_with, left=left, right=right, output_connection=new.output_connection)
 
 
-def _last_published(ledger: Ledger) -> LedgerRow | None:
+def _last_published(ledger: Ledger) -> list[LedgerRow]:
+    """The rows of the last published batch, one for each topic."""
     last = ledger.last_ids()[PUBLISHED]
-    return next((row for row in ledger.rows(last, last) if row.step == PUBLISHED), None)
+    return [row for row in ledger.rows(last, last) if row.step in PUBLICATIONS]
 
 
 def _identity_problem(ran_with: Pipeline, new: Pipeline) -> Iterator[str]:

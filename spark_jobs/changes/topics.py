@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from include.config.pipeline import Pipeline
 from include.config.setting_changes import Change
@@ -24,15 +25,19 @@ _MORE_OUTPUT = Consequence(
 
 
 def topic_changes(
-    pipeline: Pipeline, last: LedgerRow | None, published: LedgerRow | None
+    pipeline: Pipeline, new: Pipeline, last: LedgerRow | None, published: Sequence[LedgerRow]
 ) -> tuple[list[str], list[tuple[Change, Consequence]]]:
     """The refusals, and each changed number of partitions with its consequence.
 
-    `last`: a row of the last batch, None before the first; `published`: the last `published` row. Raises BrokerProblem, and NeedsOperator where a
-    topic does not exist or a right is missing.
+    `new`: what the file says. `last`: a row of the last batch, None before the first; `published`: the rows of the last published batch, one for each
+    topic. Raises BrokerProblem, and NeedsOperator where a topic does not exist or a right is missing.
     """
     now = ask_topics(pipeline, [side.topic for side in pipeline.sides])
-    partitions, topic_id = partitions_and_id(settings_of(pipeline, pipeline.output_topic), pipeline.output_topic)
+    outputs = [topic for topic in pipeline.output_topics if topic in (pipeline.output_topic, *new.output_topics)]
+    found = {
+        topic: partitions_and_id(settings_of(pipeline, topic), topic)
+        for topic in dict.fromkeys([*outputs, *new.output_topics[1:]])
+    }
     if last is None:
         return [], []
     checks: list[Callable[[], object]] = [
@@ -41,10 +46,11 @@ def topic_changes(
     ]
     before, after = (Counter(topic for topic, _ in places) for places in ((at.place for at in last.offsets), now.end))
     grown = [(topic, before[topic], after[topic], _MORE_INPUT) for topic in pipeline.topics[:2]]
-    if published is not None:
-        known = published.output_state
-        checks.append(lambda: check_same_topic(pipeline.output_topic, topic_id, known.topic_id, published.batch_id))
-        grown.append((pipeline.output_topic, known.partitions, partitions, _MORE_OUTPUT))
+    for row in published:
+        if (topic := row.published_to) in found:
+            known, (partitions, topic_id) = row.output_state, found[topic]
+            checks.append(partial(check_same_topic, topic, topic_id, known.topic_id, row.batch_id))
+            grown.append((topic, known.partitions, partitions, _MORE_OUTPUT))
     changes = [(Change(f"partitions of {topic}", str(old), str(new)), what) for topic, old, new, what in grown if old != new]
     return list(_refusals(checks)), changes
 

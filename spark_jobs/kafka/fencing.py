@@ -13,17 +13,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from spark_jobs.kafka.acls import may_see_group, missing_right, on_group, refused_right
 from spark_jobs.kafka.open_transactions import undecided_positions, undecided_problem
-from spark_jobs.kafka.positions import Position, committed_positions
+from spark_jobs.kafka.positions import Position, PublishRun, committed_positions
 from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, producer_settings
 
 
-def fenced_producer(settings: Settings, group: str, topic: str, partition: int) -> Producer:
+def fenced_producer(settings: Settings, slots: str, topic: str, partition: int) -> Producer:
     """A producer for one transaction. When it returns, every earlier transaction of the output partition has ended.
 
-    No earlier producer can move the position any more. Raises KafkaException.
+    No earlier producer can move the position any more. `slots`: as in `PublishRun`. Raises KafkaException.
     """
-    producer = Producer(producer_settings(settings, transactional_id(group, partition)))
+    producer = Producer(producer_settings(settings, transactional_id(slots, partition)))
     # A client that is still connecting looks for its coordinator only twice a second. After one call one client in five still is.
     for _ in range(2):
         producer.list_topics(topic, timeout=ANSWER_WITHIN_S)
@@ -31,20 +31,21 @@ def fenced_producer(settings: Settings, group: str, topic: str, partition: int) 
     return producer
 
 
-def transactional_id(group: str, partition: int) -> str:
+def transactional_id(slots: str, partition: int) -> str:
     """The same in every run, so that each publisher fences the ones before it."""
-    return f"{group}-{partition}"
+    return f"{slots}-{partition}"
 
 
-def fence_and_read_positions(settings: Settings, group: str, topic: str, partitions: int) -> dict[int, Position | None]:
+def fence_and_read_positions(settings: Settings, run: PublishRun) -> dict[int, Position | None]:
     """The position of every partition after all earlier publishers were fenced; None where nothing is committed.
 
     Raises KafkaException, BrokerProblem where a position is undecided, and NeedsOperator for a missing right.
     """
+    group, topic, partitions = run.group, run.topic, run.partitions
     try:
         # Fencing comes first, because it ends the transactions of dead publishers. A read before that waits for their timeouts.
         with ThreadPoolExecutor(max_workers=8) as threads:
-            list(threads.map(lambda partition: fenced_producer(settings, group, topic, partition), range(partitions)))
+            list(threads.map(lambda partition: fenced_producer(settings, run.slots, topic, partition), range(partitions)))
         with Consumer(consumer_settings(settings, group)) as consumer:
             return committed_positions(consumer, topic, range(partitions))
     except KafkaException as error:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.formats.json_text import strings
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.rules.rules import REVERSED
+from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
@@ -47,35 +47,50 @@ class Message(NamedTuple):
 
 
 def read_compounds(
-    warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int] | None = None, where: Condition | None = None
+    warehouse: Warehouse,
+    partitions: Mapping[int, int],
+    batches: Iterable[int] | None = None,
+    where: Condition | None = None,
+    settings: BatchSettings | None = None,
 ) -> DataFrame:
-    """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`. `partitions`: see `message_maker`."""
-    columns, made = _messages(warehouse.pipeline, partitions)
+    """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`.
+
+    `partitions`: see `message_maker`. `settings`: those of the batches; None: the pipeline's for all.
+    """
+    columns, made = _messages(warehouse.pipeline, partitions, settings)
     return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
-def read_few_compounds(warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int]) -> pa.Table | None:
+def read_few_compounds(
+    warehouse: Warehouse,
+    partitions: Mapping[int, int],
+    batches: Iterable[int],
+    where: Condition | None = None,
+    settings: BatchSettings | None = None,
+) -> pa.Table | None:
     """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse.pipeline, partitions)
-    return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, made=made)
+    columns, made = _messages(warehouse.pipeline, partitions, settings)
+    return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
-def _messages(pipeline: Pipeline, partitions: Mapping[int, int]) -> tuple[list[str], InWorker]:
-    columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
-    columns += [column for column, _ in _directions(pipeline)]
-    return columns, InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
+def _messages(
+    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None
+) -> tuple[list[str], InWorker]:
+    known = settings or BatchSettings.of_all(pipeline)
+    values = (each.value_sources[source] for each in known.pipelines for _, source in each.value_fields)
+    columns = dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS])
+    return list(columns), InWorker(message_maker(pipeline, partitions, known), MESSAGE_COLUMNS)
 
 
-def _directions(pipeline: Pipeline) -> list[tuple[str, str]]:
-    """(column, field of the value) of each side, with `key_order: any`."""
-    return list(zip((f"left_{REVERSED}", f"right_{REVERSED}"), pipeline.reversed_fields, strict=False))
-
-
-def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def message_maker(
+    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None = None
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function from rows of compound_events to rows of `MESSAGE_COLUMNS`.
 
-    `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null).
+    `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null). `settings`: those of
+    the batches, which say what is in a value; None: the pipeline's for all.
     """
+    known = settings or BatchSettings.of_all(pipeline)
 
     def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
         keys = output_keys(pipeline, [rows.column(name) for name in pipeline.key]).cast(pa.binary())
@@ -84,7 +99,7 @@ def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable
             "output_partition": pa.array(map(output_partition, _objects(keys), counts), pa.int32()),
             "batch_id": rows.column("batch_id"),
             "key": keys,
-            "value": _values(rows, pipeline).cast(pa.binary()),
+            "value": _values_of_batches(rows, known),
             **{name: rows.column(name) for name in (*_HEADERS, "ts")},
         }
         return pa.RecordBatch.from_pydict(columns)
@@ -111,19 +126,31 @@ def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
             yield Message(batch_id, key, value, [("pair-id", pair_id), ("revision", revision), ("kind", kind), ("op", op)])
 
 
+def _values_of_batches(rows: pa.RecordBatch, settings: BatchSettings) -> pa.Array:
+    """The values of compounds, each by the settings of its batch; null for a retraction."""
+    used = settings.indices(rows.column("batch_id").to_numpy())
+    values = None
+    for index in np.unique(used):
+        made = _values(rows, settings.pipelines[index]).cast(pa.binary())
+        values = made if values is None else pc.if_else(pa.array(used == index), made, values)
+    return pa.array([], pa.binary()) if values is None else values
+
+
 def _values(rows: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
     """The JSON texts of compounds; null for a retraction."""
-    fields = [(name, strings(rows.column(name))) for name in pipeline.key]
-    fields.append(("ts", rows.column("ts").cast(pa.string())))
-    # Payloads are JSON texts already and stay as they are, with every digit.
-    fields += [(side.payload, pc.coalesce(rows.column(side.payload), "null")) for side in pipeline.sides]
-    # true, false, and null of a side that never came.
-    fields += [(name, pc.coalesce(rows.column(column).cast(pa.string()), "null")) for column, name in _directions(pipeline)]
     parts: list[pa.Array | str] = []
-    for name, text in fields:
-        parts += [f"{',' if parts else '{'}{json.dumps(name)}:", text]
+    for name, source in pipeline.value_fields:
+        column = rows.column(pipeline.value_sources[source])
+        parts += [f"{',' if parts else '{'}{json.dumps(name)}:", _json_texts(column, is_json=source.endswith(".payload"))]
     values = pc.binary_join_element_wise(*parts, "}", "")
     return pc.if_else(pc.equal(rows.column("op"), "retract"), pa.scalar(None, pa.string()), values)
+
+
+def _json_texts(column: pa.Array, is_json: bool) -> pa.Array:
+    """The JSON texts of a column's values. `is_json`: they are JSON texts already, as payloads, and stay as they are, with every digit."""
+    if is_json or not pa.types.is_string(column.type):
+        return pc.coalesce(column.cast(pa.string()), "null")
+    return strings(column)
 
 
 def _objects(column: pa.Array) -> list[Any]:

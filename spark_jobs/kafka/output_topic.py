@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -25,13 +25,24 @@ class OutputTopic(NamedTuple):
     partitions: int
     topic_id: str  # as Kafka's tools print it; a topic that is created again has another one
     largest: int  # bytes of the largest message that it takes, inclusive
+    name: str
 
 
 def output_topic(settings: Settings, topic: str, operation: str = "Write") -> OutputTopic:
     """Raises NeedsOperator if there is no such topic or the user may not do the operation on it, and BrokerProblem."""
     with admin_client(settings) as admin:
         partitions, topic_id = _partitions_and_id(admin, topic, settings, operation)
-        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings))
+        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings), topic)
+
+
+def topics_gone(settings: Settings, topics: Iterable[str]) -> list[str]:
+    """Those of the topics that the broker does not have, in alphabetical order. Errors as `output_topic`."""
+    wanted = sorted(topics)
+    if not wanted:
+        return []
+    with admin_client(settings) as admin:
+        there = admin.list_topics(timeout=ANSWER_WITHIN_S).topics
+    return [topic for topic in wanted if topic not in there]
 
 
 def partitions_and_id(settings: Settings, topic: str) -> tuple[int, str]:

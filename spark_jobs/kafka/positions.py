@@ -1,4 +1,4 @@
-"""How far each output partition is published: what is committed in Kafka, whether to trust it, and what is left to send.
+"""How far each output partition of a topic is published: what is committed in Kafka, whether to trust it, and what is left to send.
 
 A position is the committed offset (a batch_id) of group `<pipeline>.publisher` on an output partition. Its metadata is
 `<table id> <partitions> <topic id> <batch>:<records> …`: the table that was published, how many partitions its keys were spread over, the
@@ -80,10 +80,18 @@ class PublishRun(NamedTuple):
     largest: int  # bytes of the largest message that is sent, inclusive
     # By partition: positions that expired and were read back from the topic.
     recovered: tuple[tuple[int, Position], ...] = ()
+    is_main: bool = True  # the output topic, not one beside it
+    # The batch before was not published to the topic, so positions behind it are of an earlier time with the topic.
+    joins: bool = False
 
     @property
     def group(self) -> str:
         return publisher_group(self.pipeline)
+
+    @property
+    def slots(self) -> str:
+        """What the transactional ids of the topic begin with."""
+        return self.group if self.is_main else f"{self.group}-{self.topic}"
 
 
 def publisher_group(pipeline: str) -> str:
@@ -124,6 +132,8 @@ def trusted_position(run: PublishRun, partition: int, position: Position | None)
     if position.topic_id != run.topic_id:
         if not run.accepts_new_topic:
             check_same_topic(run.topic, run.topic_id, position.topic_id, run.ledger_position)
+        return None
+    if run.joins and position.batch_id < run.ledger_position:
         return None
     if not run.ledger_position <= position.batch_id <= run.target:
         raise NeedsOperator(

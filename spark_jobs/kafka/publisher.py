@@ -19,6 +19,7 @@ from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import missing_right, refused_right
 from spark_jobs.kafka.messages import Message, fits, pair_id
 from spark_jobs.kafka.positions import Position, PublishRun, committed_positions, read_position, trusted_position
+from spark_jobs.kafka.routing import Expected
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
 from spark_jobs.kafka.transaction import Transaction
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -202,21 +203,20 @@ def check_there(paired: Iterable[LedgerRow], rows: Mapping[int, int]) -> None:
             )
 
 
-def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[PartitionReport]) -> None:
-    """Raises BrokenInvariant unless the broker acknowledged every paired compound that was not refused."""
-    for row in paired:
-        wanted = row.paired.compounds
-        acknowledged = sum(report.acknowledged.get(row.batch_id, 0) for report in reports)
-        refused = sum(report.refused.get(row.batch_id, 0) for report in reports)
-        if acknowledged + refused != wanted:
+def check_acknowledged(topic: str, expected: Mapping[int, Expected], reports: list[PartitionReport]) -> None:
+    """Raises BrokenInvariant unless the broker acknowledged every expected message that was not refused. `expected`: by batch_id."""
+    for batch_id, wanted in expected.items():
+        acknowledged = sum(report.acknowledged.get(batch_id, 0) for report in reports)
+        refused = sum(report.refused.get(batch_id, 0) for report in reports)
+        if acknowledged + refused != sum(wanted):
             raise BrokenInvariant(
-                f"batch {row.batch_id}: {wanted} compounds are in compound_events, but {topic} acknowledged {acknowledged}: "
+                f"batch {batch_id}: {sum(wanted)} compounds are in compound_events, but {topic} acknowledged {acknowledged}: "
                 "reconcile lists those that are missing or there twice"
             )
 
 
 def published_record(
-    batch_id: int, run: PublishRun, reports: list[PartitionReport], ends: dict[int, int]
+    batch_id: int, run: PublishRun, expected: Expected, reports: list[PartitionReport], ends: dict[int, int]
 ) -> tuple[PublishedCounts, OutputState]:
     """What the ledger keeps of a published batch.
 
@@ -226,4 +226,5 @@ def published_record(
     refused = sum(report.refused.get(batch_id, 0) for report in reports)
     sent = {number: records for number, records in sorted(acknowledged.items()) if records}
     state = OutputState(run.topic_id, run.partitions, ends=ends, sent=sent, position=run.target)
-    return PublishedCounts(compounds=sum(acknowledged.values()), refused=refused), state
+    compounds = sum(acknowledged.values()) - expected.withdrawn
+    return PublishedCounts(compounds=compounds, refused=refused, withdrawn=expected.withdrawn), state

@@ -61,7 +61,7 @@ class Transaction:
         # The client fills its batches up to this limit and does not count their frame.
         limits = {"message.max.bytes": max(run.largest - BATCH_FRAME, 1000), "throttle_cb": self._patience.throttled}
         limited = settings | limits
-        self._producer = fenced_producer(limited, run.group, run.topic, partition)
+        self._producer = fenced_producer(limited, run.slots, run.topic, partition)
         (self.position,) = committed_positions(consumer, run.topic, range(partition, partition + 1)).values()
         self.records = 0
         self._batch_id, self._on_delivery = 0, partial(self.deliveries.report, 0)

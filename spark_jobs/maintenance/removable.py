@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, LedgerRow, OffsetRange, paired_batches
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, OffsetRange, acknowledged_compounds, paired_batches
 from spark_jobs.tables.records import LIVE, OUTCOMES, REPLAY
 from spark_jobs.tables.schemas import REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -101,7 +101,7 @@ def sum_batches(
         counts["batches"] += paired.kind == LIVE
         counts["corrections"] += paired.kind != LIVE
         counts["compounds"] += paired.paired.compounds
-        counts["published"] += steps[PUBLISHED].published.compounds if PUBLISHED in steps else 0
+        counts["published"] += acknowledged_compounds(steps)
         if landed is not None:
             counts.update({name: getattr(landed.landed, name) for name in _LANDED})
             counts.update({name: getattr(paired.paired, name) for name in _PAIRED})

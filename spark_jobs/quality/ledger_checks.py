@@ -6,10 +6,11 @@ What maintenance removed for its age cannot be compared any more; the ledger say
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_jobs.kafka.offsets import Partition
@@ -20,6 +21,7 @@ from spark_jobs.tables.ledger import (
     PAIRED,
     PLANNED,
     PUBLISHED,
+    PUBLISHED_ORPHANS,
     PUBLISHING,
     REMOVED_COMPOUNDS,
     REMOVED_LEDGER,
@@ -64,7 +66,7 @@ class RemovedRows(NamedTuple):
     """`removals`: as `Ledger.removals`. `raw`, `compounds`: the last batch without raw rows, without compounds; 0 if none is. `first_in_ledger`:
     the first batch that the ledger still has. `last_outcomes`: the row whose batch is the last one without all its outcomes, so that it cannot
     be said that its records have one. `waiting`: events that this batch left open, which later batches decided. `ends`: output partition
-    -> end (exclusive) of the messages whose compounds were removed.
+    -> end (exclusive) of the messages whose compounds were removed. `ends_beside`: the same of other topics, by id.
     """
 
     removals: dict[str, LedgerRow]
@@ -74,6 +76,7 @@ class RemovedRows(NamedTuple):
     last_outcomes: LedgerRow | None
     waiting: int
     ends: dict[int, int]
+    ends_beside: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
     @property
     def unchecked(self) -> int:
@@ -109,7 +112,15 @@ def find_removed(ledger: Ledger, topic_id: str) -> RemovedRows:
     output = published.output_state if published else None
     waiting = paired.paired.open_after if paired else 0
     ends = dict(output.ends) if output and output.topic_id == topic_id else {}
-    return RemovedRows(removals, raw, compounds, gone + 1, last, waiting, ends)
+    return RemovedRows(removals, raw, compounds, gone + 1, last, waiting, ends, _ends_beside(ledger, compounds))
+
+
+def _ends_beside(ledger: Ledger, until: int) -> dict[str, dict[int, int]]:
+    """Where each topic beside the output topic ended with the batches up to this one."""
+    if not until:
+        return {}
+    published = ledger.where(lambda row: (row("step") == PUBLISHED_ORPHANS) & (row("batch_id") <= until))
+    return {row.output_state.topic_id: dict(row.output_state.ends) for row in published}
 
 
 def _row(ledger: Ledger, batch_id: int, step: str) -> LedgerRow | None:
@@ -119,7 +130,8 @@ def _row(ledger: Ledger, batch_id: int, step: str) -> LedgerRow | None:
 @dataclass
 class LedgerSummary:
     """The ledger up to the last published batch. `batches`: those that answer for the input, by batch_id, so none after `last`, the last one
-    that no rewind gave up; `corrections`: the replays and rewinds; `sent`: all published batches.
+    that no rewind gave up; `corrections`: the replays and rewinds; `sent`: all published batches; `sent_beside`: those that were sent to a topic
+    beside the output topic, by its name.
     """
 
     last: int
@@ -127,6 +139,7 @@ class LedgerSummary:
     batches: dict[int, LedgerBatch] = field(default_factory=dict)
     corrections: list[int] = field(default_factory=list)
     sent: list[SentBatch] = field(default_factory=list)
+    sent_beside: dict[str, list[SentBatch]] = field(default_factory=dict)
     offences: list[Offence] = field(default_factory=list)
 
     def add(self, rows: Sequence[LedgerRow]) -> None:
@@ -134,6 +147,8 @@ class LedgerSummary:
         void, is_live = self.is_void(batch_id), all(row.kind == LIVE for row in rows)
         self.corrections += [] if is_live else [batch_id]
         self.sent += [sent_batch(steps[PUBLISHED])] if PUBLISHED in steps else []
+        if beside := steps.get(PUBLISHED_ORPHANS):
+            self.sent_beside.setdefault(beside.published_to, []).append(sent_batch(beside))
         # A batch that was given up may have ended anywhere before it was paired.
         if not void or PAIRED in steps:
             self.offences += _wrong_steps(batch_id, rows)

@@ -14,15 +14,24 @@ from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
+from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
 from spark_jobs.quality.facts import Facts, count_facts, open_counts, open_facts, table_facts
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
-from spark_jobs.quality.sent_compounds import DeliveryScope, delivery_metrics, delivery_scope, message_facts
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
-from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger, LedgerRow, paired_batches
+from spark_jobs.tables.ledger import (
+    PUBLICATIONS,
+    PUBLISHED,
+    PUBLISHING,
+    REPORTED,
+    Ledger,
+    LedgerRow,
+    acknowledged_compounds,
+    paired_batches,
+)
 from spark_jobs.tables.records import REPLAY, REWIND
 from spark_jobs.tables.schemas import OPEN
 from spark_jobs.tables.warehouse import Warehouse
@@ -55,8 +64,8 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     batches = [batch for batch in known if batch.batch_id > done]
     if not batches:
         return None
-    by_id = {row.batch_id: row for row in rows if row.step == PUBLISHED}
-    topics, delivery = _ask(warehouse, by_id, sent, published)
+    publications = [row for row in rows if row.step in (*PUBLICATIONS, PUBLISHING)]
+    topics, delivery = _ask(warehouse, publications, sent, published)
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
     return ReportInput(batches, earlier, history, topics, delivery, published)
@@ -70,18 +79,21 @@ def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequ
 
 
 def _ask(
-    warehouse: Warehouse, published: Mapping[int, LedgerRow], after: int, until: int
+    warehouse: Warehouse, publications: list[LedgerRow], after: int, until: int
 ) -> tuple[TopicsNow, DeliveryScope | NotJudged | None]:
     pipeline = warehouse.pipeline
     settings = kafka_settings(pipeline.output_connection)
-    topics = ask_topics(pipeline, pipeline.topics)
+    outputs = topics_of(pipeline, after, (row for row in publications if row.batch_id <= until))
+    asked = [*pipeline.topics[:2], *outputs]
+    topics = ask_topics(pipeline, asked)
     with suppress(Unreadable):
-        return topics, delivery_scope(pipeline, published, after, until, topics)
+        return topics, delivery_scope(pipeline, publications, after, until, topics)
     # What was committed a moment ago can be read a moment later.
-    wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_topics(pipeline, pipeline.topics)
+    for topic in outputs:
+        wait_for_markers(settings, topic)
+    topics = ask_topics(pipeline, asked)
     try:
-        return topics, delivery_scope(pipeline, published, after, until, topics)
+        return topics, delivery_scope(pipeline, publications, after, until, topics)
     except Unreadable as problem:
         raise unreadable_problem(settings, problem) from None
 
@@ -100,8 +112,7 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
         metrics["published_through"] = given.published
         # Judged before it may be published, a batch has no acknowledged records yet.
         if quality.gate == AFTER_PUBLISH:
-            acknowledged = batch.steps[PUBLISHED].published.compounds if PUBLISHED in batch.steps else 0
-            metrics["publishing_difference"] = metrics["compounds"] - acknowledged
+            metrics["publishing_difference"] = metrics["compounds"] - acknowledged_compounds(batch.steps)
         metrics |= totals(metrics, before, batch.batch_id)
         metrics |= silence_metrics(batch, facts, metrics, before, quality)
         if batch.is_live:

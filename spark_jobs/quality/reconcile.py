@@ -16,13 +16,15 @@ from spark_jobs.kafka.clusters import ask_topics
 from spark_jobs.kafka.input_topics import check_ids
 from spark_jobs.kafka.offsets import Partition, TopicsNow, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
-from spark_jobs.kafka.output_topic import Cleanup, cleanup_of, output_topic
+from spark_jobs.kafka.output_topic import Cleanup, cleanup_of, output_topic, topics_gone
 from spark_jobs.kafka.records import Span, translate_read_errors
-from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.kafka.routing import Route
+from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
 from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import (
+    SentBatch,
     by_compound,
     check_compounds,
     is_ours,
@@ -33,6 +35,7 @@ from spark_jobs.quality.sent_compounds import (
 from spark_jobs.tables.ledger import (
     PAIRED,
     PLANNED,
+    PUBLICATIONS,
     PUBLISHED,
     REMOVED_COMPOUNDS,
     REMOVED_LEDGER,
@@ -62,6 +65,17 @@ class Answer(NamedTuple):
     offenders: list[Offenders]
     unknowable: str = ""
     unchecked: str = ""
+    others: tuple[str, ...] = ()  # topics beside the output topic
+
+
+class _Output(NamedTuple):
+    """A topic that compounds go to. `ends`: output partition -> end (exclusive) of messages whose compounds were removed."""
+
+    route: Route
+    topic_id: str
+    cleanup: Cleanup
+    sent: list[SentBatch]
+    ends: Mapping[int, int]
 
 
 class _Scope(NamedTuple):
@@ -72,8 +86,8 @@ class _Scope(NamedTuple):
     ledger: LedgerSummary
     removed: RemovedRows
     topics: TopicsNow
-    output_id: str
-    cleanup: Cleanup
+    outputs: list[_Output]
+    gone: list[str]  # topics that earlier settings name and that are not there any more
 
 
 def reconcile(warehouse: Warehouse) -> Answer:
@@ -81,7 +95,7 @@ def reconcile(warehouse: Warehouse) -> Answer:
     scope = _scope(warehouse)
     if scope is None:
         return Answer(0, {_BATCHES: 0}, [])
-    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline, warehouse.pipeline.topics)
+    return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline, scope.topics.ids)
 
 
 def _scope(warehouse: Warehouse) -> _Scope | None:
@@ -96,27 +110,41 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
         return None
     pipeline = warehouse.pipeline
     settings = kafka_settings(pipeline.output_connection)
-    output_id = output_topic(settings, pipeline.output_topic, operation="Read").topic_id
+    batch_settings = ledger.batch_settings()
+    gone = topics_gone(settings, set(batch_settings.topics()) - {*pipeline.output_topics})
+    named = [topic for topic in batch_settings.topics() if topic not in gone]
+    ids = {topic: output_topic(settings, topic, operation="Read").topic_id for topic in named}
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
-    wait_for_markers(settings, pipeline.output_topic)
-    topics = ask_topics(pipeline, pipeline.topics)
-    _check_readable(ledger, horizon, pipeline, topics)
+    for topic in ids:
+        wait_for_markers(settings, topic)
+    topics = ask_topics(pipeline, [*pipeline.topics[:2], *ids])
+    _check_readable(ledger, horizon, topics, settings)
     steps = {row.step: row for row in ledger.rows(last, last)}
     check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
     # After the ledger was read: rows that are about to be removed may still be there.
-    removed = find_removed(ledger, output_id)
-    cleanup = cleanup_of(settings, pipeline.output_topic)
-    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, output_id, cleanup)
+    removed = find_removed(ledger, ids[pipeline.output_topic])
+    outputs = [
+        _Output(
+            Route(topic, batch_settings),
+            topic_id,
+            cleanup_of(settings, topic),
+            summary.sent if topic == pipeline.output_topic else summary.sent_beside.get(topic, []),
+            removed.ends if topic == pipeline.output_topic else removed.ends_beside.get(topic_id, {}),
+        )
+        for topic, topic_id in ids.items()
+    ]
+    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, outputs, gone)
 
 
-def _check_readable(ledger: Ledger, horizon: int, pipeline: Pipeline, topics: TopicsNow) -> None:
+def _check_readable(ledger: Ledger, horizon: int, topics: TopicsNow, settings: Settings) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
-    name, settings = pipeline.output_topic, kafka_settings(pipeline.output_connection)
-    output = next(row.output_state for row in ledger.rows(horizon, horizon) if row.step == PUBLISHED)
-    ends = output.ends if output.topic_id == topics.ids[name] else {}
+    published = [row for row in ledger.rows(horizon, horizon) if row.step in PUBLICATIONS]
+    now = [row for row in published if row.output_state.topic_id == topics.ids.get(row.published_to)]
     try:
-        check_readable(topics, {(name, number): end for number, end in ends.items()})
+        check_readable(
+            topics, {(row.published_to, number): end for row in now for number, end in row.output_state.ends.items()}
+        )
     except Unreadable as problem:
         raise unreadable_problem(settings, problem) from None
 
@@ -130,25 +158,40 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     gone = {"removed": was_removed(removed.removals.get(REMOVED_RAW)), "unchecked": was_removed(removed.last_outcomes)}
     places = by_place(warehouse, _input_spans(scope), claims, removed.raw, ledger.last).withColumns(gone)
     places = places.persist(StorageLevel.DISK_ONLY)
-    compared, compounds = _compounds(warehouse, scope)
+    compared = [(each, *_compounds(warehouse, scope, each)) for each in scope.outputs]
     try:
-        tables = [check_places(places), check_compounds(compounds, warehouse.pipeline, removed.ends)]
-        offenders = offenders_of(wrong, tables)
+        checked = (
+            check_compounds(compounds, warehouse.pipeline, each.ends, "" if each.route.is_main else each.route.topic)
+            for each, _, compounds in compared
+        )
+        offenders = offenders_of(wrong, [check_places(places), *checked])
         counts = _batches(scope, len(void)) | {
             "offsets planned": sum(at.planned for at in ledger.ranges),
             "records given up (lost ranges)": sum(at.lost + at.cut for at in ledger.ranges) + removed.from_ledger("lost"),
             "records that were gone when the pipeline began": ledger.began(),
         }
-        counts |= _records(scope, places) | _messages(warehouse, scope, compounds)
+        counts |= _records(scope, places)
+        of_topics = [_messages(warehouse, scope, each, compounds) for each, _, compounds in compared]
+        counts |= {name: sum(found[name] for found in of_topics) for name in of_topics[0]}
     finally:
         places.unpersist()
-        compared.unpersist()
-    unknowable = _why(warehouse.pipeline, scope.cleanup) if counts[_UNKNOWABLE] else ""
-    return Answer(scope.horizon, counts, without_collapsed(offenders, counts), unknowable, removed.sentence())
+        for _, persisted, _ in compared:
+            persisted.unpersist()
+    why = (
+        _why(warehouse.pipeline, each.route.topic, each.cleanup)
+        for each, found in zip(scope.outputs, of_topics, strict=True)
+        if found[_UNKNOWABLE]
+    )
+    others = tuple(each.route.topic for each in scope.outputs[1:])
+    unchecked = [
+        removed.sentence(),
+        *(f"what was published to {topic} was not checked, for that is gone" for topic in scope.gone),
+    ]
+    said = "; ".join(filter(None, unchecked))
+    return Answer(scope.horizon, counts, without_collapsed(offenders, counts), "; ".join(why), said, others)
 
 
-def _why(pipeline: Pipeline, cleanup: Cleanup) -> str:
-    topic = pipeline.output_topic
+def _why(pipeline: Pipeline, topic: str, cleanup: Cleanup) -> str:
     if cleanup.compacted is None:
         remedy = grant_command(kafka_settings(pipeline.output_connection), on_topic("DescribeConfigs", topic))
         return f"whether {topic} is compacted cannot be seen; for the user to see it: {remedy}"
@@ -189,20 +232,21 @@ def _input_spans(scope: _Scope) -> dict[Partition, Span]:
     }
 
 
-def _compounds(warehouse: Warehouse, scope: _Scope) -> tuple[DataFrame, DataFrame]:
-    """Compounds and messages side by side: as persisted, and with why a message may be absent."""
-    topic, sent = warehouse.pipeline.output_topic, scope.ledger.sent
+def _compounds(warehouse: Warehouse, scope: _Scope, output: _Output) -> tuple[DataFrame, DataFrame]:
+    """Compounds and messages of a topic side by side: as persisted, and with why a message may be absent."""
+    topic, sent = output.route.topic, output.sent
     spans = {
         place: Span(first, scope.topics.end[place]) for place, first in scope.topics.earliest.items() if place[0] == topic
     }
-    compared = by_compound(warehouse, sent, spans, after=scope.removed.compounds).persist(StorageLevel.DISK_ONLY)
+    compared = by_compound(warehouse, output.route, sent, spans, after=scope.removed.compounds)
+    compared = compared.persist(StorageLevel.DISK_ONLY)
     seen = compared.where((F.col("compounds") > 0) & (F.col("messages") > 0)).groupBy("partition")
     first = {row["partition"]: row["first"] for row in seen.agg(F.min("batch_id").alias("first")).collect()}
     # Asked for once more: what retention removed while the topic was read is not lost either.
     earliest = ask_topics(warehouse.pipeline, [topic]).earliest
     truncated = {number: first.get(number) for (_, number), offset in earliest.items() if offset > 0}
-    absent = with_absence(compared, sent, scope.output_id, scope.horizon, truncated)
-    return compared, with_compaction(absent, scope.cleanup)
+    absent = with_absence(compared, sent, output.topic_id, scope.horizon, truncated)
+    return compared, with_compaction(absent, output.cleanup)
 
 
 def _how_many(rows: DataFrame, counts: Mapping[str, Column | int]) -> Counts:
@@ -231,8 +275,8 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
     )
 
 
-def _messages(warehouse: Warehouse, scope: _Scope, compounds: DataFrame) -> Counts:
-    """What became of the compounds, in the order of the report."""
+def _messages(warehouse: Warehouse, scope: _Scope, output: _Output, compounds: DataFrame) -> Counts:
+    """What became of the compounds of a topic, in the order of the report."""
     due, on_topic, in_table = F.col("due"), F.col("messages") > 0, F.col("compounds") > 0
     ours, gone, unknowable = is_ours(warehouse.pipeline), F.col("gone"), F.col("unknowable")
     replaced = F.col("replaced") & ~gone & ~unknowable
@@ -244,8 +288,8 @@ def _messages(warehouse: Warehouse, scope: _Scope, compounds: DataFrame) -> Coun
             "… no longer on it (retention, or another topic)": due & ~on_topic & gone,
             "… no longer on it (a later message of the key, on a compacted topic)": replaced,
             _UNKNOWABLE: unknowable,
-            "compounds removed for their age": scope.removed.rows(REMOVED_COMPOUNDS),
-            "… messages where theirs were": of_removed_compounds(scope.removed.ends) & ours,
+            "compounds removed for their age": scope.removed.rows(REMOVED_COMPOUNDS) if output.route.is_main else 0,
+            "… messages where theirs were": of_removed_compounds(output.ends) & ours,
             "messages of later batches": in_table & (F.col("batch_id") > scope.horizon) & on_topic,
             "messages of others": ~in_table & ~ours,
         },
@@ -267,7 +311,8 @@ def report_text(name: str, topic: str, answer: Answer) -> str:
     elif not answer.offenders:
         said.append(
             f"all {answer.counts[_LANDED]:,} records of {answer.counts[_BATCHES]:,} batches have exactly one outcome, and all "
-            f"{answer.counts[_ON_TOPIC]:,} compounds that {topic} can still have are on it exactly once"
+            f"{answer.counts[_ON_TOPIC]:,} compounds that {' and '.join((topic, *answer.others))} can still have are on "
+            f"{'them' if answer.others else 'it'} exactly once"
         )
     return "\n".join([*lines, *(f"\n{name}: {sentence}." for sentence in said)])
 

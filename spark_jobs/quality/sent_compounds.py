@@ -1,8 +1,6 @@
-"""Every compound of the published batches is on the output topic exactly once, as it stands in compound_events.
+"""Every compound of the published batches is on its topic exactly once, as it stands in compound_events.
 
-The report counts the messages that were sent since the last report, and looks closer where they are not as many as the compounds; reconcile
-compares all of them. Each `published` row of the ledger has the ends that the output partitions had behind its batches (`output.ends`), asked
-of the broker when all of them were sent: what lies between two of these was published between.
+Reconcile compares all of them, topic by topic; the report those that were sent since the last one (delivery.py).
 
 Of a compacted topic each partition keeps the last record of a key; all before it may be removed, and a last record without a value, too,
 after a time.
@@ -10,7 +8,7 @@ after a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -20,141 +18,52 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.messages import header, read_compounds
-from spark_jobs.kafka.offsets import TopicsNow, ask_broker
-from spark_jobs.kafka.open_transactions import check_readable
-from spark_jobs.kafka.output_topic import Cleanup, cleanup_of
-from spark_jobs.kafka.records import Span, Spans, read_records
-from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.quality.checks import Finding, count_where, flagged
-from spark_jobs.quality.facts import Facts, facts_of, fingerprint, message_mark
-from spark_jobs.quality.numbers import Metrics, NotJudged
+from spark_jobs.kafka.messages import header
+from spark_jobs.kafka.output_topic import Cleanup
+from spark_jobs.kafka.records import Spans, read_records
+from spark_jobs.kafka.routing import Route, read_messages
+from spark_jobs.quality.checks import Finding, flagged
+from spark_jobs.quality.facts import fingerprint
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.warehouse import Warehouse
 
 
 class SentBatch(NamedTuple):
-    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it."""
+    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it;
+    `withdrawn`: retractions of compounds that are on another topic now.
+    """
 
     batch_id: int
     partitions: int
     sent_at: datetime | None
     topic_id: str
     refused: int
-
-
-class DeliveryScope(NamedTuple):
-    """What the report reads back: successive batches, void ones, too, if they were published, and where their messages are."""
-
-    batch_ids: range
-    spans: Spans
-    sent: list[SentBatch]
-
-    @property
-    def refused(self) -> int:
-        """Compounds too large for the topic, so not on it."""
-        return sum(batch.refused for batch in self.sent)
+    withdrawn: int = 0
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    output, refused = published.output_state, published.published.refused
-    return SentBatch(published.batch_id, output.partitions, published.finished_at, output.topic_id, refused)
-
-
-def delivery_scope(
-    pipeline: Pipeline, published: Mapping[int, LedgerRow], after: int, until: int, topics: TopicsNow
-) -> DeliveryScope | NotJudged | None:
-    """The batches after..until (exclusive, inclusive), or why they cannot be read back any more; None if nothing was published.
-
-    `published`: the ledger's rows by batch_id. Raises Unreadable if the topic cannot be read that far yet.
-    """
-    last, topic = published.get(until), pipeline.output_topic
-    if until <= after or last is None or (after and after not in published):
-        return None
-    begins = published[after].output_state.ends if after else {}
-    if any(row.output_state.topic_id != topics.ids[topic] for number, row in published.items() if after <= number <= until):
-        return NotJudged.RECREATED
-    spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in last.output_state.ends.items()}
-    if _is_cut(spans, topics):
-        return NotJudged.RETENTION
-    check_readable(topics, {place: span.until for place, span in spans.items()})
-    batch_ids = range(after + 1, until + 1)
-    return DeliveryScope(batch_ids, spans, [sent_batch(row) for number, row in published.items() if number in batch_ids])
-
-
-def _is_cut(spans: Spans, topics: TopicsNow) -> bool:
-    """Whether the broker no longer has the beginning of one of the spans."""
-    return any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until)
-
-
-def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:
-    """Facts `message`, of batch 0: this pipeline's messages in the spans, marked as their compounds are."""
-    records = read_records(warehouse.spark, warehouse.pipeline, scope.spans, False, ["headers"])
-    mine = records.select(header("pair-id").alias("pair_id"), header("revision").alias("revision"))
-    mine, none = mine.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
-    return facts_of(mine, F.lit("message"), F.lit(""), batch_id=none, mark=message_mark())
-
-
-def delivery_metrics(warehouse: Warehouse, scope: DeliveryScope | NotJudged | None, counted: Facts) -> Metrics:
-    """`due_on_topic`, `on_topic` and `delivery_difference`: the compounds of the table against the messages of the topic.
-
-    `delivery_not_judged` in the place of the difference where it cannot be judged; nothing if nothing was published.
-    """
-    if not isinstance(scope, DeliveryScope):
-        return {"delivery_not_judged": scope} if scope else {}
-    compounds = counted.number("compound", scope.batch_ids) - scope.refused
-    messages = counted.number("message", (0,))
-    others = not scope.refused and counted.mark("compound", scope.batch_ids) != counted.mark("message", (0,))
-    metrics: Metrics = {"due_on_topic": compounds, "on_topic": messages}
-    if difference := compounds - messages or int(others):
-        return metrics | _compared(warehouse, scope, difference)
-    return metrics | {"delivery_difference": 0}
-
-
-def _compared(warehouse: Warehouse, scope: DeliveryScope, difference: int) -> Metrics:
-    """`delivery_difference` by what retention removed meanwhile, and by the rules of compaction. `replaced_on_topic`: messages that these allow to be gone."""
-    pipeline = warehouse.pipeline
-    settings, topic = kafka_settings(pipeline.output_connection), pipeline.output_topic
-    cleanup, topics = cleanup_of(settings, topic), ask_broker(settings, [topic])
-    if _is_cut(scope.spans, topics):
-        return {"delivery_not_judged": NotJudged.RETENTION}
-    if cleanup.compacted is False:
-        return {"delivery_difference": difference}
-    # What came later may have replaced what was published then.
-    spans = {place: Span(span.first, topics.end[place]) for place, span in scope.spans.items()}
-    compounds = by_compound(warehouse, scope.sent, spans, batches=scope.batch_ids)
-    rows = with_compaction(with_absence(compounds, scope.sent, topics.ids[topic], scope.batch_ids[-1], {}), cleanup)
-    cases = compound_cases(pipeline, {})
-    ends = {number: span.until for (_, number), span in scope.spans.items()}
-    conditions = {
-        "missing": cases[Finding.NOT_SENT],
-        "twice": cases[Finding.SENT_TWICE],
-        "unknown": cases[Finding.SENT_UNKNOWN] & _lies_before(ends, "offset"),
-        "replaced": F.col("replaced"),
-        "unknowable": F.col("unknowable"),
-    }
-    found = count_where(rows, conditions)
-    missing, still_refused = max(found["missing"] - scope.refused, 0), max(scope.refused - found["missing"], 0)
-    if difference := missing + found["twice"] + found["unknown"]:
-        # Without the right to see the policy, what not even compaction may remove is a loss all the same.
-        return {"replaced_on_topic": found["replaced"], "delivery_difference": difference}
-    if cleanup.compacted is None:
-        return {"delivery_not_judged": NotJudged.RIGHT}
-    if found["unknowable"] > still_refused:
-        return {"delivery_not_judged": NotJudged.TOMBSTONES}
-    return {"replaced_on_topic": found["replaced"], "delivery_difference": 0}
+    output, counts = published.output_state, published.published
+    sent = (published.batch_id, output.partitions, published.finished_at, output.topic_id)
+    return SentBatch(*sent, counts.refused, counts.withdrawn)
 
 
 def by_compound(
-    warehouse: Warehouse, sent: Iterable[SentBatch], spans: Spans, *, batches: Iterable[int] | None = None, after: int = 0
+    warehouse: Warehouse,
+    route: Route,
+    sent: Iterable[SentBatch],
+    spans: Spans,
+    *,
+    batches: Sequence[int] | None = None,
+    after: int = 0,
 ) -> DataFrame:
-    """One row for each pair_id and revision that is anywhere: compounds in the table, messages in the spans, and what they say.
+    """One row for each pair_id and revision of one topic: compounds in the table that go to it, messages in the spans, and what they say.
 
     Compounds of these `batches` (None: all), and only of batches after `after`.
-    `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
+    `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last. `of_removed`: it may withdraw a compound that was
+    removed for its age.
     """
     partitions = {batch.batch_id: batch.partitions for batch in sent}
-    expected = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after).select(
+    expected = read_messages(warehouse, route, partitions, batches, lambda column: column("batch_id") > after).select(
         *("batch_id", "pair_id", "output_partition", "ts"),
         F.col("revision").cast("string").alias("revision"),
         (F.col("op") == "retract").alias("retracts"),
@@ -169,7 +78,10 @@ def by_compound(
         *("partition", "offset"),
         fingerprint("key").alias("key"),
         fingerprint("key", "value").alias("said"),
+        F.col("value").isNull().alias("takes_back"),
     )
+    # Where a compound was is not known any more, if the revision before it is removed.
+    may_be_removed = F.lit(after > 0 and not route.is_only_one)
 
     def differ(one: str, other: str) -> Column:
         return (F.min(one) != F.min(other)) | (F.max(one) != F.max(other))
@@ -188,6 +100,7 @@ def by_compound(
             F.min("key").alias("key"),
             differ("partition", "output_partition").alias("elsewhere"),
             differ("said", "bytes").alias("differs"),
+            (may_be_removed & F.coalesce(F.max("takes_back"), F.lit(False))).alias("of_removed"),
         )
     )
 
@@ -240,10 +153,10 @@ def _with_replaced(compounds: DataFrame) -> DataFrame:
 
 def of_removed_compounds(ends: Mapping[int, int]) -> Column:
     """Whether a message without a compound lies where those of compounds do that were removed for their age. `ends`: as `RemovedRows.ends`."""
-    return (F.col("compounds") == 0) & _lies_before(ends, "last_offset")
+    return (F.col("compounds") == 0) & lies_before(ends, "last_offset")
 
 
-def _lies_before(ends: Mapping[int, int], offset: str) -> Column:
+def lies_before(ends: Mapping[int, int], offset: str) -> Column:
     """`ends`: by output partition, exclusive."""
     before = [(F.col("partition") == partition) & (F.col(offset) < end) for partition, end in ends.items()]
     return reduce(or_, before, F.lit(False))
@@ -268,11 +181,12 @@ def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding,
         Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
         Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
         Finding.SENT_ELSEWHERE: F.col("elsewhere"),
-        Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline) & ~of_removed_compounds(ends),
+        Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline) & ~of_removed_compounds(ends) & ~F.col("of_removed"),
     }
 
 
-def check_compounds(compounds: DataFrame, pipeline: Pipeline, ends: Mapping[int, int]) -> DataFrame:
-    """What is wrong with which compound; see `compound_cases`."""
-    what = F.concat_ws(" ", "pair_id", F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id"))
+def check_compounds(compounds: DataFrame, pipeline: Pipeline, ends: Mapping[int, int], beside: str = "") -> DataFrame:
+    """What is wrong with which compound; see `compound_cases`. `beside`: the topic, if it is one beside the output topic."""
+    said = [F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id")]
+    what = F.concat_ws(" ", "pair_id", *said, *([F.lit(f"({beside})")] if beside else []))
     return flagged(compounds, what, compound_cases(pipeline, ends))

@@ -86,7 +86,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     first, last = given.batches[0].batch_id, given.batches[-1].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
         offenders = beside.submit(find_offenders, warehouse, first, last)
-        measured = translate_read_errors(lambda: measure(warehouse, given), warehouse.pipeline, warehouse.pipeline.topics)
+        measured = translate_read_errors(lambda: measure(warehouse, given), warehouse.pipeline, given.topics.ids)
     batches = []
     for batch in measured:
         verdict = judge(batch.metrics, quality, checked_sentences(notices(warehouse.pipeline, batch.metrics)))

@@ -1,4 +1,4 @@
-"""Finds compounds on the output topic: read back by their pair_ids, from the moment at which they can first have been sent."""
+"""Finds compounds on the topics of a pipeline: read back by their pair_ids, from the moment at which they can first have been sent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from spark_jobs.kafka.messages import output_key
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.records import decoded_headers, read_messages
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, kafka_settings
+from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.story.history import Compound, Revision
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, Ledger, LedgerRow
 from spark_jobs.tables.warehouse import Tables
 
 # Record times are the sender's or the broker's, the ledger's are those of the jobs.
@@ -30,10 +31,10 @@ class Stretch(NamedTuple):
 
 
 def locate(warehouse: Tables, key: tuple[str, ...], compounds: list[Compound]) -> tuple[dict[Revision, str], str | None]:
-    """Where the compounds of one key are, in words; and why the topic could not be read, None if it was."""
+    """Where the compounds of one key are, in words; and why the topics could not be read, None if they were."""
     batches = sorted({compound.batch for compound in compounds})
-    steps = Ledger(warehouse).where(lambda row: row("batch_id").isin(batches) & row("step").isin([PAIRED, PUBLISHED]))
-    search, unread = _Search(warehouse, key, {(row.batch_id, row.step): row for row in steps}), None
+    steps = Ledger(warehouse).where(lambda row: row("batch_id").isin(batches) & row("step").isin([PAIRED, *PUBLICATIONS]))
+    search, unread = _Search(warehouse, key, steps), None
     try:
         search.read(compounds)
     except (JobProblem, KafkaException) as error:
@@ -42,53 +43,76 @@ def locate(warehouse: Tables, key: tuple[str, ...], compounds: list[Compound]) -
 
 
 class _Search:
-    """Looks for the compounds of one key. `steps`: ledger rows by (batch_id, step). `now`: the topic, None if it was not read."""
+    """Looks for the compounds of one key. `steps`: ledger rows of their batches. `now`: the topics, None if they were not read."""
 
-    def __init__(self, warehouse: Tables, key: tuple[str, ...], steps: dict[tuple[int, str], LedgerRow]) -> None:
-        self.key, self.topic, self.steps = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic, steps
+    def __init__(self, warehouse: Tables, key: tuple[str, ...], steps: list[LedgerRow]) -> None:
+        self.key, self.main = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic
         self.connection = warehouse.pipeline.output_connection
+        self.paired = {row.batch_id: row for row in steps if row.step == PAIRED}
+        self.published = {(row.batch_id, row.published_to): row for row in steps if row.step in PUBLICATIONS}
         self.now: TopicsNow | None = None
-        self.offsets: dict[Revision, list[int]] = {}
+        self.offsets: dict[str, dict[Revision, list[int]]] = {}
+        """By topic. A compound may be on one, and withdrawn from another by a message with its revision."""
 
     def read(self, compounds: list[Compound]) -> None:
-        """Reads the topic. Raises JobProblem, KafkaException."""
+        """Reads the topics. Raises JobProblem, KafkaException."""
         settings = kafka_settings(self.connection)
-        self.now = ask_broker(settings, [self.topic])
-        wanted: dict[Stretch, list[Revision]] = {}
+        wanted: dict[str, dict[Stretch, list[Revision]]] = {self.main: {}}
+        for row in self.paired.values():
+            wanted |= {topic: {} for topic in row.pipeline.output_topics}
+        self.now = ask_broker(settings, wanted)
         for compound in compounds:
-            paired, published = (self.steps.get((compound.batch, step)) for step in (PAIRED, PUBLISHED))
-            if paired and not (published and self._is_elsewhere(published)):
-                stretch = Stretch(self._partition(published), _finished_ms(paired), _finished_ms(published))
-                wanted.setdefault(stretch, []).append((compound.pair_id, compound.revision))
-        self.offsets = find(settings, self.topic, self.now, wanted)
+            paired = self.paired.get(compound.batch)
+            for topic in paired.pipeline.output_topics if paired else ():
+                published = self.published.get((compound.batch, topic))
+                if not (published and self._is_elsewhere(published)):
+                    partition = self._partition(topic, published)
+                    stretch = Stretch(partition, _finished_ms(paired), _finished_ms(published))
+                    wanted[topic].setdefault(stretch, []).append((compound.pair_id, compound.revision))
+        self.offsets = {topic: find(settings, topic, self.now, stretches) for topic, stretches in wanted.items()}
 
     def place_of(self, compound: Compound) -> str:
         """Where a compound is, or why it is not there, in words."""
-        published, now = self.steps.get((compound.batch, PUBLISHED)), self.now
-        partition = self._partition(published)
-        place = f"{self.topic}-{partition}"
-        if offsets := self.offsets.get((compound.pair_id, compound.revision)):
-            return f"on {place} at offset{'s' if len(offsets) > 1 else ''} {', '.join(map(str, offsets))}"
+        found = []
+        for topic, revisions in self.offsets.items():
+            if offsets := revisions.get((compound.pair_id, compound.revision)):
+                partition = self._partition(topic, self.published.get((compound.batch, topic)))
+                listed = ", ".join(map(str, offsets))
+                found.append(f"on {topic}-{partition} at offset{'s' if len(offsets) > 1 else ''} {listed}")
+        return " and ".join(found) or self._why_not(compound)
+
+    def _why_not(self, compound: Compound) -> str:
+        topic, now = self._goes_to(compound), self.now
+        published = self.published.get((compound.batch, topic))
+        partition = self._partition(topic, published)
+        place = f"{topic}-{partition}"
         if published is None:
             return "not published yet"
         if now is None:
             return f"published to {place}"
         if self._is_elsewhere(published):
-            return f"published to {self.topic} before that was deleted and created again"
+            return f"published to {topic} before that was deleted and created again"
         if published.published.refused:
             return f"not on {place}: its batch left out what was larger than the topic takes"
-        end = now.end[self.topic, partition]
-        if now.written.get((self.topic, partition), 0) > end:
+        end = now.end[topic, partition]
+        if now.written.get((topic, partition), 0) > end:
             return f"not to be seen on {place}: from offset {end} on an open transaction holds everything back"
-        return f"not on {place}" + (" any more, whose beginning is gone" if now.earliest[self.topic, partition] else "")
+        return f"not on {place}" + (" any more, whose beginning is gone" if now.earliest[topic, partition] else "")
 
-    def _partition(self, published: LedgerRow | None) -> int:
-        partitions = published.output_state.partitions if published else len(self.now.end) if self.now else 1
+    def _goes_to(self, compound: Compound) -> str:
+        """The topic of its kind."""
+        paired = self.paired.get(compound.batch)
+        orphans = paired.pipeline.output_orphans_topic if paired and compound.kind != str(Outcome.PAIR) else None
+        return orphans or self.main
+
+    def _partition(self, topic: str, published: LedgerRow | None) -> int:
+        now = [place for place in self.now.end if place[0] == topic] if self.now else []
+        partitions = published.output_state.partitions if published else len(now) or 1
         return int(murmur2(self.key, partitions))
 
     def _is_elsewhere(self, published: LedgerRow) -> bool:
         """Whether it was sent to a topic that has been deleted since."""
-        return self.now is not None and published.output_state.topic_id != self.now.ids[self.topic]
+        return self.now is not None and published.output_state.topic_id != self.now.ids[published.published_to]
 
 
 def _finished_ms(step: LedgerRow | None) -> Any:

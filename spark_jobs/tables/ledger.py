@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.records import (
     KINDS,
@@ -35,15 +36,18 @@ from spark_jobs.tables.warehouse import Condition, Tables
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
 # Written before the first message of a batch: where the output partitions end, so that messages sent from then on can be found.
 PUBLISHING = "publishing"
+# Of batches whose settings name a topic for orphans, in the same commit as `published`, which is of the output topic.
+PUBLISHED_ORPHANS = "published_orphans"
+PUBLICATIONS = (PUBLISHED, PUBLISHED_ORPHANS)
 # Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
 REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
-_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
+_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED, REPORTED, *REMOVALS)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
-    PUBLISHED: PublishedCounts,
+    **dict.fromkeys(PUBLICATIONS, PublishedCounts),
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
@@ -142,6 +146,12 @@ class LedgerRow:
         """The settings that the batch was planned with; it is finished with these even if the file has changed since."""
         return Pipeline.from_json(self.config)
 
+    @property
+    def published_to(self) -> str:
+        """The topic that a row of a publication is of."""
+        orphans = self.pipeline.output_orphans_topic if self.step == PUBLISHED_ORPHANS else None
+        return orphans or self.pipeline.output_topic
+
     replay = _Typed("plan", ReplayPlan)
     rewind = _Typed("plan", RewindPlan)
     landed = _Typed("counts", LandedCounts)
@@ -198,6 +208,11 @@ class Ledger:
         """The different settings that batches were planned with."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["config"])
         return [Pipeline.from_json(text) for text in sorted({row["config"] for row in known})]
+
+    def batch_settings(self) -> BatchSettings:
+        """The settings of every batch. Call only when there is one."""
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "config"])
+        return BatchSettings.of((row["batch_id"], row["config"]) for row in known)
 
     def wall_times(self) -> dict[int, int]:
         """Batch -> its wall time, in epoch ms."""
@@ -288,6 +303,11 @@ def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
     counts = dict.fromkeys((each.name for each in fields(LandedCounts) if each.default is MISSING), 0)
     backlog = sum(known.end_offset - known.until_offset for known in steps[PAIRED].offsets)
     return LandedCounts(**counts | {"backlog": backlog})
+
+
+def acknowledged_compounds(steps: Mapping[str, LedgerRow]) -> int:
+    """The compounds of a batch that are on its topics, 0 before it is published. `steps`: its rows by step."""
+    return sum(steps[step].published.compounds for step in PUBLICATIONS if step in steps)
 
 
 def removed_through(removals: Mapping[str, LedgerRow], step: str) -> int:

@@ -185,10 +185,11 @@ def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCounts(StepCounts):
-    """Records on the output topic."""
+    """Records on one topic."""
 
-    compounds: int  # acknowledged records
+    compounds: int  # acknowledged records, less those withdrawn
     refused: int = 0  # records that the topic refuses because of their size
+    withdrawn: int = 0  # retractions of compounds that are on another topic from this batch on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +234,7 @@ class RemovedBatches(RemovedCounts):
 
 @dataclass(frozen=True)
 class OutputState:
-    """The output topic as publishing found it (step `publishing`) or left it (`published`)."""
+    """The output topic, or one beside it, as publishing found it (step `publishing`) or left it (`published…`)."""
 
     topic_id: str
     partitions: int  # number of its partitions

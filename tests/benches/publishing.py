@@ -24,7 +24,7 @@ from spark_jobs import publish_compounds
 from spark_jobs.kafka import publisher
 from spark_jobs.kafka.messages import Message
 from spark_jobs.kafka.positions import PublishRun
-from spark_jobs.stages import land, pair, publish
+from spark_jobs.stages import land, pair, send
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.at_least_once import send_at_least_once
 from tests.benches.landing import PARTITIONS, Landing, on_topics
@@ -55,7 +55,7 @@ class Publishing:
         publish_compounds.main(warehouse)
 
     def publish_at_least_once(self, warehouse: Warehouse) -> None:
-        with mock.patch.object(publish, "publish_partition", send_at_least_once):
+        with mock.patch.object(send, "publish_partition", send_at_least_once):
             self.publish(warehouse)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from spark_jobs.tables.ledger import REMOVALS, STEPS, find_rewinds
 
 
@@ -13,6 +15,10 @@ class FakeLedger:
 
     def rows(self, first, last=None):
         return [row for row in self.all if row.batch_id >= first and (last is None or row.batch_id <= last)]
+
+    def where(self, condition):
+        """For conditions that mean the same of values as of columns."""
+        return [row for row in self.all if condition(partial(getattr, row))]
 
     def last_ids(self):
         return dict.fromkeys(STEPS, 0) | {row.step: row.batch_id for row in self.all}

@@ -24,5 +24,5 @@ def file_of(pipeline: Pipeline, folder: Path) -> Path:
             document[outer] = value
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{pipeline.name}.yaml"
-    file.write_text(yaml.safe_dump(document))
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
     return file

@@ -102,7 +102,7 @@ class World:
     def run(self, target, ledger_position=0, messages=None):
         """What a run of publish_compounds does with its only partition."""
         whole = self.planned(target, ledger_position)
-        run = next_run(whole, fence_and_read_positions(self.settings, whole.group, self.name, 1))
+        run = next_run(whole, fence_and_read_positions(self.settings, whole))
         return publisher.publish_partition(self.settings, run, 0, messages or made_up(run))
 
     def run_until_done(self, target, ledger_position=0, messages=lambda run: None):

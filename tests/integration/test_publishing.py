@@ -80,11 +80,11 @@ def plan(warehouse, accepted=None):
     last = ledger.last_ids()
     rows = ledger.rows(last[PUBLISHED], last[PAIRED])
     todo = [row for row in rows if row.step == PAIRED and row.batch_id > last[PUBLISHED]]
-    before = next((row for row in rows if row.step == PUBLISHED), None)
+    before = publish.LastPublished.of(row for row in rows if row.batch_id == last[PUBLISHED])
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     begun = [row for row in rows if row.step == PUBLISHING]
-    run = publish.plan_run(warehouse, settings, topic, todo, before, begun, accepted, False)
+    run = publish.plan_run(warehouse, settings, topic, todo, before, begun, publish.Accepted((accepted,)))
     publish.begin(ledger, settings, run, [row for row in todo if row.batch_id <= run.target], begun)
     return run
 

@@ -14,9 +14,10 @@ import yaml
 
 from include.config.pipeline import Maintenance, Pipeline, PipelineError, Quality, Side
 from include.config.pipeline_file import load_pipeline
+from include.config.setting_types import file_key
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, Reason
-from spark_jobs.tables.ledger import PUBLISHING, STEPS
+from spark_jobs.tables.ledger import PUBLISHED_ORPHANS, PUBLISHING, STEPS
 from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
 
@@ -54,9 +55,7 @@ def accepted_keys() -> set[str]:
     nested: dict[str, list[str]] = {side: [f"{side}.{f.name}" for f in fields(Side)] for side in ("left", "right")}
     nested |= {
         "quality": [f"quality.{f.name.removesuffix('_ms')}" for f in fields(Quality)],
-        "output_topic": ["output.topic"],
-        "output_key": ["output.key"],
-        "output_connection": ["output.connection"],
+        **{f.name: [file_key(f.name)] for f in fields(Pipeline) if f.name.startswith("output_")},
         "name": [],
     }
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
@@ -124,7 +123,7 @@ def test_the_glossary_has_the_reasons_in_their_order():
     assert [row[0].strip("`") for row in rows if row[1] == "at landing"] == [*AT_LANDING]
 
 
-@pytest.mark.parametrize(("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS, PUBLISHING])])
+@pytest.mark.parametrize(("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS, PUBLISHING, PUBLISHED_ORPHANS])])
 def test_the_glossary_lists_all_values(word, values):
     listed = re.findall(r"`([a-z_]+)`", paragraph(word))
     assert set(values) == set(listed) - {"batch_ledger", "live", "replay", "rewind"}

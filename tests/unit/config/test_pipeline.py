@@ -111,6 +111,28 @@ BROKEN = {
         "consumer_group: 'calls.publisher' cannot show what was landed",
     ),
     "an ambiguous key": ({"output": {"topic": "o", "key": "joined"}}, "output.key: 'joined' is none of escaped, json"),
+    **{
+        f"output {key} {value!r}": ({"output": {"topic": "o", key: value}}, f"output.{key}: {problem}")
+        for key, value, problem in (
+            ("fields", {}, "{} names no field, so messages would be empty"),
+            ("fields", ["user1"], "['user1'] names no field"),
+            (
+                "fields",
+                {"caller": "user3"},
+                "'user3' is in no compound; write one of user1, user2, kind, pair_id, revision, ts, left.ts",
+            ),
+            ("fields", {"at": "metrics"}, "'metrics' is in no compound"),
+            ("fields", {"a b": "ts"}, "'a b' cannot name a column"),
+            ("fields", {True: "ts"}, "True cannot name a column"),
+            ("orphans_topic", "a/b", "'a/b' is no Kafka topic name"),
+            ("orphans_topic", "o", "o is already the output topic; leave it out, for that is the default"),
+            (
+                "orphans_topic",
+                "metricsTopic",
+                "metricsTopic is already the right topic; their events could not be told apart",
+            ),
+        )
+    },
     "unknown in the output": ({"output": {"topic": "o", "keys": "json"}}, "output.keys: unknown key"),
     "group with a space": ({"consumer_group": "a b"}, "consumer_group: 'a b' cannot show what was landed"),
     "left missing": ({"left": GONE}, "left: missing"),
@@ -219,7 +241,12 @@ def test_schedules(schedule, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "key"), [("grace: 1h\ngrace: 2h\n", "grace"), ("left: {topic: x, payload: y, topic: z}\n", "topic")]
+    ("text", "key"),
+    [
+        ("grace: 1h\ngrace: 2h\n", "grace"),
+        ("left: {topic: x, payload: y, topic: z}\n", "topic"),
+        ("output: {topic: o, fields: {at: ts, at: left.ts}}\n", "at"),
+    ],
 )
 def test_a_key_that_is_there_twice(text, key, tmp_path):
     path = tmp_path / "p.yaml"

@@ -20,6 +20,7 @@ from include.local.machine import java
 from include.sample import truth as sample_truth
 from spark_jobs.kafka.messages import message_maker, messages_for, output_key, output_keys, output_partition
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.tables.batch_settings import BatchSettings
 from tests.helpers.timeline import CALLS, ROOT
 from tests.unit.test_doc_examples import code_blocks
 
@@ -81,6 +82,42 @@ def test_a_retraction_has_no_value():
     gone, here = messages([ROW | {"op": "retract", "revision": 7}, ROW])
     assert (gone.key, gone.value, dict(gone.headers)["revision"]) == (b"x-y", None, b"7")
     assert here.value is not None
+
+
+def test_a_value_has_the_fields_that_are_named_in_their_order():
+    fields = (
+        ("seen", "right.ts"), ("caller", "user1"), ("analytics", "left.payload"), ("at", "ts"), ("id", "pair_id"), ("n", "revision"),
+        ("what", "kind"), ("again", "user1"), ("first", "left.ts"), ("metrics", "right.payload"),
+    )  # fmt: skip
+    make = message_maker(replace(CALLS, output_fields=fields), {3: 1})
+    schema = SCHEMA.append(pa.field("left_ts", pa.int64())).append(pa.field("right_ts", pa.int64()))
+    row = ROW | {
+        "kind": "left_only",
+        "user1": 'a"b',
+        "analytics": '{"a":1.0}',
+        "metrics": None,
+        "left_ts": 2**63 - 1,
+        "right_ts": None,
+    }
+    (message,) = messages_for(0, [make(pa.RecordBatch.from_pylist([row], schema))])
+    assert message.value == (
+        b'{"seen":null,"caller":"a\\"b","analytics":{"a":1.0},"at":5,"id":"a-0-1","n":0,"what":"left_only","again":"a\\"b",'
+        b'"first":9223372036854775807,"metrics":null}'
+    )
+
+
+def test_every_batch_has_the_fields_of_its_own_settings():
+    only_time = replace(CALLS, output_fields=(("at", "ts"),))
+    settings = BatchSettings.of(
+        [(3, CALLS.to_json()), (4, only_time.to_json()), (5, only_time.to_json()), (6, CALLS.to_json())]
+    )
+    assert settings == BatchSettings((3, 4, 6), (CALLS, only_time, CALLS))
+    make = message_maker(CALLS, dict.fromkeys(range(10), 1), settings)
+    given = [ROW | {"batch_id": number} for number in (4, 3, 2, 5, 6, 7)] + [ROW | {"batch_id": 5, "op": "retract"}]
+    values = [message.value for message in messages_for(0, [make(pa.RecordBatch.from_pylist(given, SCHEMA))])]
+    whole = b'{"user1":"x","user2":"y","ts":5,"analytics":1,"metrics":2}'
+    assert values == [b'{"at":5}', whole, whole, b'{"at":5}', whole, whole, None]
+    assert make(pa.RecordBatch.from_pylist([], SCHEMA)).num_rows == 0
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=20))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_jobs.quality.checks import Finding, Offenders
 from spark_jobs.quality.ledger_checks import find_removed
 from spark_jobs.quality.reconcile import without_collapsed
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED
+from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHED_ORPHANS
 from tests.helpers.ledger_in_a_list import FakeLedger
 from tests.helpers.ledger_rows import ledger_row, ledger_rows
 
@@ -51,6 +51,15 @@ def test_the_line_is_the_last_batch_whose_outcomes_went():
     assert removed.sentence() == (
         "batches 1 to 3 were removed for their age, with 40 raw rows (those up to batch 4), 3 rejected events and 20 compounds: not checked"
     )
+
+
+def test_a_topic_for_orphans_ends_where_the_last_removed_batch_that_went_to_it_does():
+    # Batch 2 and all after it went to the output topic alone.
+    orphans = ledger_rows(1, (PUBLISHED_ORPHANS,), topic_id="orphans", ends={0: 7, 1: 5})
+    known = ledger(RAW, COMPOUNDS)
+    known.all += orphans
+    assert find_removed(known, TOPIC).ends_beside == {"orphans": {0: 7, 1: 5}}
+    assert find_removed(ledger(RAW), TOPIC).ends_beside == {}
 
 
 def test_messages_on_another_topic_are_of_later_batches():

@@ -28,15 +28,13 @@ COUNTS_OF_FORMAT_1 = {
     "unknown_schema undecodable malformed_json missing_key bad_timestamp future bad_header gone_at_start held held_since",
     "paired": "open_before accepted compounds rejected pair left_only right_only duplicate late collapsed open_after new changed "
     "retracted unchanged",
-    "published": "compounds refused",
+    "published": "compounds refused withdrawn",
     "reported": "failed_checks first_of_report",
     "removed_raw": "removed removed_ever first_batch removed_until late_given_up",
     "removed_ledger": "removed removed_ever first_batch removed_until late_given_up batches corrections compounds published landed accepted "
     "offset_gaps lost rejected pair left_only right_only duplicate late collapsed",
 }
-STEPS_OF_FORMAT_1 = (
-    "planned landed paired publishing published reported removed_raw removed_rejected removed_compounds removed_ledger"
-)
+STEPS_OF_FORMAT_1 = "planned landed paired publishing published_orphans published reported removed_raw removed_rejected removed_compounds removed_ledger"
 
 
 def test_counts_steps_ranges_and_positions_are_those_of_1_0_as_long_as_the_format_is():
