@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.reconcile import report_text
 from spark_jobs.story.from_tables import explain
+from spark_jobs.tables import schemas
 from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, Ledger
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
@@ -34,6 +36,19 @@ from tests.integration.test_quality import metrics_of
 pytestmark = pytest.mark.integration
 
 plain, send, begun = stream_clock.pipeline, stream_clock.send, stream_clock.begun
+# Of few messages, publishing needs Spark only to parse the declarations of the tables.
+PUBLISHING = """
+import json, sys
+from pyspark.sql.types import StructType
+from include.config.pipeline import Pipeline
+from spark_jobs.stages.publish import publish_batches
+from spark_jobs.tables import schemas
+from spark_jobs.tables.warehouse import Warehouse
+
+root, pipeline, columns = sys.argv[1], Pipeline.from_json(sys.argv[2]), json.loads(sys.argv[3])
+schemas._columns = lambda declaration: StructType.fromJson(json.loads(columns[declaration]))
+publish_batches(Warehouse(root, pipeline, None))
+"""
 OF_ONE_TOPIC = [point for point in FAULT_POINTS["publish_compounds"] if point.startswith(("publisher", "transaction"))]
 
 
@@ -196,13 +211,8 @@ def publishing(warehouse, tmp_path):
     """publishing(point) publishes in a process of its own, and kills it at the point; without one it has to come to its end."""
     (tmp_path / "faults").mkdir()
     faults = Faults(tmp_path / "faults")
-    # Of few messages, publishing needs no Spark.
-    program = (
-        "import sys; from include.config.pipeline import Pipeline; from spark_jobs.stages.publish import publish_batches; "
-        "from spark_jobs.tables.warehouse import Warehouse; "
-        "publish_batches(Warehouse(sys.argv[1], Pipeline.from_json(sys.argv[2]), None))"
-    )
-    command = [sys.executable, "-c", program, warehouse.root, warehouse.pipeline.to_json()]
+    columns = {text: schemas._columns(text).json() for text in schemas.schemas(warehouse.pipeline).values()}
+    command = [sys.executable, "-c", PUBLISHING, warehouse.root, warehouse.pipeline.to_json(), json.dumps(columns)]
     environment = os.environ | {"PAIRING_FAULT_DIR": str(faults.folder)}
 
     def run(point=None):
@@ -239,35 +249,43 @@ def kill_until_pairs_are_sent(warehouse, broker, publishing, pairs):
         publishing("transaction_committed")
 
 
-def test_publishing_to_two_topics_is_killed(warehouse, send, broker, publishing):
-    send(traffic(0))
+def paired(warehouse, send, number):
+    """A batch that waits to be published; returns how many pairs there are with it."""
+    send(traffic(number * 3000))
     land(warehouse)
     pair_events.main(warehouse)
-    kill_until_pairs_are_sent(warehouse, broker, publishing, 12)
+    return 12 * (number + 1) + number
+
+
+def test_publishing_to_two_topics_is_killed(warehouse, send, broker, publishing):
+    paired(warehouse, send, 0)
+    # Then every partition has a position.
+    publish_compounds.main(warehouse)
+    pairs = paired(warehouse, send, 1)
     output, orphans = warehouse.pipeline.output_topics
-    assert not consume(broker.bootstrap, orphans)
+    kill_until_pairs_are_sent(warehouse, broker, publishing, pairs)
+    assert len(consume(broker.bootstrap, orphans)) == 12
     publishing("transaction_committed")
-    assert (len(consume(broker.bootstrap, output)), bool(consume(broker.bootstrap, orphans))) == (12, True)
+    assert len(consume(broker.bootstrap, output)) == pairs
+    assert len(consume(broker.bootstrap, orphans)) > 12
     publishing("before_published")
     publishing()
-    check_published(warehouse, broker, 12, 12)
+    check_published(warehouse, broker, pairs, 24)
 
 
 @pytest.mark.long
 def test_publishing_is_killed_at_every_step_of_each_topic(warehouse, send, broker, publishing):
-    for number, point in enumerate(OF_ONE_TOPIC):
-        send(traffic(number * 3000))
-        land(warehouse)
-        pair_events.main(warehouse)
+    paired(warehouse, send, 0)
+    publish_compounds.main(warehouse)
+    for number, point in enumerate(OF_ONE_TOPIC, 1):
+        pairs = paired(warehouse, send, number)
         publishing(point)
-        kill_until_pairs_are_sent(warehouse, broker, publishing, 12 * (number + 1) + number)
+        kill_until_pairs_are_sent(warehouse, broker, publishing, pairs)
         publishing(point)
         publishing()
     for point in ("before_publishing", "after_publishing", "before_published", "after_published"):
-        send(traffic((number := number + 1) * 3000))
-        land(warehouse)
-        pair_events.main(warehouse)
+        number += 1
+        pairs = paired(warehouse, send, number)
         publishing(point)
         publishing()
-    batches = number + 1
-    check_published(warehouse, broker, 12 * batches + batches - 1, 12 * batches)
+    check_published(warehouse, broker, pairs, 12 * (number + 1))
