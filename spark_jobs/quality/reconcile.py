@@ -44,7 +44,7 @@ from spark_jobs.tables.warehouse import Warehouse
 Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
 _BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
-_COLLAPSED = "collapsed"
+_COLLAPSED, _ERASED = "collapsed, or erased while open", "records erased"
 _REMOVED = "records removed from the raw tables for their age"
 _REMOVED_SEEN = "… that have an outcome or are on the input topics"
 # Of the batches whose outcomes are gone, those that later batches had still to decide.
@@ -63,7 +63,9 @@ class Answer(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it."""
+    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it.
+    `erasing`: whether an erasure is not published yet, which may have emptied rows already.
+    """
 
     horizon: int
     open_version: int
@@ -72,6 +74,7 @@ class _Scope(NamedTuple):
     topics: TopicsNow
     output_id: str
     cleanup: Cleanup
+    erasing: bool
 
 
 def reconcile(warehouse: Warehouse) -> Answer:
@@ -104,7 +107,8 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     # After the ledger was read: rows that are about to be removed may still be there.
     removed = find_removed(ledger, output_id)
     cleanup = cleanup_of(settings, pipeline.output_topic)
-    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, output_id, cleanup)
+    erasing = ledger.last_erasure() > horizon
+    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, output_id, cleanup, erasing)
 
 
 def _check_readable(ledger: Ledger, horizon: int, name: str, topics: TopicsNow) -> None:
@@ -140,7 +144,17 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
         places.unpersist()
         compared.unpersist()
     unknowable = _why(warehouse.pipeline.output_topic, scope.cleanup) if counts[_UNKNOWABLE] else ""
-    return Answer(scope.horizon, counts, without_collapsed(offenders, counts), unknowable, removed.sentence())
+    offenders = [*without_collapsed(offenders, counts), *_erased_otherwise(scope, counts[_ERASED])]
+    return Answer(scope.horizon, counts, offenders, unknowable, removed.sentence())
+
+
+def _erased_otherwise(scope: _Scope, found: int) -> list[Offenders]:
+    """Emptied raw rows are those that the ledger counts, or fewer: they are removed for their age like others."""
+    counted = sum(batch.emptied for batch in scope.ledger.batches.values())
+    # The ledger's own rows are removed last of all.
+    if scope.removed.first_in_ledger > 1 or scope.erasing or found == counted or (scope.removed.raw and found < counted):
+        return []
+    return [Offenders(Finding.ERASED_NOT_COUNTED, 1, [f"{found} raw rows are emptied, {counted} were erased"])]
 
 
 def _why(topic: str, cleanup: Cleanup) -> str:
@@ -215,7 +229,8 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
         {
             _LANDED: landed,
             **{f"… in {table}": F.col(table) > 0 for table in OUTCOMES},
-            _COLLAPSED: sum(batch.collapsed for batch in later.values()),
+            _COLLAPSED: sum(batch.nowhere for batch in later.values()),
+            _ERASED: F.col("emptied"),
             "… no longer on the input topics": landed & ~on_topic,
             _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
             _REMOVED_SEEN: F.col("removed") & ~unchecked & (has_outcome | on_topic),

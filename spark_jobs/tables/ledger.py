@@ -11,9 +11,11 @@ from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.records import (
+    ERASURE,
     KINDS,
     REWIND,
     AnyPlan,
+    ErasedCounts,
     LandedCounts,
     LivePlan,
     OutputState,
@@ -39,7 +41,9 @@ PUBLISHING = "publishing"
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
 REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
-_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS)
+# The last step of an erasure: nothing of what it erases is left.
+ERASED = "erased"
+_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS, ERASED)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
@@ -47,6 +51,7 @@ _COUNTS: Mapping[str, type[StepCounts]] = {
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
+    ERASED: ErasedCounts,
 }
 _T = TypeVar("_T")
 # A step seldom lags behind by more batches than the first number, hardly ever by more than the second, and never by the last.
@@ -134,7 +139,7 @@ class LedgerRow:
 
     @property
     def kind(self) -> str:
-        """`live`, `replay` or `rewind`."""
+        """`live`, `replay`, `rewind` or `erasure`."""
         return KINDS[type(self.plan)]
 
     @property
@@ -193,6 +198,11 @@ class Ledger:
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind", "step"])
         ids = [row["batch_id"] for row in known if (row["kind"], row["step"]) == (REWIND, PLANNED)]
         return find_rewinds(row for batch_id in ids for row in self.rows(batch_id, batch_id))
+
+    def last_erasure(self) -> int:
+        """The last erasure that was ever planned; 0 if there is none."""
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind"])
+        return max((row["batch_id"] for row in known if row["kind"] == ERASURE), default=0)
 
     def settings(self) -> list[Pipeline]:
         """The different settings that batches were planned with."""
@@ -279,7 +289,7 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
 
 
 def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
-    """The counts of a batch's landing; for a replay or rewind, which lands nothing, zeros and the backlog of its ranges.
+    """The counts of a batch's landing; for a correction, which lands nothing, zeros and the backlog of its ranges.
 
     `steps`: the batch's rows by step, with the `paired` one.
     """
