@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import functions as F
-
 from include.config.store import write_text
 from spark_jobs.corrections.erasure_list import ErasureList, delete_list, erasures_place, listed, read_list
 from spark_jobs.faults.fault_points import between_fault_points
@@ -42,7 +40,7 @@ def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
         steps = {row.step: row for row in rows if row.kind == ERASURE and row.wall_time == wall_time}
         if {PAIRED, PUBLISHED, REPORTED} <= steps.keys():
             if ERASED not in steps:
-                found.append(_finish(warehouse, ledger, steps))
+                found.append(_finish(warehouse, ledger, steps, _begun(rows)))
             delete_list(warehouse, batch_id, wall_time)
         elif rows and not steps:
             # Another batch was planned with this number.
@@ -50,13 +48,22 @@ def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
     return found
 
 
-def _finish(warehouse: Warehouse, ledger: Ledger, steps: Steps) -> dict[str, Any]:
+def _begun(rows: Iterable[LedgerRow]) -> dict[int, int]:
+    """Where the output partitions ended before the first message. A publication that is begun again may be noted again, further behind."""
+    begun: dict[int, int] = {}
+    for row in rows:
+        if row.step == PUBLISHING:
+            begun |= {number: min(end, begun.get(number, end)) for number, end in row.output_state.ends.items()}
+    return begun
+
+
+def _finish(warehouse: Warehouse, ledger: Ledger, steps: Steps, begun: Mapping[int, int]) -> dict[str, Any]:
     started, planned, paired = datetime.now(UTC), steps[PLANNED], steps[PAIRED]
     batch_id, chosen, pipeline = planned.batch_id, read_list(warehouse, planned), warehouse.pipeline
     mine = [*chosen.rows[COMPOUNDS], *((pair_id, revision + 1, batch_id) for pair_id, revision in chosen.retract)]
     for table, rewrite in ((COMPOUNDS, erasing(pipeline, COMPOUNDS, mine)), (METRICS, without_names(chosen.breakdowns))):
         commit_rewritten(warehouse, table, rewrite, f"erased_{table}", batch_id)
-    tombstones = _tombstones(warehouse, steps, chosen)
+    tombstones = _tombstones(warehouse, begun, steps[PUBLISHED].output_state.ends, chosen)
     tables = [*(raw_table(side) for side in pipeline.sides), OPEN, REJECTED, COMPOUNDS, METRICS]
     with between_fault_points("erased_files"):
         # What later batches and the report read of open_events are the versions since.
@@ -112,18 +119,17 @@ def _certificate(
     }
 
 
-def _tombstones(warehouse: Warehouse, steps: Steps, chosen: ErasureList) -> list[dict[str, Any]]:
-    """Where the retractions are on the output topic, as far as they are still there."""
-    topic, published = warehouse.pipeline.output_topic, steps[PUBLISHED].output_state
-    begun = steps[PUBLISHING].output_state.ends
-    spans = {(topic, number): Span(begun.get(number, 0), end) for number, end in published.ends.items()}
+def _tombstones(
+    warehouse: Warehouse, begun: Mapping[int, int], ends: Mapping[int, int], chosen: ErasureList
+) -> list[dict[str, Any]]:
+    """Where the retractions are on the output topic, as far as they are still there: between these offsets of its partitions."""
+    topic = warehouse.pipeline.output_topic
+    spans = {(topic, number): Span(begun.get(number, 0), end) for number, end in ends.items()}
     spans = {place: span for place, span in spans.items() if span.first < span.until}
     mine = {(pair_id, str(revision + 1)) for pair_id, revision in chosen.retract}
     if not mine or not spans:
         return []
     records = read_records(warehouse.spark, spans, False, ["partition", "offset", "headers"])
-    found = records.select(
-        "partition", "offset", header("pair-id").alias("pair_id"), header("revision").alias("revision")
-    ).where(F.col("pair_id").isin([pair_id for pair_id, _ in mine]))
-    rows = (row.asDict() for row in found.orderBy("partition", "offset").collect())
+    named = records.select("partition", "offset", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
+    rows = (row.asDict() for row in named.orderBy("partition", "offset").toLocalIterator())
     return [{"topic": topic, **row} for row in rows if (row["pair_id"], row["revision"]) in mine]
