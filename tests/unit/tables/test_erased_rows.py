@@ -42,7 +42,7 @@ def fill(tables, table, step, *rows):
 
 
 def rows(tables, table, *columns):
-    found = tables.newest(table).to_pyarrow_table(list(columns)).to_pylist()
+    found = tables.newest(table).to_pyarrow_table(columns=list(columns)).to_pylist()
     return sorted((tuple(row.values()) for row in found), key=str)
 
 
@@ -53,10 +53,10 @@ def record(offset, batch_id, **columns):
 def test_a_raw_row_keeps_place_time_and_batch(tables):
     others = [record(0, 1), record(2, 1)]
     fill(
-        tables, RAW, "one", *others, record(1, 1), record(3, 1, problem="filtered"), record(4, 1, problem="late", user1=None)
+        tables, RAW, "landed", *others, record(1, 1), record(3, 1, problem="filtered"), record(4, 1, problem="late", user1=None)
     )
     # The same place, landed again after the log was cut.
-    fill(tables, RAW, "other", record(1, 2))
+    fill(tables, RAW, "planned", record(1, 2))
     ids = [("t", 0, offset, 1) for offset in (1, 3, 4)]
     before = {file.name for file in tables.files(RAW)}
     for _ in range(2):
@@ -78,8 +78,8 @@ def test_a_raw_row_keeps_place_time_and_batch(tables):
 
 def test_an_open_event_is_gone_and_a_file_without_rows_too(tables):
     event = {name: TEXTS[name] for name in ("user1", "user2", "payload")} | {"topic": "t", "partition": 0}
-    fill(tables, OPEN, "one", {**event, "offset": 1, "batch_id": 1})
-    fill(tables, OPEN, "other", {**event, "offset": 2, "batch_id": 1}, {**event, "offset": 1, "batch_id": 2})
+    fill(tables, OPEN, "landed", {**event, "offset": 1, "batch_id": 1})
+    fill(tables, OPEN, "planned", {**event, "offset": 2, "batch_id": 1}, {**event, "offset": 1, "batch_id": 2})
     commit_rewritten(tables, OPEN, erasing(tables.pipeline, OPEN, [("t", 0, 1, 1)]), OPEN, 7)
     assert rows(tables, OPEN, "offset", "batch_id", "user1") == [(1, 2, "ann"), (2, 1, "ann")]
     assert len(tables.files(OPEN)) == 1
@@ -95,7 +95,7 @@ def test_compounds_and_rejected_rows_keep_their_outcome(tables):
         "analytics": "1",
         "metrics": "2",
     }
-    fill(tables, COMPOUNDS, "one", *({**compound, "revision": number, "batch_id": number + 1} for number in (0, 1)))
+    fill(tables, COMPOUNDS, "landed", *({**compound, "revision": number, "batch_id": number + 1} for number in (0, 1)))
     commit_rewritten(tables, COMPOUNDS, erasing(tables.pipeline, COMPOUNDS, [("t-0-1", 1, 2)]), COMPOUNDS, 7)
     columns = ("pair_id", "revision", "op", "kind", "user1", "user2", "analytics", "metrics")
     assert rows(tables, COMPOUNDS, *columns) == [
@@ -103,7 +103,7 @@ def test_compounds_and_rejected_rows_keep_their_outcome(tables):
         ("t-0-1", 1, "upsert", "pair", *[None] * 4),
     ]
     refused = {"reason": "late", "topic": "t", "partition": 0, "offset": 1, "batch_id": 1, "key": b"k", "value": b"v"}
-    fill(tables, REJECTED, "one", refused, {**refused, "offset": 2})
+    fill(tables, REJECTED, "landed", refused, {**refused, "offset": 2})
     commit_rewritten(tables, REJECTED, erasing(tables.pipeline, REJECTED, [("t", 0, 1, 1)]), REJECTED, 7)
     assert rows(tables, REJECTED, "offset", "reason", "key", "value") == [(1, "late", None, None), (2, "late", b"k", b"v")]
 
@@ -114,7 +114,7 @@ def test_a_breakdown_loses_the_name_of_its_field_alone(tables):
     ]
     count = {"family": "users", "number": 9, "bucket": None, "field": "user1", "value": None}
     row = {"success": True, "metrics": [("pair", 1.0)], "breakdowns": [*named, count]}
-    fill(tables, METRICS, "one", *({**row, "batch_id": number} for number in (1, 2)))
+    fill(tables, METRICS, "landed", *({**row, "batch_id": number} for number in (1, 2)))
     commit_rewritten(tables, METRICS, without_names([(1, "user1")]), "erased", 7)
     found = {
         number: [each["value"] for each in breakdowns]
