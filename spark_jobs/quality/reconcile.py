@@ -44,7 +44,9 @@ from spark_jobs.tables.warehouse import Warehouse
 Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
 _BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
-_COLLAPSED, _ERASED = "collapsed, or erased while open", "records erased"
+_COLLAPSED = "collapsed"
+# Shown only where something was erased.
+_ERASED, _ERASED_OPEN = "records erased", "… while they were open"
 _REMOVED = "records removed from the raw tables for their age"
 _REMOVED_SEEN = "… that have an outcome or are on the input topics"
 # Of the batches whose outcomes are gone, those that later batches had still to decide.
@@ -145,6 +147,7 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
         compared.unpersist()
     unknowable = _why(warehouse.pipeline.output_topic, scope.cleanup) if counts[_UNKNOWABLE] else ""
     offenders = [*without_collapsed(offenders, counts), *_erased_otherwise(scope, counts[_ERASED])]
+    counts = {what: number for what, number in counts.items() if number or what not in (_ERASED, _ERASED_OPEN)}
     return Answer(scope.horizon, counts, offenders, unknowable, removed.sentence())
 
 
@@ -167,10 +170,12 @@ def _why(topic: str, cleanup: Cleanup) -> str:
 
 
 def without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offenders]:
-    """Collapsed events are in no table but the raw ones, and nowhere once these are removed, so only their number can be compared."""
+    """Collapsed events, and those erased while open, are in no table but the raw ones, and nowhere once these are removed, so only their
+    number can be compared.
+    """
     seen = {found.finding: found.number for found in offenders}
     unseen = counts[_REMOVED] - counts[_REMOVED_SEEN] + counts[_WAITED] - counts[_WAITED_SEEN]
-    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts[_COLLAPSED]:
+    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts[_COLLAPSED] + counts.get(_ERASED_OPEN, 0):
         return [found for found in offenders if found.finding is not Finding.NO_OUTCOME]
     if unseen:
         what = f"{unseen} records whose raw rows were removed are on no topic and in no table; {counts[_COLLAPSED]} events are collapsed"
@@ -229,8 +234,9 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
         {
             _LANDED: landed,
             **{f"… in {table}": F.col(table) > 0 for table in OUTCOMES},
-            _COLLAPSED: sum(batch.nowhere for batch in later.values()),
+            _COLLAPSED: sum(batch.collapsed for batch in later.values()),
             _ERASED: F.col("emptied"),
+            _ERASED_OPEN: sum(batch.erased for batch in later.values()),
             "… no longer on the input topics": landed & ~on_topic,
             _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
             _REMOVED_SEEN: F.col("removed") & ~unchecked & (has_outcome | on_topic),

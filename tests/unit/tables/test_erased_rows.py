@@ -53,7 +53,13 @@ def record(offset, batch_id, **columns):
 def test_a_raw_row_keeps_place_time_and_batch(tables):
     others = [record(0, 1), record(2, 1)]
     fill(
-        tables, RAW, "landed", *others, record(1, 1), record(3, 1, problem="filtered"), record(4, 1, problem="late", user1=None)
+        tables,
+        RAW,
+        "landed",
+        *others,
+        record(1, 1),
+        record(3, 1, problem="filtered"),
+        record(4, 1, problem="late", user1=None),
     )
     # The same place, landed again after the log was cut.
     fill(tables, RAW, "planned", record(1, 2))
