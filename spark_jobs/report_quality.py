@@ -10,6 +10,7 @@ not has its page and fails, but is reported for good only when it is. If the rep
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 from spark_jobs.quality.suite import judge, judge_beside
 
@@ -17,8 +18,19 @@ _at_the_end = ExitStack()
 # What is imported below takes seconds, and so does what this process imports: side by side.
 _judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main__" else None
 
+from spark_jobs.corrections.erasure_end import finish_erasures
 from spark_jobs.job.run import job_parser, run_job
-from spark_jobs.stages.report import report_batches as main
+from spark_jobs.quality.suite import Judge
+from spark_jobs.stages.report import report_batches
+from spark_jobs.tables.warehouse import Warehouse
+
+
+def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> dict[str, Any]:
+    """Reports as `report_batches`, then completes an erasure whose command was killed when its batch is published and reported."""
+    counts = report_batches(warehouse, judge, again)
+    finish_erasures(warehouse)
+    return counts
+
 
 if __name__ == "__main__":
     with _at_the_end:

@@ -89,6 +89,11 @@ def find_target(warehouse: Tables, ledger: Ledger, to_batch: int) -> Target:
             f"the raw rows of batch {removed} and of all before it were removed for their age, so nothing can go on from batch {to_batch}: "
             f"name batch {removed} or a later one"
         )
+    if to_batch < (erased := ledger.last_erasure()):
+        raise NeedsOperator(
+            f"batch {erased} has erased rows of batch {to_batch} or of batches before it, so nothing can go back to it: name batch {erased} or "
+            "a later one"
+        )
     rows = ledger.rows(to_batch)
     base = next((row for row in rows if (row.batch_id, row.step) == (to_batch, PAIRED)), None)
     if to_batch and base is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from spark_jobs.corrections.erasure_batch import finish_erasure
 from spark_jobs.corrections.replay import finish_replay
 from spark_jobs.corrections.rewind import finish_rewind
 from spark_jobs.stages.land import land_batch
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.integrity import check_tables, newest_row
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
-from spark_jobs.tables.records import REPLAY, REWIND
+from spark_jobs.tables.records import ERASURE, REPLAY, REWIND
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -27,5 +28,7 @@ def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collecti
         return finish_rewind(warehouse, ledger, planned)
     if planned.kind == REPLAY:
         return finish_replay(warehouse, ledger, planned)
+    if planned.kind == ERASURE:
+        return finish_erasure(warehouse, ledger, planned)
     landed = steps.get(LANDED) or land_batch(warehouse, ledger, planned, accepted_losses)
     return pair_batch(warehouse, ledger, planned, landed)

@@ -45,6 +45,11 @@ FAULT_POINTS: dict[str, tuple[str, ...]] = {
         *("removed_ledger", "removed_quality_metrics", "removed_batch_ledger"),
         *("compacted", "vacuumed", "checkpoint"),
     ),
+    # Besides those of the steps that other jobs have, too.
+    "erase_key": _around(
+        *("pages_erased", "erasure_listed"),
+        *("erased_compound_events", "erased_quality_metrics", "erased_files", "certificate", "erased"),
+    ),
 }
 _KNOWN = frozenset(point for points in FAULT_POINTS.values() for point in points)
 

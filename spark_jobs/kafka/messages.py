@@ -189,13 +189,14 @@ def header(name: str) -> Column:
     return value.cast("string")
 
 
-def output_partition(key: bytes, partitions: int | None) -> int | None:
-    """The key's partition among so many: (murmur2 & 0x7fffffff) % partitions, as in Kafka's default partitioner. None of None.
+def output_partition(key: bytes | None, partitions: int | None) -> int | None:
+    """The key's partition among so many: (murmur2 & 0x7fffffff) % partitions, as in Kafka's default partitioner. None of None, and of an
+    erased key.
 
     >>> [output_partition(key, 4) for key in (b"a-b", b"x-y", b"21")]
     [1, 1, 0]
     """
-    return None if partitions is None else int(murmur2(key, partitions))
+    return None if partitions is None or key is None else int(murmur2(key, partitions))
 
 
 def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:

@@ -75,7 +75,11 @@ def _includes(replay: LedgerRow, events: UnreplayedEvents) -> bool:
 def _late_by_minute(warehouse: Warehouse, batch_ids: list[int]) -> list[UnreplayedEvents]:
     """rejected_events has no event times, so they come from the raw rows, which the same batch landed."""
     place = ["topic", "partition", "offset", "batch_id"]
-    raw = [warehouse.read(raw_table(side), [*place, "ts"], batches=batch_ids) for side in warehouse.pipeline.sides]
+    # An erased event, which has a problem, no replay can include.
+    raw = [
+        warehouse.read(raw_table(side), [*place, "ts"], batches=batch_ids, where=lambda column: column("problem").is_null())
+        for side in warehouse.pipeline.sides
+    ]
     late = warehouse.read(REJECTED, place, batches=batch_ids, where=lambda column: column("reason") == str(Reason.LATE))
     minutes = (
         reduce(DataFrame.unionAll, raw).join(late, place, "left_semi").groupBy("batch_id", F.floor(F.col("ts") / _MINUTE))

@@ -21,6 +21,7 @@ from spark_jobs.quality.numbers import SIDES, Metrics
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, AT_PAIRING
 from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.records import ERASURE
 from spark_jobs.tables.schemas import OPEN
 
 SHOWN = 20
@@ -38,6 +39,7 @@ class Finding(StrEnum):
     NOT_LANDED = "records on an input topic that are not in its raw table"
     REMOVED_NOT_COUNTED = "batches with other raw rows removed for their age than the ledger counts landed"
     REMOVED_WITHOUT_OUTCOME = "raw rows removed for their age whose record has no outcome"
+    ERASED_NOT_COUNTED = "raw rows emptied by erasures otherwise than the ledger counts"
     LANDED_TWICE = "records that are in a raw table twice"
     LANDED_OTHERWISE = "raw rows that differ from the record on the topic"
     NEVER_LANDED = "outcomes of records that no raw table has"
@@ -126,7 +128,9 @@ def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
     paired = facts.number(out, decided, Outcome.PAIR)
     alone = facts.number(out, decided, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)
     refused = facts.number(rejected, decided, *AT_PAIRING)
-    went_in = facts.mark(waiting, before) ^ facts.mark(raw, ids, "accepted")
+    # Of an erasure; other batches erase nothing.
+    gone = facts.number(f"erased_{name}", ids)
+    went_in = facts.mark(waiting, before) ^ facts.mark(f"erased_{name}", ids) ^ facts.mark(raw, ids, "accepted")
     came_out = facts.mark(rejected, ids, *AT_PAIRING) ^ facts.mark(out, decided) ^ facts.mark(waiting, after)
     side: Metrics = {
         "planned": planned,
@@ -135,12 +139,14 @@ def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
         "open_before": facts.number(waiting, before),
         "open_after": facts.number(waiting, after),
         "rejected": facts.number(rejected, ids),
-        "out": paired + alone + refused,
+        "out": paired + alone + refused + gone,
         "identity_difference": int(went_in != came_out),
     }
     side["landing_difference"] = records - side["landed"]
     side["pairing_difference"] = side["open_before"] + side["accepted"] - side["out"] - side["open_after"]
     side["rejection_difference"] = facts.number(raw, ids, *AT_LANDING) + refused - side["rejected"]
+    if batch.paired.kind == ERASURE:
+        side["erased"] = gone
     if batch.is_live:
         side["orphan_ratio"] = alone / (alone + paired) if alone else 0.0
     return side

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.quality.marks import record_marks
 from spark_jobs.quality.numbers import SIDES
+from spark_jobs.rules.reasons import ERASED
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -172,6 +173,18 @@ def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
         found.append(F.when(F.col(f"{side}_offset").isNotNull(), came_from))
         found.append(F.when(kind == f"{side}_only", fact(f"alone_{side}", kind, value=-F.col("ts"))))
     return facts_of_each(rows, found)
+
+
+def erased_facts(warehouse: Warehouse, batch_id: int, version: int) -> list[DataFrame]:
+    """Facts `erased_left` and `erased_right` of an erasure: the emptied raw rows whose events were open at this version of open_events."""
+    place = ["topic", "partition", "offset"]
+    waiting = warehouse.read(OPEN, place, version=version)
+    tables = []
+    for name, side in zip(SIDES, warehouse.pipeline.sides, strict=True):
+        emptied = warehouse.read(raw_table(side), place, where=lambda column: column("problem") == ERASED)
+        gone, number = emptied.join(waiting, place, "left_semi"), F.lit(batch_id).cast("bigint")
+        tables.append(facts_of(gone, F.lit(f"erased_{name}"), F.lit(ERASED), batch_id=number, mark=record_mark()))
+    return tables
 
 
 def open_counts(warehouse: Warehouse, versions: Iterable[int]) -> list[Counted] | None:

@@ -19,7 +19,7 @@ from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import facts_of, fingerprint
 from spark_jobs.quality.ledger_checks import RawRows
 from spark_jobs.quality.numbers import SIDES
-from spark_jobs.rules.reasons import FILTERED
+from spark_jobs.rules.reasons import ERASED, FILTERED
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse
@@ -116,7 +116,10 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
     raw = _raw(warehouse, [*PLACE, "key", "value", "problem"], after, until)
     records = read_records(warehouse.spark, warehouse.pipeline, spans, False, [*PLACE, "key", "value"])
     text = fingerprint("key", "value").alias("bytes")
-    landed = raw.select(*PLACE, F.lit("raw").alias("source"), text, "problem")
+    # Of an emptied row nothing is left to compare. A record without a value is never filtered.
+    emptied = (F.col("problem") == ERASED) | ((F.col("problem") == FILTERED) & F.col("value").isNull())
+    bytes_landed = F.when(~F.coalesce(emptied, F.lit(False)), fingerprint("key", "value")).alias("bytes")
+    landed = raw.select(*PLACE, F.lit("raw").alias("source"), bytes_landed, "problem", emptied.alias("emptied"))
     there = records.select(*PLACE, F.lit("record").alias("source"), text)
 
     def count(*sources: str) -> Column:
@@ -135,6 +138,7 @@ def by_place(warehouse: Warehouse, spans: Spans, claims: DataFrame, after: int, 
             *(count(table).alias(table) for table in OUTCOMES),
             count(*OUTCOMES).alias("outcomes"),
             F.max("problem").alias("problem"),
+            F.coalesce(F.max("emptied"), F.lit(False)).alias("emptied"),
             (said_by("raw") != said_by("record")).alias("differs"),
         )
     )
@@ -152,7 +156,8 @@ def check_places(places: DataFrame) -> DataFrame:
     """
     landed, claimed = F.col("raw") > 0, F.col("outcomes") > 0
     filtered, removed = F.coalesce(F.col("problem") == FILTERED, F.lit(False)), F.col("removed")
-    rejected = F.col("problem").isNotNull() & ~filtered
+    # What an emptied row was, its outcome says.
+    rejected = F.col("problem").isNotNull() & ~filtered & (F.col("problem") != ERASED)
     tables = F.concat_ws(", ", *(F.when(F.col(name) > 0, F.format_string(f"%d x {name}", name)) for name in OUTCOMES))
     where = F.concat_ws("-", *PLACE)
     return flagged(

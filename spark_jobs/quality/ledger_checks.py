@@ -49,6 +49,8 @@ class LedgerBatch(NamedTuple):
     landed: int
     gaps: int
     collapsed: int
+    erased: int  # events that an erasure removed from the open ones
+    emptied: int  # raw rows that an erasure emptied
 
 
 class RawRows(NamedTuple):
@@ -157,8 +159,9 @@ class LedgerSummary:
         landed, paired = steps.get(LANDED), steps.get(PAIRED)
         ranges = planned_ranges(steps[PLANNED], landed) if is_live and PLANNED in steps else ()
         counts = (landed.landed.landed, landed.landed.offset_gaps) if landed else (0, 0)
-        collapsed = paired.paired.collapsed if paired else 0
-        self.batches[batch_id] = LedgerBatch(is_live, paired is not None, ranges, *counts, collapsed)
+        found = paired.paired if paired else None
+        gone = (found.collapsed, found.erased, found.erased_landed) if found else (0, 0, 0)
+        self.batches[batch_id] = LedgerBatch(is_live, paired is not None, ranges, *counts, *gone)
 
     def is_void(self, batch_id: int) -> bool:
         """Whether a rewind gave the batch up: later batches read its records again, and answer for them."""
@@ -198,7 +201,7 @@ class LedgerSummary:
     def _landed(self, raw: Iterable[RawRows], after: int) -> Iterator[Offence]:
         """Raw rows lie in their batch's ranges, and are as many as were planned less the offset gaps. Of the batches after `after`."""
         by_batch = {number: list(rows) for number, rows in groupby(sorted(raw), attrgetter("batch_id"))}
-        nothing = LedgerBatch(True, False, (), 0, 0, 0)
+        nothing = LedgerBatch(True, False, (), 0, 0, 0, 0, 0)
         for batch_id in sorted({*by_batch, *(number for number in self.batches if number > after)}):
             batch, landed = self.batches.get(batch_id, nothing), by_batch.get(batch_id, [])
             ranges = {at.place: at for at in batch.ranges}

@@ -15,7 +15,7 @@ from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
 from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
-from spark_jobs.quality.facts import Facts, count_facts, open_counts, open_facts, table_facts
+from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_counts, open_facts, table_facts
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
@@ -32,7 +32,7 @@ from spark_jobs.tables.ledger import (
     acknowledged_compounds,
     paired_batches,
 )
-from spark_jobs.tables.records import REPLAY, REWIND
+from spark_jobs.tables.records import ERASURE, REPLAY, REWIND
 from spark_jobs.tables.schemas import OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -137,6 +137,9 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     counted, tables = open_counts(warehouse, versions), table_facts(warehouse, first, last, sent_from, batches[-1].at)
     if counted is None:
         tables += open_facts(warehouse, versions)
+    for batch in batches:
+        if batch.paired.kind == ERASURE:
+            tables += erased_facts(warehouse, batch.batch_id, batch.planned.versions[OPEN])
     scope = orphan_scope(batches, given.earlier)
     topics = [record_facts(warehouse, gaps)] if gaps else []
     topics += [message_facts(warehouse, delivery)] if delivery else []

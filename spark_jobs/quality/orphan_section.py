@@ -82,8 +82,12 @@ def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind:
 def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
     most = max(rows_of(breakdowns, "top_user"), key=lambda row: (row.number, row.field, row.value))
     others = sum(row.number for row in rows_of(breakdowns, "users") if row.field == most.field)
-    whose = f"{most.field}={most.value}, one of {others:,} values of {most.field} that have orphans"
-    return f"{most.number:,} of the {orphans:,.0f} are of {whose}."
+    return f"{most.number:,} of the {orphans:,.0f} are of {named(most)} {others:,} values of {most.field} that have orphans."
+
+
+def named(most: Breakdown) -> str:
+    """How a page names the value of a key field: the only place where it names one."""
+    return f"{most.field}={most.value}, one of"
 
 
 def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:

@@ -25,7 +25,7 @@ from spark_jobs.quality.suite import INFO, Verdict
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, STEPS, LedgerRow
-from spark_jobs.tables.records import REPLAY, REWIND, plan_struct
+from spark_jobs.tables.records import ERASURE, REPLAY, REWIND, plan_struct
 
 _PAGE = re.compile(r"batch-(\d+)\.html")
 # Names the batch whose page is the index. A list of all pages would take a request for every thousand.
@@ -130,6 +130,7 @@ def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details:
 def _title(row: LedgerRow) -> str:
     title = f"{row.pipeline.name}: batch {row.batch_id}"
     title += f", a rewind to batch {row.rewind.to_batch}" if row.kind == REWIND else ""
+    title += ", an erasure" if row.kind == ERASURE else ""
     return title + (f", a replay of {row.replay.window}" if row.kind == REPLAY else "")
 
 

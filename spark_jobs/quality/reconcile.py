@@ -50,6 +50,8 @@ Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
 _BATCHES, _LANDED, _ON_TOPIC = "published batches", "records landed", "… on the output topic"
 _COLLAPSED = "collapsed"
+# Shown only where something was erased.
+_ERASED, _ERASED_OPEN = "records erased", "… while they were open"
 _REMOVED = "records removed from the raw tables for their age"
 _REMOVED_SEEN = "… that have an outcome or are on the input topics"
 # Of the batches whose outcomes are gone, those that later batches had still to decide.
@@ -79,7 +81,9 @@ class _Output(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it."""
+    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it.
+    `erasing`: whether an erasure is not published yet, which may have emptied rows already.
+    """
 
     horizon: int
     open_version: int
@@ -88,6 +92,7 @@ class _Scope(NamedTuple):
     topics: TopicsNow
     outputs: list[_Output]
     gone: list[str]  # topics that earlier settings name and that are not there any more
+    erasing: bool
 
 
 def reconcile(warehouse: Warehouse) -> Answer:
@@ -134,7 +139,9 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
         )
         for topic, topic_id in ids.items()
     ]
-    return _Scope(horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, outputs, gone)
+    return _Scope(
+        horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, outputs, gone, ledger.last_erasure() > horizon
+    )
 
 
 def _check_readable(ledger: Ledger, horizon: int, topics: TopicsNow, settings: Settings) -> None:
@@ -187,8 +194,19 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
         removed.sentence(),
         *(f"what was published to {topic} was not checked, for that is gone" for topic in scope.gone),
     ]
+    offenders = [*without_collapsed(offenders, counts), *_erased_otherwise(scope, counts[_ERASED])]
+    counts = {what: number for what, number in counts.items() if number or what not in (_ERASED, _ERASED_OPEN)}
     said = "; ".join(filter(None, unchecked))
-    return Answer(scope.horizon, counts, without_collapsed(offenders, counts), "; ".join(why), said, others)
+    return Answer(scope.horizon, counts, offenders, "; ".join(why), said, others)
+
+
+def _erased_otherwise(scope: _Scope, found: int) -> list[Offenders]:
+    """Emptied raw rows are those that the ledger counts, or fewer: they are removed for their age like others."""
+    counted = sum(batch.emptied for batch in scope.ledger.batches.values())
+    # The ledger's own rows are removed last of all.
+    if scope.removed.first_in_ledger > 1 or scope.erasing or found == counted or (scope.removed.raw and found < counted):
+        return []
+    return [Offenders(Finding.ERASED_NOT_COUNTED, 1, [f"{found} raw rows are emptied, {counted} were erased"])]
 
 
 def _why(pipeline: Pipeline, topic: str, cleanup: Cleanup) -> str:
@@ -202,10 +220,12 @@ def _why(pipeline: Pipeline, topic: str, cleanup: Cleanup) -> str:
 
 
 def without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offenders]:
-    """Collapsed events are in no table but the raw ones, and nowhere once these are removed, so only their number can be compared."""
+    """Collapsed events, and those erased while open, are in no table but the raw ones, and nowhere once these are removed, so only their
+    number can be compared.
+    """
     seen = {found.finding: found.number for found in offenders}
     unseen = counts[_REMOVED] - counts[_REMOVED_SEEN] + counts[_WAITED] - counts[_WAITED_SEEN]
-    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts[_COLLAPSED]:
+    if seen.get(Finding.NO_OUTCOME, 0) + unseen == counts[_COLLAPSED] + counts.get(_ERASED_OPEN, 0):
         return [found for found in offenders if found.finding is not Finding.NO_OUTCOME]
     if unseen:
         what = f"{unseen} records whose raw rows were removed are on no topic and in no table; {counts[_COLLAPSED]} events are collapsed"
@@ -266,6 +286,8 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
             _LANDED: landed,
             **{f"… in {table}": F.col(table) > 0 for table in OUTCOMES},
             _COLLAPSED: sum(batch.collapsed for batch in later.values()),
+            _ERASED: F.col("emptied"),
+            _ERASED_OPEN: sum(batch.erased for batch in later.values()),
             "… no longer on the input topics": landed & ~on_topic,
             _REMOVED: sum(batch.landed for number, batch in later.items() if number <= removed.raw),
             _REMOVED_SEEN: F.col("removed") & ~unchecked & (has_outcome | on_topic),

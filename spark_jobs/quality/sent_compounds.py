@@ -63,12 +63,13 @@ def by_compound(
     removed for its age.
     """
     partitions = {batch.batch_id: batch.partitions for batch in sent}
+    said = {"key": fingerprint("key"), "bytes": fingerprint("key", "value")}
     expected = read_messages(warehouse, route, partitions, batches, lambda column: column("batch_id") > after).select(
         *("batch_id", "pair_id", "output_partition", "ts"),
         F.col("revision").cast("string").alias("revision"),
         (F.col("op") == "retract").alias("retracts"),
-        fingerprint("key").alias("key"),
-        fingerprint("key", "value").alias("bytes"),
+        # An emptied row has no key, and nothing to compare.
+        *(F.when(F.col("key").isNotNull(), each).alias(name) for name, each in said.items()),
     )
     messages = read_records(
         warehouse.spark, warehouse.pipeline, spans, False, ("partition", "offset", "key", "value", "headers")
@@ -90,12 +91,13 @@ def by_compound(
         expected.unionByName(messages, allowMissingColumns=True)
         .groupBy("pair_id", "revision")
         .agg(
-            F.count("bytes").alias("compounds"),
+            F.count("batch_id").alias("compounds"),
             F.count("said").alias("messages"),
             *(F.max(name).alias(name) for name in ("batch_id", "output_partition", "partition", "ts")),
             F.min("offset").alias("offset"),
             F.max("offset").alias("last_offset"),
             F.coalesce(F.max("retracts"), F.lit(False)).alias("retracts"),
+            ((F.count("batch_id") > 0) & (F.count("bytes") == 0)).alias("erased"),
             # Where they differ, another finding says so.
             F.min("key").alias("key"),
             differ("partition", "output_partition").alias("elsewhere"),
@@ -148,7 +150,9 @@ def _with_replaced(compounds: DataFrame) -> DataFrame:
     is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
     kept = F.max((F.col("is_last") & (there | F.col("retracts"))) | (~due & there)).over(mine)
     rows = compounds.withColumn("is_last", is_last)
-    return rows.withColumn("replaced", due & ~there & (~F.col("is_last") | kept)).drop("is_last")
+    # The last message of an erased key is a tombstone, which may have taken the others and may be gone itself.
+    replaced = due & ~there & (F.col("erased") | ~F.col("is_last") | kept)
+    return rows.withColumn("replaced", replaced).drop("is_last")
 
 
 def of_removed_compounds(ends: Mapping[int, int]) -> Column:

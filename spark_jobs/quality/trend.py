@@ -16,12 +16,12 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence import WARNING, notices
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
-from spark_jobs.tables.records import LIVE, REPLAY, REWIND
+from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 
 FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
 KEPT = 10_000
-KINDS = (LIVE, REPLAY, REWIND)
+KINDS = (LIVE, REPLAY, REWIND, ERASURE)
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 

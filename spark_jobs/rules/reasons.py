@@ -29,6 +29,8 @@ class Reason(StrEnum):
 
 # The `problem` of a landed record that `only` does not select. It is none of the pipeline's, so it is not rejected.
 FILTERED: Final = "filtered"
+# The `problem` of a raw row that an erasure emptied, unless it is FILTERED: whatever the row was, nothing reads it as an event again.
+ERASED: Final = "erased"
 # Found in a message alone; the other reasons need the events around it.
 AT_LANDING = (
     Reason.UNKNOWN_SCHEMA,

@@ -20,7 +20,7 @@ from spark_jobs.story.sentences import tell
 from spark_jobs.tables import ledger as steps
 from spark_jobs.tables.delta_log import newest_batch
 from spark_jobs.tables.ledger import Ledger, LedgerRow
-from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
+from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Tables
 
@@ -97,7 +97,7 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
     # Checks that topics and key are those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
-    corrections = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("kind").isin([REPLAY, REWIND]))
+    corrections = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("kind").isin([REPLAY, REWIND, ERASURE]))
     rewinds = steps.find_rewinds(corrections)
     live = warehouse.select_rows(LEDGER, columns, lambda row: (row("step") == steps.PAIRED) & (row("kind") == LIVE))
     live = [row for row in live if not any(rewind.voids(row["batch_id"]) for rewind in rewinds)]
@@ -126,15 +126,15 @@ def _fate(pipeline: Pipeline, row: Row, verdict: str) -> Fate:
 
 
 def _compound(row: Row, correction: LedgerRow | None) -> Compound:
-    """`correction`: the `planned` row of its batch, if that is a replay or rewind."""
+    """`correction`: the `planned` row of its batch, if that is a replay, rewind or erasure."""
     left, right = (None if row[f"{side}offset"] is None else _source(row, side) for side in ("left_", "right_"))
     is_of_replay, by = correction is not None and correction.kind == REPLAY, f"batch {row['batch_id']}"
     if correction:
-        by += (
-            f", a replay of {correction.replay.window}"
-            if is_of_replay
-            else f", a rewind to batch {correction.rewind.to_batch}"
-        )
+        by += {
+            REPLAY: lambda: f", a replay of {correction.replay.window}",
+            REWIND: lambda: f", a rewind to batch {correction.rewind.to_batch}",
+            ERASURE: lambda: ", an erasure",
+        }[correction.kind]()
     return Compound(
         row["pair_id"],
         row["revision"],

@@ -7,10 +7,11 @@ Azure and GCS alike. Its transaction version (pipeline and step, batch_id) makes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -21,8 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest, place_for_files
-from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, write_file
+from spark_jobs.tables.delta_log import all_files, files_of, invalidate, lock_newest, place_for_files
+from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
 from spark_jobs.tables.warehouse import TableProblem, Tables
@@ -51,7 +52,11 @@ def commit(
     Does nothing if the table has a change of (`step`, `batch_id`) or of a later batch.
     """
     added = list(files)
-    _commit(warehouse, table, lambda place: added, step, batch_id, remove)
+
+    def actions(known: DeltaTable, place: FilePlace) -> list[Action]:
+        return [*removal_actions(known, place, remove), *map(_add, added)]
+
+    _commit(warehouse, table, actions, step, batch_id)
 
 
 def commit_rows(
@@ -60,29 +65,57 @@ def commit_rows(
     """Appends a few rows (column -> value, all declared columns), fenced as by `commit`, among the commits with the same text `among`."""
     written: list[NewFile] = []
 
-    def write_once(place: FilePlace) -> list[NewFile]:
+    def write_once(known: DeltaTable, place: FilePlace) -> list[Action]:
         if not written:
             pieces = [pa.RecordBatch.from_pylist(rows, schema=place.schema)]
             written.extend(filter(None, [write_file(place.store, pieces)]))
-        return written
+        return [_add(file) for file in written]
 
     _commit(warehouse, table, write_once, step, batch_id, among=among)
+
+
+class Rewrite(NamedTuple):
+    """What becomes of some rows of a table. `finds` says of rows with these `columns` which they are; `make` returns all rows as they are to be,
+    of rows with all columns and what `finds` said of them. Only files that can have rows of the `batches` (ascending) are read.
+    """
+
+    batches: Sequence[int]
+    columns: Sequence[str]
+    finds: Callable[[pa.RecordBatch], pa.BooleanArray]
+    make: Callable[[pa.RecordBatch, pa.BooleanArray], pa.RecordBatch]
+
+
+def commit_rewritten(warehouse: Tables, table: str, rewrite: Rewrite, step: str, batch_id: int) -> None:
+    """Puts a new file in the place of each that has rows which the rewrite finds; fenced as by `commit`. Reads and writes in this process."""
+
+    def actions(known: DeltaTable, place: FilePlace) -> list[Action]:
+        return [action for file in files_of(known, rewrite.batches) for action in _rewritten(file, place, rewrite)]
+
+    _commit(warehouse, table, actions, step, batch_id)
+
+
+def _rewritten(file: DataFile, place: FilePlace, rewrite: Rewrite) -> Iterator[Action]:
+    share, names = Share((file,)), pa.schema([place.schema.field(name) for name in rewrite.columns])
+    if not any(pc.any(rewrite.finds(rows)).as_py() for rows in read_share(place.store, share, names, None)):
+        return
+    rows = (rewrite.make(rows, rewrite.finds(rows)) for rows in read_share(place.store, share, place.schema, None))
+    yield RemoveAction(file.name, True, _now(), file.size)
+    if new := write_file(place.store, merge_into_row_groups(rows)):
+        yield _add(new)
 
 
 def _commit(
     warehouse: Tables,
     table: str,
-    files: Callable[[FilePlace], list[NewFile]],
+    change: Callable[[DeltaTable, FilePlace], list[Action]],
     step: str,
     batch_id: int,
-    remove: BatchRange | None = None,
     among: str = "",
 ) -> None:
     store = warehouse.store(table)
 
     def actions(known: DeltaTable) -> list[Action]:
-        place = place_for_files(store, known, declared_schema(warehouse.pipeline, table))
-        return [*removal_actions(known, place, remove), *map(_add, files(place))]
+        return change(known, place_for_files(store, known, declared_schema(warehouse.pipeline, table)))
 
     app_id = f"{warehouse.pipeline.name}.{step}{among}"
     point = _step_of_any_pipeline(warehouse.pipeline, step)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import obstore
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
@@ -201,6 +201,15 @@ def create(store: Store, declared: StructType, properties: dict[str, str | None]
         # Delta does not know the mark.
         raise_if_key_not_exists=False,
     )
+
+
+def mark_format(store: Store) -> None:
+    """Gives the table the mark of this version's format, unless it has it: call before something is written that older ones would misread."""
+    with lock_newest(store) as table:
+        if not MARK.items() <= table.metadata().configuration.items():
+            invalidate(store)
+            once = CommitProperties(max_commit_retries=0)
+            table.alter.set_table_properties(dict(MARK), raise_if_not_exists=False, commit_properties=once)
 
 
 def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> FilePlace:

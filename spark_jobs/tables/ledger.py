@@ -12,9 +12,11 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.records import (
+    ERASURE,
     KINDS,
     REWIND,
     AnyPlan,
+    ErasedCounts,
     LandedCounts,
     LivePlan,
     OutputState,
@@ -43,7 +45,9 @@ PUBLICATIONS = (PUBLISHED, PUBLISHED_ORPHANS)
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
 REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
-_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED, REPORTED, *REMOVALS)
+# The last step of an erasure: nothing of what it erases is left.
+ERASED = "erased"
+_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED, REPORTED, *REMOVALS, ERASED)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
@@ -51,6 +55,7 @@ _COUNTS: Mapping[str, type[StepCounts]] = {
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
+    ERASED: ErasedCounts,
 }
 _T = TypeVar("_T")
 # A step seldom lags behind by more batches than the first number, hardly ever by more than the second, and never by the last.
@@ -138,7 +143,7 @@ class LedgerRow:
 
     @property
     def kind(self) -> str:
-        """`live`, `replay` or `rewind`."""
+        """`live`, `replay`, `rewind` or `erasure`."""
         return KINDS[type(self.plan)]
 
     @property
@@ -203,6 +208,11 @@ class Ledger:
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind", "step"])
         ids = [row["batch_id"] for row in known if (row["kind"], row["step"]) == (REWIND, PLANNED)]
         return find_rewinds(row for batch_id in ids for row in self.rows(batch_id, batch_id))
+
+    def last_erasure(self) -> int:
+        """The last erasure that was ever planned; 0 if there is none."""
+        known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "kind"])
+        return max((row["batch_id"] for row in known if row["kind"] == ERASURE), default=0)
 
     def settings(self) -> list[Pipeline]:
         """The different settings that batches were planned with."""
@@ -294,7 +304,7 @@ def _from_row(row: dict[str, Any]) -> LedgerRow:
 
 
 def landing_of(steps: Mapping[str, LedgerRow]) -> LandedCounts:
-    """The counts of a batch's landing; for a replay or rewind, which lands nothing, zeros and the backlog of its ranges.
+    """The counts of a batch's landing; for a correction, which lands nothing, zeros and the backlog of its ranges.
 
     `steps`: the batch's rows by step, with the `paired` one.
     """

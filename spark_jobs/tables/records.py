@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from include.config.time_text import moment
 from spark_jobs.rules.outcomes import Outcome
 
-LIVE, REPLAY, REWIND = "live", "replay", "rewind"
+LIVE, REPLAY, REWIND, ERASURE = "live", "replay", "rewind", "erasure"
 # Each of them has a field in PairedCounts.
 OUTCOMES = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.OPEN)
 
@@ -81,8 +81,13 @@ class RewindPlan(Plan):
     to_batch: int
 
 
-AnyPlan = LivePlan | ReplayPlan | RewindPlan
-KINDS: Mapping[type[Plan], str] = {LivePlan: LIVE, ReplayPlan: REPLAY, RewindPlan: REWIND}
+@dataclass(frozen=True, kw_only=True)
+class ErasurePlan(Plan):
+    """Erases what names somebody. Which rows that are is in a file beside the tables (`ErasureList`), by places and numbers alone."""
+
+
+AnyPlan = LivePlan | ReplayPlan | RewindPlan | ErasurePlan
+KINDS: Mapping[type[Plan], str] = {LivePlan: LIVE, ReplayPlan: REPLAY, RewindPlan: REWIND, ErasurePlan: ERASURE}
 _PLANS = {kind: plan for plan, kind in KINDS.items()}
 # Fields that only one kind of plan has.
 _OWN = ("gone_at_start", "reach_ms", "removed_until", "to_batch")
@@ -158,7 +163,7 @@ class LandedCounts(StepCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class PairedCounts(StepCounts):
-    """open_before + accepted events = open_after + the events of all outcomes."""
+    """open_before + accepted events = open_after + erased + the events of all outcomes."""
 
     open_before: int
     accepted: int
@@ -175,12 +180,15 @@ class PairedCounts(StepCounts):
     changed: int = 0
     retracted: int = 0
     unchanged: int = 0  # not written
+    erased: int = 0  # events that were open
+    erased_landed: int = 0  # raw rows emptied
 
 
 def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
-    """The counts of a replay or rewind, which lands and pairs nothing: zero, except for `counts` and the open events."""
+    """The counts of a replay, rewind or erasure, which lands and pairs nothing: zero, except for `counts` and the open events."""
     nothing = dict.fromkeys(("accepted", "rejected", *OUTCOMES), 0)
-    return PairedCounts(open_before=plan.open_before, open_after=plan.open_before, **nothing, **counts)
+    left = plan.open_before - counts.get("erased", 0)
+    return PairedCounts(open_before=plan.open_before, open_after=left, **nothing, **counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +238,21 @@ class RemovedBatches(RemovedCounts):
     duplicate: int = 0
     late: int = 0
     collapsed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErasedCounts(StepCounts):
+    """What an erasure emptied or deleted, rows by table."""
+
+    raw_left: int
+    raw_right: int
+    open_events: int
+    rejected_events: int
+    compound_events: int
+    quality_metrics: int
+    pages: int  # quality pages in which a name was replaced
+    tombstones: int  # messages without a value on the output topic
+    files: int  # files of older versions
 
 
 @dataclass(frozen=True)

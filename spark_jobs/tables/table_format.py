@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from include.config.project import VERSION
 from spark_jobs.faults.problems import NeedsOperator
 
-FORMAT = 1
+FORMAT = 2
 _FORMAT, _MADE_BY = "eventPairing.format", "eventPairing.version"
-# The properties of each table that this version creates.
+# The properties of each table that this version creates, and of a ledger that has what older formats lack: erasures.
 MARK = {_FORMAT: str(FORMAT), _MADE_BY: VERSION}
 
 

@@ -94,8 +94,8 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, fa
     # Workers of the server would stand at the points, too, as those of the other pipeline.
     undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root)
     portions = Portions(broker, killed, calm)
-    # Those of maintenance have a test of their own.
-    assert tuple(FAULT_POINTS) == (*JOBS, "maintain_tables")
+    # Those of maintenance and of erasures have tests of their own.
+    assert tuple(FAULT_POINTS) == (*JOBS, "maintain_tables", "erase_key")
     points = []
     for line in lines():
         portions.send()

@@ -3,7 +3,7 @@ const data = window.trend ?? { batch: [], at: [], kind: [], state: [], settings:
 const count = data.batch.length;
 const times = new Float64Array(count);
 data.at.forEach((at, row) => { times[row] = row ? Math.max(at, times[row - 1]) : at; });
-const kinds = ["live", "replay", "rewind"];
+const kinds = ["live", "replay", "rewind", "erasure"];
 const states = ["passed", "warned", "failed"];
 const rowOf = new Map(data.batch.map((batch, row) => [batch, row]));
 
@@ -22,6 +22,7 @@ function happenings(row) {
   if (data.state[row] === 2) found.push(["failed", "failed a critical check"]);
   if (data.kind[row] === 1) found.push(["replay", "replay"]);
   if (data.kind[row] === 2) found.push(["rewind", `rewind to batch ${data.to[row]}`]);
+  if (data.kind[row] === 3) found.push(["erasure", "erasure"]);
   if (data.said[row]) found.push(["silent", data.said[row]]);
   const lost = data.values.lost?.[row];
   if (lost > 0) found.push(["lost", `${plural(lost, "record")} given up as lost`]);
@@ -29,8 +30,8 @@ function happenings(row) {
   return found;
 }
 
-const markKinds = { failed: "failed", replay: "replay", rewind: "rewind", silent: "silence began or ended", lost: "loss accepted", settings: "settings changed" };
-const letters = { failed: "F", replay: "R", rewind: "W", silent: "Q", lost: "L", settings: "S" };
+const markKinds = { failed: "failed", replay: "replay", rewind: "rewind", erasure: "erasure", silent: "silence began or ended", lost: "loss accepted", settings: "settings changed" };
+const letters = { failed: "F", replay: "R", rewind: "W", erasure: "E", silent: "Q", lost: "L", settings: "S" };
 const marks = data.batch.flatMap((_, row) => happenings(row).map(([style, sentence]) => ({ row, style, sentence })));
 const markedRows = [...new Set(marks.map((mark) => mark.row))];
 // Between a rewind and its target, both exclusive: as pairs of times.

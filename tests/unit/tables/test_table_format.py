@@ -22,7 +22,7 @@ from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.table_format import FORMAT, MARK
 from tests.helpers.timeline import ROOT
 
-# What readers of format 1 understand. Whoever adds to it writes format 2.
+# What readers of format 1 understand. Whoever adds to format 2 writes format 3.
 COUNTS_OF_FORMAT_1 = {
     "landed": "planned landed offset_gaps lost backlog accepted landed_left accepted_left landed_right accepted_right filtered "
     "unknown_schema undecodable malformed_json missing_key bad_timestamp future bad_header gone_at_start held held_since",
@@ -37,10 +37,15 @@ COUNTS_OF_FORMAT_1 = {
 STEPS_OF_FORMAT_1 = "planned landed paired publishing published_orphans published reported removed_raw removed_rejected removed_compounds removed_ledger"
 
 
-def test_counts_steps_ranges_and_positions_are_those_of_1_0_as_long_as_the_format_is():
-    assert FORMAT == 1
-    assert {step: " ".join(each.name for each in fields(_COUNTS[step])) for step in COUNTS_OF_FORMAT_1} == COUNTS_OF_FORMAT_1
-    assert " ".join(_IN_ORDER) == STEPS_OF_FORMAT_1
+# Written by erasures alone, which mark the ledger first.
+SINCE_FORMAT_2 = {"paired": " erased erased_landed"}
+
+
+def test_counts_steps_ranges_and_positions_are_those_of_1_0_but_for_erasures():
+    assert FORMAT == 2
+    counts = {step: names + SINCE_FORMAT_2.get(step, "") for step, names in COUNTS_OF_FORMAT_1.items()}
+    assert {step: " ".join(each.name for each in fields(_COUNTS[step])) for step in counts} == counts
+    assert " ".join(_IN_ORDER) == f"{STEPS_OF_FORMAT_1} erased"
     assert (
         " ".join(OffsetRange._fields)
         == "topic partition from_offset until_offset end_offset max_ts lost began cut_from cut epoch"

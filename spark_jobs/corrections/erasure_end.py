@@ -1,0 +1,146 @@
+"""The end of an erasure, when it is published and reported: compounds emptied, old files deleted, and a certificate of what was done.
+
+Until then the retractions have their keys in compound_events, and the report reads open_events as it was before. Each part may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from include.config.store import write_text
+from spark_jobs.corrections.erasure_list import ErasureList, delete_list, erasures_place, listed, read_list
+from spark_jobs.faults.fault_points import between_fault_points
+from spark_jobs.kafka.messages import header
+from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.records import Span, read_records
+from spark_jobs.tables.commit import commit_rewritten
+from spark_jobs.tables.erased_rows import RowId, erasing, without_names
+from spark_jobs.tables.integrity import table_versions
+from spark_jobs.tables.ledger import (
+    ERASED,
+    PAIRED,
+    PLANNED,
+    PUBLICATIONS,
+    PUBLISHED,
+    PUBLISHING,
+    REPORTED,
+    Ledger,
+    LedgerRow,
+)
+from spark_jobs.tables.old_files import delete_old_files
+from spark_jobs.tables.records import ERASURE, ErasedCounts
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Warehouse
+
+_NOT_ERASED = (
+    "records on the input topics and messages on the output topic: Kafka deletes them by the topics' retention, on a compacted output topic "
+    "all before the tombstone; backups; archived rows; logs of other programs"
+)
+Steps = Mapping[str, LedgerRow]
+
+
+def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
+    """Completes each erasure that is published and reported; returns their certificates, which it prints."""
+    ledger, found = Ledger(warehouse), []
+    for batch_id, wall_time in listed(warehouse):
+        rows = ledger.rows(batch_id, batch_id)
+        steps = {row.step: row for row in rows if row.kind == ERASURE and row.wall_time == wall_time}
+        if {PAIRED, PUBLISHED, REPORTED} <= steps.keys():
+            if ERASED not in steps:
+                found.append(_finish(warehouse, ledger, steps, _sent(rows)))
+            delete_list(warehouse, batch_id, wall_time)
+        elif rows and not steps:
+            # Another batch was planned with this number.
+            delete_list(warehouse, batch_id, wall_time)
+    return found
+
+
+def _sent(rows: Iterable[LedgerRow]) -> dict[Partition, Span]:
+    """Between which offsets of the output partitions the messages were sent. A publication that is begun again may be noted again, further behind."""
+    begun, sent = dict[Partition, int](), dict[Partition, Span]()
+    for row in rows:
+        ends = {(row.published_to, number): end for number, end in row.output_state.ends.items()} if row.output else {}
+        if row.step == PUBLISHING:
+            begun |= {place: min(end, begun.get(place, end)) for place, end in ends.items()}
+        elif row.step in PUBLICATIONS:
+            sent |= {place: Span(begun.get(place, 0), end) for place, end in ends.items()}
+    return sent
+
+
+def _finish(warehouse: Warehouse, ledger: Ledger, steps: Steps, sent: Mapping[Partition, Span]) -> dict[str, Any]:
+    started, planned, paired = datetime.now(UTC), steps[PLANNED], steps[PAIRED]
+    batch_id, chosen, pipeline = planned.batch_id, read_list(warehouse, planned), warehouse.pipeline
+    mine = [*chosen.rows[COMPOUNDS], *((pair_id, revision + 1, batch_id) for pair_id, revision in chosen.retract)]
+    for table, rewrite in ((COMPOUNDS, erasing(pipeline, COMPOUNDS, mine)), (METRICS, without_names(chosen.breakdowns))):
+        commit_rewritten(warehouse, table, rewrite, f"erased_{table}", batch_id)
+    tombstones = _tombstones(warehouse, sent, chosen)
+    tables = [*(raw_table(side) for side in pipeline.sides), OPEN, REJECTED, COMPOUNDS, METRICS]
+    with between_fault_points("erased_files"):
+        # What later batches and the report read of open_events are the versions since.
+        kept = range(paired.versions[OPEN], warehouse.version(OPEN) + 1)
+        files = sum(
+            delete_old_files(warehouse, table, paired.started_at, kept if table == OPEN else None) for table in tables
+        )
+    rows = {**chosen.rows, COMPOUNDS: mine, METRICS: chosen.breakdowns}
+    counts = ErasedCounts(
+        **dict(zip(("raw_left", "raw_right"), (len(rows[table]) for table in tables[:2]), strict=True)),
+        **{table: len(rows[table]) for table in tables[2:]},
+        pages=len(chosen.pages),
+        tombstones=len(tombstones),
+        files=files,
+    )
+    certificate = _certificate(warehouse, planned, chosen, {table: rows[table] for table in tables})
+    certificate |= {"tombstones": tombstones, "files_deleted": files, "not_erased": _NOT_ERASED}
+    with between_fault_points("certificate"):
+        text = json.dumps(certificate, indent=2)
+        write_text(erasures_place(warehouse), f"certificate-{batch_id}.json", f"{text}\n")
+    print(text)
+    ledger.append(planned.next_step(ERASED, started, counts, versions=table_versions(warehouse, tables)))
+    return certificate
+
+
+def _certificate(
+    warehouse: Warehouse, planned: LedgerRow, chosen: ErasureList, rows: Mapping[str, Iterable[RowId]]
+) -> dict[str, Any]:
+    """What was erased: no name, and no hash of one without a salt."""
+    after = table_versions(warehouse, [*rows, LEDGER])
+    batches = {
+        table: sorted(Counter(ids[0 if table == METRICS else -1] for ids in found).items()) for table, found in rows.items()
+    }
+    return {
+        "pipeline": warehouse.pipeline.name,
+        "batch_id": planned.batch_id,
+        "asked_by": chosen.asked_by,
+        "asked_at": chosen.asked_at,
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fields": chosen.fields,
+        "salt": chosen.salt,
+        "key_sha256": chosen.key_sha256,
+        "tables": {
+            table: {
+                "rows": sum(number for _, number in found),
+                "rows_by_batch": {str(batch_id): number for batch_id, number in found},
+                "version_before": chosen.versions[table],
+                "version_after": after[table],
+            }
+            for table, found in batches.items()
+        },
+        "pages": chosen.pages,
+    }
+
+
+def _tombstones(warehouse: Warehouse, sent: Mapping[Partition, Span], chosen: ErasureList) -> list[dict[str, Any]]:
+    """Where the retractions are on the output topics, as far as they are still there, in what was `sent`."""
+    spans = {place: span for place, span in sent.items() if span.first < span.until}
+    mine = {(pair_id, str(revision + 1)) for pair_id, revision in chosen.retract}
+    if not mine or not spans:
+        return []
+    records = read_records(warehouse.spark, warehouse.pipeline, spans, False, ["topic", "partition", "offset", "headers"])
+    place = ["topic", "partition", "offset"]
+    named = records.select(*place, header("pair-id").alias("pair_id"), header("revision").alias("revision"))
+    rows = (row.asDict() for row in named.orderBy(*place).toLocalIterator())
+    return [row for row in rows if (row["pair_id"], row["revision"]) in mine]

@@ -1,0 +1,222 @@
+"""Finds what names somebody in every table and on the quality pages: a whole key, or a value in one key field or in any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import and_, or_
+from typing import Any, NamedTuple
+
+import obstore
+import pyarrow as pa
+import pyarrow.compute as pc
+from markupsafe import escape
+
+from include.config.pipeline import Pipeline
+from include.config.store import Store, read_text
+from spark_jobs.quality.numbers import Breakdown
+from spark_jobs.quality.orphan_section import named
+from spark_jobs.rules.reasons import ERASED
+from spark_jobs.tables.erased_rows import NO_NAME, RowId, id_columns, row_ids
+from spark_jobs.tables.ledger import REMOVED_RAW, Ledger, removed_through
+from spark_jobs.tables.outbox import UPSERT
+from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.warehouse import Condition, Warehouse
+
+
+class Person(NamedTuple):
+    """Whose data it is. `fields`: names of key fields. With `together` the values are a key, one for each field in order, or with `either` also the
+    other way round; otherwise there is one value, in any of the fields.
+    """
+
+    fields: tuple[str, ...]
+    values: tuple[str, ...]
+    together: bool
+    either: bool = False
+
+    def _keys(self) -> list[tuple[tuple[str, str], ...]]:
+        """Fields with their values; a row is theirs if it has all of one of these."""
+        if not self.together:
+            return [((field, value),) for field in self.fields for value in self.values]
+        orders = {self.values, self.values[::-1]} if self.either else {self.values}
+        return [tuple(zip(self.fields, each, strict=True)) for each in sorted(orders)]
+
+    def has(self, column: Callable[[str], Any]) -> Any:
+        """Whether a row's key is theirs, as a condition on columns."""
+        keys = (reduce(and_, (column(name) == value for name, value in key)) for key in self._keys())
+        return reduce(or_, keys)
+
+    def named(self) -> set[tuple[str, str]]:
+        """Field and value of each that may stand there."""
+        return {each for key in self._keys() for each in key}
+
+    def is_key(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows have their key; null fields do not count."""
+        keys = ([pc.fill_null(pc.equal(rows[name], value), False) for name, value in key] for key in self._keys())
+        return reduce(pc.or_, (reduce(pc.and_, each) for each in keys))
+
+    def is_in(self, texts: pa.Array) -> pa.BooleanArray:
+        """Which byte strings have all of the values somewhere, as they are or as JSON writes them."""
+        found = [reduce(pc.or_, (pc.match_substring(texts, each) for each in _spelled(value))) for value in self.values]
+        return pc.fill_null(reduce(pc.and_, found), False)
+
+
+def person(pipeline: Pipeline, values: Sequence[str], field: str | None = None) -> Person:
+    """Whose data the values name; raises ValueError with one line.
+
+    >>> from include.config.pipeline import PIPELINES
+    >>> from include.config.pipeline_file import load_pipeline
+    >>> calls = load_pipeline(PIPELINES / "calls.yaml")
+    >>> person(calls, ["ann", "bob"])
+    Person(fields=('user1', 'user2'), values=('ann', 'bob'), together=True, either=False)
+    >>> person(calls, ["ann"], "user2")
+    Person(fields=('user2',), values=('ann',), together=False, either=False)
+    """
+    key = pipeline.key
+    if not all(values):
+        raise ValueError("a value is empty, and no key field ever is")
+    if field is not None and field not in key:
+        raise ValueError(f"--field {field} is no field of the key: name one of {', '.join(key)}")
+    if field is not None and pipeline.is_unordered:
+        raise ValueError("with key_order: any a value may be in either field of the key: leave --field out")
+    if len(values) == 1 and (field is not None or len(key) > 1):
+        return Person((field,) if field else key, tuple(values), together=False)
+    if len(values) != len(key) or field is not None:
+        raise ValueError(
+            f"give one value for each of {', '.join(key)}, in this order, or one alone with or without --field; {len(values)} given"
+        )
+    return Person(key, tuple(values), together=True, either=pipeline.is_unordered)
+
+
+class Found(NamedTuple):
+    """What names them. `rows`: by table, what each row is known by. `retract`: pair_id and revision of the compounds that hold now."""
+
+    rows: dict[str, list[RowId]]
+    retract: list[RowId]
+    breakdowns: list[RowId]  # batch_id and key field
+    pages: list[str]
+
+    @property
+    def is_empty(self) -> bool:
+        return not any((*self.rows.values(), self.breakdowns, self.pages))
+
+
+def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
+    """Everything that names them now. Only reads."""
+    pipeline = warehouse.pipeline
+    rows = {raw_table(side): _raw_rows(warehouse, person, raw_table(side)) for side in pipeline.sides}
+    rows[OPEN] = _rows(warehouse, OPEN, pipeline.key, person.is_key, person.has)
+    places, removed = {each[:3] for found in rows.values() for each in found}, Ledger(warehouse).removals()
+    rows[REJECTED] = _rejected(warehouse, person, places, removed_through(removed, REMOVED_RAW))
+    rows[COMPOUNDS] = _rows(warehouse, COMPOUNDS, pipeline.key, person.is_key, person.has)
+    named = person.named()
+    breakdowns = [
+        (row["batch_id"], each["field"])
+        for row in warehouse.small_rows(METRICS, 1, columns=["batch_id", "breakdowns"])
+        for each in row["breakdowns"] or ()
+        if (each["field"], each["value"]) in named
+    ]
+    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)))
+
+
+def _rows(
+    warehouse: Warehouse,
+    table: str,
+    columns: Sequence[str],
+    found: Callable[[pa.RecordBatch], pa.BooleanArray],
+    where: Condition | None = None,
+) -> list[RowId]:
+    """The rows of the newest version that `found` finds by these columns. `where`: a condition that all of them fit."""
+    ids = id_columns(table)
+    known, wanted = warehouse.place_for_files(table).schema, list(dict.fromkeys((*columns, *ids)))
+    returned = pa.schema([known.field(name) for name in ids])
+    made = InWorker(lambda rows: rows.filter(found(rows)).select(ids), returned, is_summary=True)
+    few = warehouse.read_if_few(table, wanted, where=where, made=made)
+    table_of_ids = warehouse.read(table, wanted, where=where, made=made).toArrow() if few is None else few
+    return [each for batch in table_of_ids.to_batches() for each in row_ids(batch, table)]
+
+
+def _raw_rows(warehouse: Warehouse, person: Person, table: str) -> list[RowId]:
+    """By their key; rows that have a problem, and so perhaps no key, by their bytes, too."""
+    key = warehouse.pipeline.key
+
+    def found(rows: pa.RecordBatch) -> pa.BooleanArray:
+        has_key = reduce(pc.and_, (pc.is_valid(rows[name]) for name in key))
+        by_bytes = pc.and_(pc.invert(has_key), person.is_in(_bytes(rows)))
+        return pc.and_(pc.or_(person.is_key(rows), by_bytes), pc.fill_null(pc.not_equal(rows["problem"], ERASED), True))
+
+    columns = [*key, "key", "value", "headers", "problem"]
+    return _rows(warehouse, table, columns, found, lambda column: column("problem").is_valid() | person.has(column))
+
+
+def _rejected(warehouse: Warehouse, person: Person, places: set[RowId], removed: int) -> list[RowId]:
+    """Those of the records at these places; by their bytes those of the batches up to `removed`, whose raw rows were removed for their age."""
+
+    def found(rows: pa.RecordBatch) -> pa.BooleanArray:
+        here = pa.array([each[:3] in places for each in row_ids(rows, REJECTED)], pa.bool_())
+        alone = pc.less_equal(rows["batch_id"], removed)
+        return pc.or_(here, pc.and_(alone, person.is_in(_joined([rows["key"], rows["value"]]))))
+
+    return _rows(warehouse, REJECTED, ["key", "value"], found)
+
+
+def _valid(warehouse: Warehouse, rows: Sequence[RowId]) -> list[RowId]:
+    """Of these compounds those that are the last revision of their pair_id, and no retraction."""
+    mine, ids = set(rows), {pair_id for pair_id, *_ in rows}
+    last: dict[str, tuple[int, RowId, str]] = {}
+    for row in _revisions(warehouse, ids):
+        known = (row["revision"], (row["pair_id"], row["revision"], row["batch_id"]), row["op"])
+        last[row["pair_id"]] = max(last.get(row["pair_id"], known), known)
+    return [row[:2] for _, row, op in last.values() if op == UPSERT and row in mine]
+
+
+def _revisions(warehouse: Warehouse, ids: set[str]) -> list[dict[str, Any]]:
+    columns, wanted = ["pair_id", "revision", "batch_id", "op"], pa.array(sorted(ids), pa.string())
+    made = InWorker(lambda rows: rows.filter(pc.is_in(rows["pair_id"], value_set=wanted)))
+    few = warehouse.read_if_few(COMPOUNDS, columns, made=made)
+    rows = warehouse.read(COMPOUNDS, columns, made=made).toArrow() if few is None else few
+    return list(rows.to_pylist())
+
+
+def _bytes(rows: pa.RecordBatch) -> pa.Array:
+    """Key, value and the values of the headers of each record, one behind the other."""
+    headers = rows["headers"]
+    values = [b" ".join(each["value"] or b"" for each in row or ()) for row in headers.to_pylist()]
+    return _joined([rows["key"], rows["value"], pa.array(values, pa.binary())])
+
+
+def _joined(columns: list[pa.Array]) -> pa.Array:
+    parts = [pc.fill_null(column, b"") for column in columns]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b" ", columns[0].type))
+
+
+def _spelled(value: str) -> set[bytes]:
+    """The bytes of a value in a message: plain, and as JSON writes it, with or without escapes beyond ASCII.
+
+    >>> sorted(_spelled("é")), _spelled("ann")
+    ([b'\\\\u00e9', b'\\xc3\\xa9'], {b'ann'})
+    """
+    texts = (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    return {text.encode() for text in texts}
+
+
+def _pages(pages: Store, person: Person) -> Iterator[str]:
+    """The pages that name them."""
+    if pages.folder is not None and not pages.folder.is_dir():
+        return
+    for file in obstore.list(pages.client).collect():
+        name = file["path"]
+        if name.endswith(".html") and nameless(read_text(pages, name) or "", person) is not None:
+            yield name
+
+
+def nameless(page: str, person: Person) -> str | None:
+    """The page without their names; None if it has none of them."""
+    replaced = page
+    for field, value in sorted(person.named()):
+        there, instead = (str(escape(named(Breakdown("", 0, field=field, value=each)))) for each in (value, NO_NAME))
+        # Values may end alike.
+        replaced = replaced.replace(f" {there}", f" {instead}")
+    return None if replaced == page else replaced
