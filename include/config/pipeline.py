@@ -128,6 +128,7 @@ class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
     `output_key`: how these become one text, `escaped` or `json`. `key_text`: what is done to key fields before they are compared.
+    `output_format`: what values of messages are.
     """
 
     __pydantic_config__ = _KEYS
@@ -136,6 +137,7 @@ class Pipeline:
     right: Annotated[Side, _SIDE]
     output_topic: kinds.Topic
     output_key: Literal["escaped", "json"] = ESCAPED
+    output_format: Literal["json", "avro", "protobuf"] = JSON
     key: kinds.Columns
     key_text: kinds.KeyText = ()
     timestamp: kinds.TimeSource = "timestamp"
@@ -175,6 +177,14 @@ class Pipeline:
     def topics(self) -> tuple[str, str, str]:
         """Left, right, output."""
         return self.left.topic, self.right.topic, self.output_topic
+
+    @property
+    def value_fields(self) -> tuple[tuple[str, str], ...]:
+        """The fields of a message's value in order, each with its source: a key field, `ts`, `left.ts`, `right.ts`, `left.payload`, `right.payload`,
+        `kind`, `pair_id` or `revision`.
+        """
+        payloads = ((self.left.payload, "left.payload"), (self.right.payload, "right.payload"))
+        return *((name, name) for name in self.key), ("ts", "ts"), *payloads
 
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""

@@ -20,11 +20,15 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.formats.json_text import strings
+from spark_jobs.formats.output_schema import OutputSchema
+from spark_jobs.kafka.encoded_values import encode_values
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
+Schemas = Mapping[int, OutputSchema]
+_ALL_JSON: Schemas = {}
 MESSAGE_COLUMNS = pa.schema(
     {"output_partition": pa.int32(), "batch_id": pa.int64(), "key": pa.binary(), "value": pa.binary()}
     | {"pair_id": pa.string(), "revision": pa.int32(), "kind": pa.string(), "op": pa.string(), "ts": pa.int64()}
@@ -46,28 +50,40 @@ class Message(NamedTuple):
 
 
 def read_compounds(
-    warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int] | None = None, where: Condition | None = None
+    warehouse: Warehouse,
+    partitions: Mapping[int, int],
+    batches: Iterable[int] | None = None,
+    where: Condition | None = None,
+    schemas: Schemas = _ALL_JSON,
 ) -> DataFrame:
-    """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`. `partitions`: see `message_maker`."""
-    columns, made = _messages(warehouse.pipeline, partitions)
+    """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`.
+
+    `partitions`, `schemas`: see `message_maker`.
+    """
+    columns, made = _messages(warehouse.pipeline, partitions, schemas)
     return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
-def read_few_compounds(warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int]) -> pa.Table | None:
+def read_few_compounds(
+    warehouse: Warehouse, partitions: Mapping[int, int], batches: Iterable[int], schemas: Schemas = _ALL_JSON
+) -> pa.Table | None:
     """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse.pipeline, partitions)
+    columns, made = _messages(warehouse.pipeline, partitions, schemas)
     return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, made=made)
 
 
-def _messages(pipeline: Pipeline, partitions: Mapping[int, int]) -> tuple[list[str], InWorker]:
+def _messages(pipeline: Pipeline, partitions: Mapping[int, int], schemas: Schemas) -> tuple[list[str], InWorker]:
     columns = [*pipeline.key, "ts", *(side.payload for side in pipeline.sides), "batch_id", *_HEADERS]
-    return columns, InWorker(message_maker(pipeline, partitions), MESSAGE_COLUMNS)
+    return columns, InWorker(message_maker(pipeline, partitions, schemas), MESSAGE_COLUMNS)
 
 
-def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def message_maker(
+    pipeline: Pipeline, partitions: Mapping[int, int], schemas: Schemas = _ALL_JSON
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function from rows of compound_events to rows of `MESSAGE_COLUMNS`.
 
-    `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null).
+    `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null). `schemas`: batch_id ->
+    schema of the values; those of other batches are JSON.
     """
 
     def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -77,7 +93,7 @@ def message_maker(pipeline: Pipeline, partitions: Mapping[int, int]) -> Callable
             "output_partition": pa.array(map(output_partition, _objects(keys), counts), pa.int32()),
             "batch_id": rows.column("batch_id"),
             "key": keys,
-            "value": _values(rows, pipeline).cast(pa.binary()),
+            "value": encode_values(rows, pipeline, _values(rows, pipeline).cast(pa.binary()), schemas),
             **{name: rows.column(name) for name in (*_HEADERS, "ts")},
         }
         return pa.RecordBatch.from_pydict(columns)

@@ -30,17 +30,22 @@ from spark_jobs.quality.checks import Finding, count_where, flagged
 from spark_jobs.quality.facts import Facts, facts_of, fingerprint, message_mark
 from spark_jobs.quality.numbers import Metrics, NotJudged
 from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.warehouse import Warehouse
 
 
 class SentBatch(NamedTuple):
-    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it."""
+    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it.
+
+    `schema`: as in `PublishedCounts`.
+    """
 
     batch_id: int
     partitions: int
     sent_at: datetime | None
     topic_id: str
     refused: int
+    schema: int = 0
 
 
 class DeliveryScope(NamedTuple):
@@ -57,8 +62,9 @@ class DeliveryScope(NamedTuple):
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    output, refused = published.output_state, published.published.refused
-    return SentBatch(published.batch_id, output.partitions, published.finished_at, output.topic_id, refused)
+    output, counts = published.output_state, published.published
+    about = output.partitions, published.finished_at, output.topic_id, counts.refused, counts.schema
+    return SentBatch(published.batch_id, *about)
 
 
 def delivery_scope(
@@ -152,8 +158,10 @@ def by_compound(
     Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    partitions = {batch.batch_id: batch.partitions for batch in sent}
-    expected = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after).select(
+    known = list(sent)
+    partitions = {batch.batch_id: batch.partitions for batch in known}
+    schemas = OutputSchemas(warehouse).by_batch((batch.batch_id, batch.schema) for batch in known)
+    expected = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after, schemas).select(
         *("batch_id", "pair_id", "output_partition", "ts"),
         F.col("revision").cast("string").alias("revision"),
         (F.col("op") == "retract").alias("retracts"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -14,12 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from include.config.pipeline import BEFORE_PUBLISH
+from include.config.pipeline import BEFORE_PUBLISH, JSON
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.formats.registry import registry_settings
 from spark_jobs.job.run import Counts
 from spark_jobs.kafka.fencing import fence_and_read_positions
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, recover_positions
-from spark_jobs.kafka.messages import messages_for, read_compounds, read_few_compounds
+from spark_jobs.kafka.messages import Schemas, messages_for, read_compounds, read_few_compounds
 from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
@@ -36,7 +37,8 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.workers import Stage
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
-from spark_jobs.tables.records import OutputState, StepCounts
+from spark_jobs.tables.output_schemas import OutputSchemas
+from spark_jobs.tables.records import OutputState, PublishingCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -111,12 +113,13 @@ def _publish(
     mine = [row for row in paired if row.batch_id <= run.target]
     # Once a part of a batch is sent, the position is behind all of it.
     check_there(mine, warehouse.count_rows(COMPOUNDS, range(run.ledger_position + 1, run.target + 1)))
-    begin(ledger, settings, run, mine, begun)
-    reports = _send(warehouse, settings, run)
+    numbers = schema_numbers(warehouse, mine, begun)
+    begin(ledger, settings, run, mine, begun, numbers)
+    reports = _send(warehouse, settings, run, OutputSchemas(warehouse).by_batch(numbers.items()))
     check_acknowledged(run.topic, mine, reports)
     ends, rows = ends_written(settings, run.topic), []
     for row in mine:
-        done, state = published_record(row.batch_id, run, reports, ends)
+        done, state = published_record(row.batch_id, run, reports, ends, numbers[row.batch_id])
         rows.append(row.next_step(PUBLISHED, started, done, output=state))
     ledger.append(*rows)
     return rows, reports
@@ -168,8 +171,31 @@ def plan_run(
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
 
 
-def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[LedgerRow], begun: list[LedgerRow]) -> None:
-    """Records where the output partitions end, once for each batch, before its first message is sent."""
+def schema_numbers(warehouse: Warehouse, paired: list[LedgerRow], begun: list[LedgerRow]) -> dict[int, int]:
+    """The number of the schema by which each batch is sent, 0 for JSON: what its `publishing` row says, or else the schema of today.
+
+    A batch of which a part may be sent keeps its schema, whatever the registry and the settings say by now. Only for others is the registry
+    asked; raises RegistryProblem and NeedsOperator as `register_output`.
+    """
+    known = {row.batch_id: row.publishing.schema for row in begun}
+    new, number = [row.batch_id for row in paired if row.batch_id not in known], 0
+    if new and warehouse.pipeline.output_format != JSON:
+        # Most pipelines publish JSON, and their jobs do without what this imports.
+        from spark_jobs.formats.registration import register_output
+
+        number = OutputSchemas(warehouse).keep(register_output(warehouse.pipeline, registry_settings()))
+    return {row.batch_id: known.get(row.batch_id, number) for row in paired}
+
+
+def begin(
+    ledger: Ledger,
+    settings: Settings,
+    run: PublishRun,
+    paired: list[LedgerRow],
+    begun: list[LedgerRow],
+    schemas: Mapping[int, int],
+) -> None:
+    """Records where the output partitions end, and by which schema (see `schema_numbers`), once for each batch, before its first message."""
     mine = (row for row in begun if row.output_state.topic_id == run.topic_id)
     known = UnfinishedPublication(row for row in mine if row.output_state.partitions == run.partitions)
     new = [row for row in paired if row.batch_id not in known.batch_ids]
@@ -177,14 +203,17 @@ def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[Ledg
     if new:
         ends = ends_written(settings, run.topic)
         state = OutputState(run.topic_id, run.partitions, ends=ends, positions_kept_minutes=kept_minutes)
-        rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
+        started = datetime.now(UTC)
+        rows = [
+            row.next_step(PUBLISHING, started, PublishingCounts(schema=schemas[row.batch_id]), output=state) for row in new
+        ]
         ledger.append(*rows, among=f".{run.partitions}.{run.topic_id}")
 
 
-def _send(warehouse: Warehouse, settings: Settings, run: PublishRun) -> list[PartitionReport]:
+def _send(warehouse: Warehouse, settings: Settings, run: PublishRun, schemas: Schemas) -> list[PartitionReport]:
     batches = range(run.ledger_position + 1, run.target + 1)
-    few = read_few_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches)
-    return _send_in_tasks(warehouse, settings, run, batches) if few is None else _send_few(settings, run, few)
+    few = read_few_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches, schemas)
+    return _send_in_tasks(warehouse, settings, run, batches, schemas) if few is None else _send_few(settings, run, few)
 
 
 def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[PartitionReport]:
@@ -202,9 +231,11 @@ def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[P
         return list(pool.map(send, range(run.partitions)))
 
 
-def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, batches: range) -> list[PartitionReport]:
+def _send_in_tasks(
+    warehouse: Warehouse, settings: Settings, run: PublishRun, batches: range, schemas: Schemas
+) -> list[PartitionReport]:
     partitions = run.partitions
-    messages = read_compounds(warehouse, dict.fromkeys(batches, partitions), batches)
+    messages = read_compounds(warehouse, dict.fromkeys(batches, partitions), batches, schemas=schemas)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
     empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
     rows = (
