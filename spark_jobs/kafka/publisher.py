@@ -216,14 +216,14 @@ def check_acknowledged(topic: str, paired: list[LedgerRow], reports: list[Partit
 
 
 def published_record(
-    batch_id: int, run: PublishRun, reports: list[PartitionReport], ends: dict[int, int], schema: int = 0
+    batch_id: int, run: PublishRun, reports: list[PartitionReport], ends: dict[int, int]
 ) -> tuple[PublishedCounts, OutputState]:
     """What the ledger keeps of a published batch.
 
-    `ends`: partition -> end (exclusive) behind all batches of the run; the report reads up to there. `schema`: as in `PublishedCounts`.
+    `ends`: partition -> end (exclusive) behind all batches of the run; the report reads up to there.
     """
     acknowledged = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
     refused = sum(report.refused.get(batch_id, 0) for report in reports)
     sent = {number: records for number, records in sorted(acknowledged.items()) if records}
     state = OutputState(run.topic_id, run.partitions, ends=ends, sent=sent, position=run.target)
-    return PublishedCounts(compounds=sum(acknowledged.values()), refused=refused, schema=schema), state
+    return PublishedCounts(compounds=sum(acknowledged.values()), refused=refused), state

@@ -35,17 +35,13 @@ from spark_jobs.tables.warehouse import Warehouse
 
 
 class SentBatch(NamedTuple):
-    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it.
-
-    `schema`: as in `PublishedCounts`.
-    """
+    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it."""
 
     batch_id: int
     partitions: int
     sent_at: datetime | None
     topic_id: str
     refused: int
-    schema: int = 0
 
 
 class DeliveryScope(NamedTuple):
@@ -62,9 +58,8 @@ class DeliveryScope(NamedTuple):
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    output, counts = published.output_state, published.published
-    about = output.partitions, published.finished_at, output.topic_id, counts.refused, counts.schema
-    return SentBatch(published.batch_id, *about)
+    output, refused = published.output_state, published.published.refused
+    return SentBatch(published.batch_id, output.partitions, published.finished_at, output.topic_id, refused)
 
 
 def delivery_scope(
@@ -158,9 +153,8 @@ def by_compound(
     Compounds of these `batches` (None: all), and only of batches after `after`.
     `key`: a hash of the message's key. `offset`: of the first message; `last_offset`: of the last.
     """
-    known = list(sent)
-    partitions = {batch.batch_id: batch.partitions for batch in known}
-    schemas = OutputSchemas(warehouse).by_batch((batch.batch_id, batch.schema) for batch in known)
+    partitions = {batch.batch_id: batch.partitions for batch in sent}
+    schemas = OutputSchemas(warehouse).of(partitions)
     expected = read_compounds(warehouse, partitions, batches, lambda column: column("batch_id") > after, schemas).select(
         *("batch_id", "pair_id", "output_partition", "ts"),
         F.col("revision").cast("string").alias("revision"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -38,7 +38,7 @@ from spark_jobs.spark.workers import Stage
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.output_schemas import OutputSchemas
-from spark_jobs.tables.records import OutputState, PublishingCounts
+from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -113,13 +113,13 @@ def _publish(
     mine = [row for row in paired if row.batch_id <= run.target]
     # Once a part of a batch is sent, the position is behind all of it.
     check_there(mine, warehouse.count_rows(COMPOUNDS, range(run.ledger_position + 1, run.target + 1)))
-    numbers = schema_numbers(warehouse, mine, begun)
-    begin(ledger, settings, run, mine, begun, numbers)
-    reports = _send(warehouse, settings, run, OutputSchemas(warehouse).by_batch(numbers.items()))
+    schemas = _schemas(warehouse, mine, begun)
+    begin(ledger, settings, run, mine, begun)
+    reports = _send(warehouse, settings, run, schemas)
     check_acknowledged(run.topic, mine, reports)
     ends, rows = ends_written(settings, run.topic), []
     for row in mine:
-        done, state = published_record(row.batch_id, run, reports, ends, numbers[row.batch_id])
+        done, state = published_record(row.batch_id, run, reports, ends)
         rows.append(row.next_step(PUBLISHED, started, done, output=state))
     ledger.append(*rows)
     return rows, reports
@@ -171,31 +171,26 @@ def plan_run(
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
 
 
-def schema_numbers(warehouse: Warehouse, paired: list[LedgerRow], begun: list[LedgerRow]) -> dict[int, int]:
-    """The number of the schema by which each batch is sent, 0 for JSON: what its `publishing` row says, or else the schema of today.
+def _schemas(warehouse: Warehouse, paired: list[LedgerRow], begun: list[LedgerRow]) -> Schemas:
+    """The schema of each batch that is not sent as JSON. A batch of which a part may be sent keeps what it was begun with.
 
-    A batch of which a part may be sent keeps its schema, whatever the registry and the settings say by now. Only for others is the registry
-    asked; raises RegistryProblem and NeedsOperator as `register_output`.
+    Only for others is the registry asked; raises RegistryProblem and NeedsOperator as `register_output`.
     """
-    known = {row.batch_id: row.publishing.schema for row in begun}
-    new, number = [row.batch_id for row in paired if row.batch_id not in known], 0
-    if new and warehouse.pipeline.output_format != JSON:
-        # Most pipelines publish JSON, and their jobs do without what this imports.
-        from spark_jobs.formats.registration import register_output
+    known = {row.batch_id for row in begun}
+    new, kept = [row.batch_id for row in paired if row.batch_id not in known], OutputSchemas(warehouse)
+    if new:
+        schema = None
+        if warehouse.pipeline.output_format != JSON:
+            # Most pipelines publish JSON, and their jobs do without what this imports.
+            from spark_jobs.formats.registration import register_output
 
-        number = OutputSchemas(warehouse).keep(register_output(warehouse.pipeline, registry_settings()))
-    return {row.batch_id: known.get(row.batch_id, number) for row in paired}
+            schema = register_output(warehouse.pipeline, registry_settings())
+        kept.note(min(new), schema)
+    return kept.of(row.batch_id for row in paired)
 
 
-def begin(
-    ledger: Ledger,
-    settings: Settings,
-    run: PublishRun,
-    paired: list[LedgerRow],
-    begun: list[LedgerRow],
-    schemas: Mapping[int, int],
-) -> None:
-    """Records where the output partitions end, and by which schema (see `schema_numbers`), once for each batch, before its first message."""
+def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[LedgerRow], begun: list[LedgerRow]) -> None:
+    """Records where the output partitions end, once for each batch, before its first message is sent."""
     mine = (row for row in begun if row.output_state.topic_id == run.topic_id)
     known = UnfinishedPublication(row for row in mine if row.output_state.partitions == run.partitions)
     new = [row for row in paired if row.batch_id not in known.batch_ids]
@@ -203,10 +198,7 @@ def begin(
     if new:
         ends = ends_written(settings, run.topic)
         state = OutputState(run.topic_id, run.partitions, ends=ends, positions_kept_minutes=kept_minutes)
-        started = datetime.now(UTC)
-        rows = [
-            row.next_step(PUBLISHING, started, PublishingCounts(schema=schemas[row.batch_id]), output=state) for row in new
-        ]
+        rows = [row.next_step(PUBLISHING, datetime.now(UTC), StepCounts(), output=state) for row in new]
         ledger.append(*rows, among=f".{run.partitions}.{run.topic_id}")
 
 

@@ -19,7 +19,6 @@ from spark_jobs.tables.records import (
     OutputState,
     PairedCounts,
     PublishedCounts,
-    PublishingCounts,
     RemovedBatches,
     RemovedCounts,
     ReplayPlan,
@@ -44,7 +43,6 @@ _IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED, REPORTED, *REMOVALS
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
-    PUBLISHING: PublishingCounts,
     PUBLISHED: PublishedCounts,
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
@@ -148,7 +146,6 @@ class LedgerRow:
     rewind = _Typed("plan", RewindPlan)
     landed = _Typed("counts", LandedCounts)
     paired = _Typed("counts", PairedCounts)
-    publishing = _Typed("counts", PublishingCounts)
     published = _Typed("counts", PublishedCounts)
     reported = _Typed("counts", ReportedCounts)
     removed = _Typed("counts", RemovedCounts)

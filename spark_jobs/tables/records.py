@@ -184,19 +184,11 @@ def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishingCounts(StepCounts):
-    """What a batch is about to be sent by."""
-
-    schema: int = 0  # the number of the schema of its values (`tables.output_schemas`); 0: they are JSON
-
-
-@dataclass(frozen=True, kw_only=True)
 class PublishedCounts(StepCounts):
     """Records on the output topic."""
 
     compounds: int  # acknowledged records
     refused: int = 0  # records that the topic refuses because of their size
-    schema: int = 0  # as in PublishingCounts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ def accepted_keys() -> set[str]:
         "quality": [f"quality.{f.name.removesuffix('_ms')}" for f in fields(Quality)],
         "output_topic": ["output.topic"],
         "output_key": ["output.key"],
+        "output_format": ["output.format"],
         "name": [],
     }
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
