@@ -195,6 +195,7 @@ def test_avro_with_a_payload_of_its_own_type_and_one_in_json(made, client, monke
     assert reconcile.main(warehouse).offenders == []
 
 
+@pytest.mark.long
 def test_protobuf_with_a_payload_of_its_own_type_and_one_in_json(made, client, monkeypatch):
     monkeypatch.setenv(FEW_VARIABLE, "0")
     warehouse, topics = made(right="protobuf", output_format="protobuf")
@@ -213,6 +214,7 @@ def test_protobuf_with_a_payload_of_its_own_type_and_one_in_json(made, client, m
     assert reconcile.main(warehouse).offenders == []
 
 
+@pytest.mark.long
 def test_a_change_that_the_registry_does_not_allow_is_refused_and_nothing_is_lost(made, client):
     warehouse, topics = made(output_format="avro")
     topics.call(begun := ago(60), "ann", mos=4.5, packets=1)
@@ -235,6 +237,7 @@ def test_a_change_that_the_registry_does_not_allow_is_refused_and_nothing_is_los
     assert reconcile.main(warehouse).offenders == []
 
 
+@pytest.mark.long
 def test_a_registry_that_is_away_keeps_the_run_from_sending_and_the_next_goes_on(made, registry):
     warehouse, topics = made(output_format="avro")
     topics.call(begun := ago(60), "ann", mos=4.5, packets=1)
@@ -254,6 +257,7 @@ def test_a_registry_that_is_away_keeps_the_run_from_sending_and_the_next_goes_on
     assert topics.published()[0]["value"]["analytics"] == {"mos": 4.5, "packets": 1}
 
 
+@pytest.mark.long
 def test_batches_keep_the_format_that_they_were_sent_in(made):
     """A topic may have both, and reconcile compares each with what was sent."""
     warehouse, topics = made()

@@ -18,8 +18,6 @@ from tests.integration.test_output_formats import CALL, GROWN, OTHER, REPORT, av
 
 pytestmark = pytest.mark.integration
 
-AVRO = replace(CALLS, output_format="avro", left=replace(CALLS.left, format="avro"))
-PROTOBUF = replace(CALLS, output_format="protobuf", right=replace(CALLS.right, format="protobuf"))
 ROW = {
     "user1": "ann",
     "user2": "bob",
@@ -27,22 +25,12 @@ ROW = {
     "left.payload": '{"mos":4.5,"packets":1}',
     "right.payload": '{"packets":"1"}',
 }
-SUBJECT = f"{CALLS.output_topic}-value"
 
 
 @pytest.fixture(scope="module")
-def apicurio(tmp_path_factory):
+def registry(tmp_path_factory):
     with running_registry(tmp_path_factory.mktemp("registry")) as running:
         yield running
-
-
-@pytest.fixture
-def registry(apicurio):
-    """Without a schema."""
-    client = SchemaRegistryClient({"url": apicurio.url})
-    for subject in client.get_subjects():
-        client.delete_subject(subject)
-    return apicurio
 
 
 @pytest.fixture
@@ -50,45 +38,63 @@ def client(registry):
     return SchemaRegistryClient({"url": registry.url})
 
 
+@pytest.fixture
+def avro(request):
+    """With subjects of its own: a registry never forgets the versions of one."""
+    name = f"t{abs(hash(request.node.nodeid)):x}"
+    left, right = Side(f"{name}-a", "analytics", format="avro"), Side(f"{name}-m", "metrics")
+    return replace(CALLS, output_format="avro", left=left, right=right, output_topic=f"{name}-o")
+
+
+@pytest.fixture
+def protobuf(avro):
+    left, right = replace(avro.left, format="json"), replace(avro.right, format="protobuf")
+    return replace(avro, output_format="protobuf", left=left, right=right)
+
+
 def value(schema, **more):
     columns = {source: pa.array([(ROW | more)[source]]) for _, source in schema.fields}
     return encoder(schema)(columns)[0].as_py()
 
 
-def only_compatible(client):
-    client.set_config(SUBJECT, ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD))
+def subject_of(side_or_topic):
+    return f"{getattr(side_or_topic, 'topic', side_or_topic)}-value"
 
 
-def test_in_avro_a_schema_is_registered_once_grows_and_is_refused(registry, client):
-    settings, subject = {"url": registry.url}, f"{AVRO.left.topic}-value"
+def only_compatible(client, pipeline):
+    client.set_config(subject_of(pipeline.output_topic), ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD))
+
+
+def test_in_avro_a_schema_is_registered_once_grows_and_is_refused(registry, client, avro):
+    settings, subject = {"url": registry.url}, subject_of(avro.left)
     registry.register(subject, "AVRO", json.dumps(CALL))
-    first = register_output(AVRO, settings)
-    only_compatible(client)
-    assert register_output(AVRO, settings) == first
+    first = register_output(avro, settings)
+    only_compatible(client, avro)
+    assert register_output(avro, settings) == first
     registry.register(subject, "AVRO", json.dumps(GROWN))
-    second = register_output(AVRO, settings)
-    assert first.id != second.id and client.get_versions(SUBJECT) == [1, 2]
+    second = register_output(avro, settings)
+    assert first.id != second.id and client.get_versions(subject_of(avro.output_topic)) == [1, 2]
     read = avro_reader(registry.url)
     stats = {"mos": 4.5, "packets": 1}
     assert read(value(first))["analytics"] == stats and read(value(second))["analytics"] == stats | {"jitter": None}
     registry.register(subject, "AVRO", json.dumps(OTHER))
     with pytest.raises(
-        NeedsOperator, match=f"not compatible with version 2 of {SUBJECT} in the schema registry at "
+        NeedsOperator, match=f"not compatible with version 2 of {subject_of(avro.output_topic)} in the schema registry at "
     ) as line:
-        register_output(AVRO, settings)
+        register_output(avro, settings)
     assert "nothing was sent: put settings and schemas back" in str(line.value) and "\n" not in str(line.value)
-    assert client.get_versions(SUBJECT) == [1, 2]
+    assert client.get_versions(subject_of(avro.output_topic)) == [1, 2]
 
 
 @pytest.mark.parametrize("has_file", [False, True])
-def test_in_protobuf_the_sides_file_is_a_reference(registry, client, has_file):
-    settings, pipeline = {"url": registry.url}, PROTOBUF
+def test_in_protobuf_the_sides_file_is_a_reference(registry, client, protobuf, has_file):
+    settings, pipeline = {"url": registry.url}, protobuf
     if has_file:
-        pipeline = replace(PROTOBUF, right=replace(PROTOBUF.right, schema=REPORT, message="media.Report"))
+        pipeline = replace(protobuf, right=replace(protobuf.right, schema=REPORT, message="media.Report"))
     else:
-        registry.register(f"{PROTOBUF.right.topic}-value", "PROTOBUF", REPORT)
+        registry.register(subject_of(protobuf.right), "PROTOBUF", REPORT)
     first = register_output(pipeline, settings)
-    only_compatible(client)
+    only_compatible(client, pipeline)
     assert register_output(pipeline, settings) == first
     read = protobuf_reader(registry.url)
     expected = {"user1": "ann", "user2": "bob", "ts": 5, "analytics": ROW["left.payload"], "metrics": {"packets": "1"}}
@@ -97,25 +103,28 @@ def test_in_protobuf_the_sides_file_is_a_reference(registry, client, has_file):
     if has_file:
         pipeline = replace(pipeline, right=replace(pipeline.right, schema=grown))
     else:
-        registry.register(f"{PROTOBUF.right.topic}-value", "PROTOBUF", grown)
+        registry.register(subject_of(protobuf.right), "PROTOBUF", grown)
     second = register_output(pipeline, settings)
-    assert client.get_versions(SUBJECT) == [1, 2] and read(value(first)) == read(value(second)) == expected
+    assert (
+        client.get_versions(subject_of(pipeline.output_topic)) == [1, 2]
+        and read(value(first)) == read(value(second)) == expected
+    )
     more = read(value(second, **{"right.payload": '{"more":"x","packets":"1"}'}))
     assert more["metrics"] == {"packets": "1", "more": "x"}
 
 
-def test_sides_whose_schema_is_not_there_or_of_another_kind_are_named(registry):
+def test_sides_whose_schema_is_not_there_or_of_another_kind_are_named(registry, avro):
     settings = {"url": registry.url}
     with pytest.raises(
-        NeedsOperator, match=rf"payloads of {AVRO.left.topic} under .*-value, which is not there: register it"
+        NeedsOperator, match=rf"payloads of {avro.left.topic} under .*-value, which is not there: register it"
     ):
-        register_output(AVRO, settings)
-    registry.register(f"{AVRO.left.topic}-value", "PROTOBUF", REPORT)
+        register_output(avro, settings)
+    registry.register(subject_of(avro.left), "PROTOBUF", REPORT)
     with pytest.raises(NeedsOperator, match=r"which is PROTOBUF: register it there in avro, or set output\.format: json"):
-        register_output(AVRO, settings)
+        register_output(avro, settings)
 
 
-def test_messages_of_one_name_in_both_files_are_refused(registry):
+def test_messages_of_one_name_in_both_files_are_refused(registry, protobuf):
     left = replace(CALLS.left, format="protobuf")
     report = Side("other", "metrics", format="protobuf")
     for topic, text in ((left.topic, REPORT.replace("metrics", "analytics")), ("other", REPORT)):
@@ -123,14 +132,13 @@ def test_messages_of_one_name_in_both_files_are_refused(registry):
     with pytest.raises(
         NeedsOperator, match=r"no protobuf schema can be made of those of analyticsTopic and other: .*media\."
     ):
-        register_output(replace(PROTOBUF, left=left, right=report), {"url": registry.url})
+        register_output(replace(protobuf, left=left, right=report), {"url": registry.url})
 
 
-def test_a_registry_that_is_away_is_one_line(registry, client):
-    assert client.get_subjects() == []
-    client.register_schema(f"{AVRO.left.topic}-value", Schema(json.dumps(CALL), "AVRO"))
+def test_a_registry_that_is_away_is_one_line(registry, client, avro):
+    client.register_schema(subject_of(avro.left), Schema(json.dumps(CALL), "AVRO"))
     registry.kill()
     with pytest.raises(JobProblem, match=r"the schema registry at http.* cannot be reached") as line:
-        register_output(AVRO, {"url": registry.url})
+        register_output(avro, {"url": registry.url})
     assert "\n" not in str(line.value) and not isinstance(line.value, NeedsOperator)
     registry.start()
