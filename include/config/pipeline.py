@@ -133,10 +133,10 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`. `output_fields`: (name in a message's value, its source), in their order; None:
-    as `value_fields` has them. `output_orphans_topic`: where compounds of one side go; None: to `output_topic`. `key_text`: what is done to key
-    fields before they are compared. `key_order`: with `any`, two events with the same two key fields have the same key, in whatever order the
-    fields are.
+    `output_key`: how these become one text, `escaped` or `json`. `output_format`: what values of messages are. `output_fields`: (name in a
+    message's value, its source), in their order; None: as `value_fields` has them. `output_orphans_topic`: where compounds of one side go;
+    None: to `output_topic`. `key_text`: what is done to key fields before they are compared. `key_order`: with `any`, two events with the
+    same two key fields have the same key, in whatever order the fields are.
     """
 
     __pydantic_config__ = _KEYS
@@ -148,6 +148,7 @@ class Pipeline:
     output_key: Literal["escaped", "json"] = ESCAPED
     output_fields: kinds.OutputFields = None
     output_orphans_topic: kinds.OtherTopic = None
+    output_format: Literal["json", "avro", "protobuf"] = JSON
     key: kinds.Columns
     key_text: kinds.KeyText = ()
     key_order: Literal["as_is", "any"] = AS_IS

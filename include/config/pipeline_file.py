@@ -130,6 +130,7 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
             "timestamp_zone",
             "nothing reads it: it is for texts (iso8601 or a pattern), and neither side has them without a zone of its own",
         )
+    yield from _contradictions_of_values(p)
     if p.max_session_ms < p.gap_ms:
         yield "max_session", "must not be shorter than gap; sessions would be cut before they could end"
     if p.schedule == ON_DATA and p.consumer_group is None:
@@ -148,6 +149,25 @@ def _contradictions_of_order(p: Pipeline, columns: list[str]) -> Iterator[tuple[
     for name in columns:
         if name.lower() in taken:
             yield name, "with key_order: any a column or a field of messages has this name; one would hide the other"
+
+
+def _contradictions_of_values(p: Pipeline) -> Iterator[tuple[str, str]]:
+    """Names that a generated schema cannot have beside each other."""
+    if p.output_format == JSON:
+        return
+    typed = {f"{name}.payload" for name, side in (("left", p.left), ("right", p.right)) if side.format == p.output_format}
+    # Beside a payload with a type is a field for the text of one that does not fit it.
+    names = [*(name for name, _ in p.value_fields), *(f"{name}_json" for name, source in p.value_fields if source in typed)]
+    known: dict[str, str] = {}
+    for name in names:
+        # Protobuf compares the names that its JSON has: without underscores, in camel case.
+        spelled = name if p.output_format == AVRO else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+        if spelled in known:
+            yield (
+                "output.format",
+                f"{known[spelled]} and {name} would be fields of one name in {p.output_format}; rename one, or set json",
+            )
+        known[spelled] = name
 
 
 def _contradictions_of_side(p: Pipeline, side: Side) -> Iterator[tuple[str, str]]:

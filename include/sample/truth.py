@@ -27,6 +27,7 @@ from include.config.pipeline_file import load_pipeline
 from include.config.store import warehouse_root
 from include.sample.outcome import canonical, ledger_clock, parse, read_table, read_topic
 from include.sample.sending import DEFAULT_BOOTSTRAP, SampleError, settings_of
+from include.sample.values import Read, value_reader
 
 __all__ = ["Expected", "SampleError", "Verdict", "check", "expected", "ledger_clock"]
 
@@ -128,12 +129,13 @@ def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[C
     revisions: dict[str, dict[int, Compound | None]] = {}
     again: Counter[Compound] = Counter()
     problems: list[str] = []
+    read = value_reader(pipeline)
     for message in chain.from_iterable(read_topic(topic, kafka_settings) for topic in pipeline.output_topics):
         where = f"{message.topic()}-{message.partition()}-{message.offset()}"
         try:
             headers = {name: _header(data) for name, data in dict(message.headers() or []).items()}
             pair_id, revision = headers["pair-id"], int(headers["revision"])
-            compound = _compound(pipeline, message, headers)
+            compound = _compound(pipeline, message, headers, read)
         except (ValueError, TypeError, KeyError):
             problems.append(f"{where} is no compound: {_short(message.value())}")
             continue
@@ -161,11 +163,11 @@ class _WrongKey(Exception):
     """A compound has another key than its own; the text says which one."""
 
 
-def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str]) -> Compound | None:
+def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str], read: Read) -> Compound | None:
     """The compound of a message; None for a retraction. Raises ValueError, TypeError, KeyError, _WrongKey."""
     if (headers["op"], message.value()) == ("retract", None):
         return None
-    value = parse(message.value() or b"null")
+    value = read(message.value() or b"null")
     key = _key(pipeline, [value[name] for name in pipeline.key])
     if headers["op"] != "upsert":
         raise ValueError(headers["op"])

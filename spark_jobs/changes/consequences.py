@@ -40,6 +40,9 @@ CONSEQUENCES: dict[str, Consequence] = {
         [f"{side}.{name}" for side in ("left", "right") for name in _OF_RECORDS] + ["key_text", "timestamp_format", "timestamp_zone"],
         Consequence(NEXT_BATCH, "records are read the new way; landed ones, and replays of them, stay as they were landed"),
     ),
+    "output.format": Consequence(
+        NEXT_PUBLICATION, "compounds are sent in the new format; those on the topic stay as they are, so consumers have to read both"
+    ),
     **dict.fromkeys(
         ("left.connection", "right.connection", "output.connection"),
         Consequence(NEXT_JOB, "jobs ask the other cluster, also for a batch that is planned already; it must have the very same topic, or they refuse it"),

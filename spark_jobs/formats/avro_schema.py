@@ -32,7 +32,8 @@ class Bound(NamedTuple):
 class Node:
     """One type of a schema. A named type is one node, wherever it is used; a record inside itself is a circle of nodes.
 
-    `kind`: a name of the specification. `fields`: of a record. `parts`: the item of an array, the value of a map, the branches of a union.
+    `kind`: a name of the specification. `fields`: of a record; `defaults`: of those that have one, as the schema spells it.
+    `parts`: the item of an array, the value of a map, the branches of a union.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Node:
     size: int = 0
     symbols: tuple[str, ...] = ()
     fields: list[tuple[str, Node]] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
     parts: list[Node] = field(default_factory=list)
     is_recursive: bool = False
 
@@ -153,6 +155,7 @@ class _Reading:
             self._open.append(name)
             fields = _list(schema["fields"], "fields")
             node.fields = [(_name(each["name"]), self.node(each["type"], depth + 1)) for each in fields]
+            node.defaults = {each["name"]: each["default"] for each in fields if "default" in each}
             self._open.pop()
         if node.is_zero_size and node.bound.fixed > _LONGEST_CONSTANT:
             raise ValueError(f"its type {name} takes no byte, and its text is longer than {_LONGEST_CONSTANT:,} characters")

@@ -107,12 +107,12 @@ def event_parser(pipeline: Pipeline, side: Side, latest_ts: int, registry: Regis
 
 
 def check_schema_files(pipeline: Pipeline) -> None:
-    """Raises NeedsOperator if a side's schema file cannot be used, or the settings of a registry are missing."""
+    """Raises NeedsOperator if a side's schema file cannot be used, or the settings of a registry are missing that records or messages need."""
     for side in pipeline.sides:
         if side.schema:
             _of_file(side, None)
-        if side.needs_registry:
-            registry_settings()
+    if pipeline.output_format != JSON or any(side.needs_registry for side in pipeline.sides):
+        registry_settings()
 
 
 def _decoder(

@@ -72,6 +72,10 @@ class ProtoSchema:
             raise ValueError(f"the Protobuf schema has no message at the path {list(indexes)}")
         return self._pool.FindMessageTypeByName(name)
 
+    def messages(self) -> Iterator[Descriptor]:
+        """The messages that the schema's own file declares, in its order, nested ones behind the one around them."""
+        return map(self._pool.FindMessageTypeByName, self._names.values())
+
     def message_named(self, name: str) -> Descriptor:
         """The message of this full name (`package.Outer.Inner`), in any of the files. Raises ValueError if there is none."""
         try:

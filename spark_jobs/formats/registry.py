@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaReference
+    from confluent_kafka.schema_registry import Schema, SchemaReference
 
     from spark_jobs.formats.registry_client import RegistryClient
 
@@ -162,33 +162,39 @@ class Registry:
 
             self._client = RegistryClient(self._settings)
         schema = self._client.schema(key)
-        references: dict[str, str] = {}
-        if schema is None or not self._resolve(self._client, schema.references or [], references, set()):
+        found = None if schema is None else with_references(self._client, schema)
+        if found is None:
             self._in_vain += 1
             return None
-        found = RegisteredSchema(schema.schema_type or "AVRO", schema.schema_str or "", tuple(references.items()))
         self._cache.write(self._name(key), json.dumps(found._asdict()).encode())
         return found
 
-    def _resolve(
-        self, client: RegistryClient, wanted: list[SchemaReference], found: dict[str, str], begun: set[str]
-    ) -> bool:
-        """Adds to `found` what is referred to, with what that refers to before it; False if the registry lacks any of it.
 
-        As for the client, the first of a name counts.
-        """
-        for reference in wanted:
-            name = str(reference.name)
-            if name in begun:
-                continue
-            begun.add(name)
-            if len(begun) > _MOST_REFERENCES:
-                return False
-            schema = client.version(str(reference.subject), reference.version or 0)
-            if schema is None or not self._resolve(client, schema.references or [], found, begun):
-                return False
-            found[name] = str(schema.schema_str)
-        return True
+def with_references(client: RegistryClient, schema: Schema) -> RegisteredSchema | None:
+    """The schema with all that it refers to; None if the registry lacks any of it."""
+    references: dict[str, str] = {}
+    if not _resolve(client, schema.references or [], references, set()):
+        return None
+    return RegisteredSchema(schema.schema_type or "AVRO", schema.schema_str or "", tuple(references.items()))
+
+
+def _resolve(client: RegistryClient, wanted: list[SchemaReference], found: dict[str, str], begun: set[str]) -> bool:
+    """Adds to `found` what is referred to, with what that refers to before it; False if the registry lacks any of it.
+
+    As for the client, the first of a name counts.
+    """
+    for reference in wanted:
+        name = str(reference.name)
+        if name in begun:
+            continue
+        begun.add(name)
+        if len(begun) > _MOST_REFERENCES:
+            return False
+        schema = client.version(str(reference.subject), reference.version or 0)
+        if schema is None or not _resolve(client, schema.references or [], found, begun):
+            return False
+        found[name] = str(schema.schema_str)
+    return True
 
 
 def _is_key(key: int | str) -> bool:

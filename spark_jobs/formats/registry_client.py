@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
@@ -26,6 +26,7 @@ MOST_BYTES = 16 * 1024 * 1024
 _NOT_FOUND = (40401, 40402, 40403)
 _REFUSED = (401, 403)
 _LATER = (408, 429)
+_T = TypeVar("_T")
 
 
 class RegistryClient:
@@ -51,25 +52,49 @@ class RegistryClient:
     def schema(self, key: int | str) -> Schema | None:
         """The schema of an id or a GUID; None if the registry does not have it."""
         if isinstance(key, int):
-            return self._asked(lambda: self._client.get_schema(key))
-        return self._asked(lambda: self._client.get_schema_by_guid(key))
+            return self._asked(lambda: _whole(self._client.get_schema(key)))
+        return self._asked(lambda: _whole(self._client.get_schema_by_guid(key)))
 
     def version(self, subject: str, version: int) -> Schema | None:
         """The schema of a version, also of one that was deleted but not for good; None if the registry does not have it."""
-        return self._asked(lambda: self._client.get_version(subject, version, deleted=True).schema)
+        return self._asked(lambda: _whole(self._client.get_version(subject, version, deleted=True).schema))
 
-    def _asked(self, request: Callable[[], Schema]) -> Schema | None:
+    def newest(self, subject: str) -> tuple[Schema, int] | None:
+        """The newest version of a subject when it is first asked for, and its number; None if the registry does not have the subject."""
+
+        def request() -> tuple[Schema, int]:
+            found = self._client.get_latest_version(subject)
+            return _whole(found.schema), int(found.version or 0)
+
+        return self._asked(request)
+
+    def find(self, subject: str, schema: Schema) -> tuple[int, int] | None:
+        """Id and version of a schema that is a version of the subject already; None if it is none."""
+
+        def request() -> tuple[int, int]:
+            found = self._client.lookup_schema(subject, schema)
+            return int(found.schema_id or 0), int(found.version or 0)
+
+        return self._asked(request)
+
+    def is_compatible(self, subject: str, schema: Schema) -> bool:
+        """Whether the registry would take the schema behind the newest version of the subject; also if there is no such subject."""
+        return self._asked(lambda: bool(self._client.test_compatibility(subject, schema))) is not False
+
+    def register(self, subject: str, schema: Schema) -> int | None:
+        """Makes the schema a version of the subject, if it is none yet; its id, or None if the registry refuses the schema."""
+        return self._asked(lambda: int(self._client.register_schema(subject, schema)), "register")
+
+    def _asked(self, request: Callable[[], _T], right: str = "read") -> _T | None:
         end, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
         while True:
             try:
-                schema = request()
-                if not isinstance(schema.schema_str, str):
-                    raise ValueError("an answer without a schema")
+                answer = request()
             except Exception as error:
-                problem = self._problem(error)
+                problem = self._problem(error, right)
             else:
                 self._is_registry = True
-                return schema
+                return answer
             if problem is None or isinstance(problem, NeedsOperator) or time.monotonic() + pause_s > end:
                 break
             time.sleep(pause_s)
@@ -78,15 +103,15 @@ class RegistryClient:
             raise problem
         return None
 
-    def _problem(self, error: Exception) -> JobProblem | None:
-        """What an error means; None: the registry does not have what was asked for."""
+    def _problem(self, error: Exception, right: str) -> JobProblem | None:
+        """What an error means; None: the registry does not have what was asked for, or refuses it. `right`: what the user needs to be allowed."""
         registry = f"the schema registry at {self._settings['url']}"
         if isinstance(error, SchemaRegistryError):
             status = int(error.http_status_code)
             if status in _REFUSED:
                 return NeedsOperator(
                     f"{registry} refuses the login (HTTP status {status}): correct login, password or token in the connection "
-                    "schema_registry_default, or give that user the right to read schemas"
+                    f"schema_registry_default, or give that user the right to {right} schemas"
                 )
             if 400 <= status < 500 and status not in _LATER and (error.error_code in _NOT_FOUND or self._answers_as_one()):
                 return None
@@ -123,6 +148,12 @@ class RegistryClient:
         for secret in secret_settings(self._settings):
             line = line.replace(secret, HIDDEN)
         return line
+
+
+def _whole(schema: Schema) -> Schema:
+    if not isinstance(schema.schema_str, str):
+        raise ValueError("an answer without a schema")
+    return schema
 
 
 def _no_registry(registry: str, answer: str) -> RegistryProblem:

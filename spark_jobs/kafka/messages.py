@@ -20,12 +20,16 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.formats.json_text import strings
+from spark_jobs.formats.output_schema import OutputSchema
+from spark_jobs.kafka.encoded_values import encode_values
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
+Schemas = Mapping[int, OutputSchema]
+ALL_JSON: Schemas = {}
 MESSAGE_COLUMNS = pa.schema(
     {"output_partition": pa.int32(), "batch_id": pa.int64(), "key": pa.binary(), "value": pa.binary()}
     | {"pair_id": pa.string(), "revision": pa.int32(), "kind": pa.string(), "op": pa.string(), "ts": pa.int64()}
@@ -52,12 +56,13 @@ def read_compounds(
     batches: Iterable[int] | None = None,
     where: Condition | None = None,
     settings: BatchSettings | None = None,
+    schemas: Schemas = ALL_JSON,
 ) -> DataFrame:
     """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`.
 
-    `partitions`: see `message_maker`. `settings`: those of the batches; None: the pipeline's for all.
+    `partitions`, `settings`, `schemas`: see `message_maker`.
     """
-    columns, made = _messages(warehouse.pipeline, partitions, settings)
+    columns, made = _messages(warehouse.pipeline, partitions, settings, schemas)
     return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
@@ -67,28 +72,30 @@ def read_few_compounds(
     batches: Iterable[int],
     where: Condition | None = None,
     settings: BatchSettings | None = None,
+    schemas: Schemas = ALL_JSON,
 ) -> pa.Table | None:
     """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse.pipeline, partitions, settings)
+    columns, made = _messages(warehouse.pipeline, partitions, settings, schemas)
     return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def _messages(
-    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None
+    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None, schemas: Schemas
 ) -> tuple[list[str], InWorker]:
     known = settings or BatchSettings.of_all(pipeline)
     values = (each.value_sources[source] for each in known.pipelines for _, source in each.value_fields)
     columns = dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS])
-    return list(columns), InWorker(message_maker(pipeline, partitions, known), MESSAGE_COLUMNS)
+    return list(columns), InWorker(message_maker(pipeline, partitions, known, schemas), MESSAGE_COLUMNS)
 
 
 def message_maker(
-    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None = None
+    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None = None, schemas: Schemas = ALL_JSON
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function from rows of compound_events to rows of `MESSAGE_COLUMNS`.
 
     `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null). `settings`: those of
-    the batches, which say what is in a value; None: the pipeline's for all.
+    the batches, which say what is in a value; None: the pipeline's for all. `schemas`: batch_id -> schema of the values; those of other
+    batches are JSON.
     """
     known = settings or BatchSettings.of_all(pipeline)
 
@@ -99,7 +106,7 @@ def message_maker(
             "output_partition": pa.array(map(output_partition, _objects(keys), counts), pa.int32()),
             "batch_id": rows.column("batch_id"),
             "key": keys,
-            "value": _values_of_batches(rows, known),
+            "value": encode_values(rows, pipeline, _values_of_batches(rows, known), schemas),
             **{name: rows.column(name) for name in (*_HEADERS, "ts")},
         }
         return pa.RecordBatch.from_pydict(columns)

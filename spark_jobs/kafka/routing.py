@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.kafka.messages import read_compounds, read_few_compounds
+from spark_jobs.kafka.messages import ALL_JSON, Schemas, read_compounds, read_few_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.tables.batch_settings import BatchSettings
@@ -31,11 +31,12 @@ _ROUTED_BY = ["pair_id", "revision", "kind", "op", "batch_id"]
 
 class Route(NamedTuple):
     """The way to one topic of a pipeline. `settings`: of all batches whose compounds are read, and of those before them. `corrections`: at most so
-    many of these compounds correct earlier ones; without any, the batches must have the same topics.
+    many of these compounds correct earlier ones; without any, the batches must have the same topics. `schemas`: see `message_maker`.
     """
 
     topic: str
     settings: BatchSettings
+    schemas: Schemas = ALL_JSON
     corrections: int = MANY_ROWS
 
     @property
@@ -70,8 +71,8 @@ def read_messages(
 ) -> DataFrame:
     """The messages for one topic, as `read_compounds` returns them for all."""
     if route.is_only_one or not route.corrections:
-        return read_compounds(warehouse, partitions, batches, _of_topic(route, where), route.settings)
-    rows = read_compounds(warehouse, partitions, batches, where, route.settings)
+        return read_compounds(warehouse, partitions, batches, _of_topic(route, where), route.settings, route.schemas)
+    rows = read_compounds(warehouse, partitions, batches, where, route.settings, route.schemas)
     routed = _routed(warehouse, route, rows, batches)
     gone = F.col("withdraws")
     return routed.select(
@@ -90,7 +91,7 @@ def read_few_messages(
     """As `read_messages`, without Spark; None if they are more than few, or may correct something on another topic."""
     if not route.is_only_one and route.corrections:
         return None
-    return read_few_compounds(warehouse, partitions, batches, _of_topic(route), route.settings)
+    return read_few_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
 
 
 def expected_messages(warehouse: Warehouse, route: Route, paired: Sequence[LedgerRow]) -> dict[int, Expected]:

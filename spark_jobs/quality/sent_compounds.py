@@ -25,6 +25,7 @@ from spark_jobs.kafka.routing import Route, read_messages
 from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import fingerprint
 from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -63,6 +64,7 @@ def by_compound(
     removed for its age.
     """
     partitions = {batch.batch_id: batch.partitions for batch in sent}
+    route = route._replace(schemas=OutputSchemas(warehouse).of(partitions))
     said = {"key": fingerprint("key"), "bytes": fingerprint("key", "value")}
     expected = read_messages(warehouse, route, partitions, batches, lambda column: column("batch_id") > after).select(
         *("batch_id", "pair_id", "output_partition", "ts"),

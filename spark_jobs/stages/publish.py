@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from types import MappingProxyType
@@ -15,11 +16,13 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
-from include.config.pipeline import BEFORE_PUBLISH
+from include.config.pipeline import BEFORE_PUBLISH, JSON
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.formats.registry import registry_settings
 from spark_jobs.job.run import Counts
 from spark_jobs.kafka.fencing import fence_and_read_positions
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, recover_positions
+from spark_jobs.kafka.messages import Schemas
 from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
@@ -36,6 +39,7 @@ from spark_jobs.stages.send import send
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
@@ -101,7 +105,7 @@ def publish_batches(
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
-        sent = _publish(warehouse, ledger, _same_topics(todo), before, begun, accepted)
+        sent = _publish(warehouse, ledger, _alike(todo), before, begun, accepted)
         todo = todo[len(sent[0].rows) :]
         before = LastPublished.of(each.rows[-1] for each in sent)
         for topic, reports, published in sent:
@@ -122,10 +126,14 @@ def publish_batches(
     return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
 
 
-def _same_topics(paired: list[LedgerRow]) -> list[LedgerRow]:
-    """The first of the batches, as many as go to the same topics."""
-    topics = paired[0].pipeline.output_topics
-    return list(takewhile(lambda row: row.pipeline.output_topics == topics, paired))
+def _alike(paired: list[LedgerRow]) -> list[LedgerRow]:
+    """The first of the batches, as many as go to the same topics with the same fields."""
+
+    def output(row: LedgerRow) -> tuple[object, ...]:
+        return row.pipeline.output_topics, row.pipeline.value_fields
+
+    wanted = output(paired[0])
+    return list(takewhile(lambda row: output(row) == wanted, paired))
 
 
 def _publish(
@@ -136,7 +144,7 @@ def _publish(
     begun: list[LedgerRow],
     accepted: Accepted,
 ) -> list[_Sent]:
-    """Publishes as many of the batches, which have the same topics, as one run takes, and records them; what was sent to each topic."""
+    """Publishes as many of the batches, which are alike, as one run takes, and records them; what was sent to each topic."""
     started = datetime.now(UTC)
     settings = kafka_settings(warehouse.pipeline.output_connection)
     topics = [output_topic(settings, topic) for topic in paired[0].pipeline.output_topics]
@@ -147,12 +155,14 @@ def _publish(
     mine = [row for row in paired if row.batch_id <= target]
     # Once a part of a batch is sent, the position is behind all of it.
     check_there(mine, warehouse.count_rows(COMPOUNDS, range(before.batch_id + 1, target + 1)))
+    schemas = _schemas(warehouse, mine, begun)
     for run in runs:
         begin(ledger, settings, run, mine, begun)
     corrections = corrections_in(mine)
     # What is corrected was published by earlier batches, whose settings may have been others.
     known = ledger.batch_settings() if corrections else BatchSettings.of((row.batch_id, row.config) for row in mine)
-    sent = [_publish_to(warehouse, settings, run, Route(run.topic, known, corrections), mine, started) for run in runs]
+    routes = [Route(run.topic, known, schemas, corrections) for run in runs]
+    sent = [_publish_to(warehouse, settings, run, route, mine, started) for run, route in zip(runs, routes, strict=True)]
     # In one commit, which the rows of the output topic, the last ones, give its name.
     ledger.append(*(row for each in reversed(sent) for row in each.rows))
     return sent
@@ -218,6 +228,26 @@ def plan_run(
         whole = whole._replace(recovered=tuple(recovered.items()))
     run = next_run(whole, positions)
     return run._replace(target=min(run.target, paired[:_BATCHES_A_RUN][-1].batch_id))
+
+
+def _schemas(warehouse: Warehouse, paired: list[LedgerRow], begun: list[LedgerRow]) -> Schemas:
+    """The schema of each batch that is not sent as JSON. A batch of which a part may be sent keeps what it was begun with.
+
+    Only for others is the registry asked; raises RegistryProblem and NeedsOperator as `register_output`.
+    """
+    known = {row.batch_id for row in begun}
+    new, kept = [row.batch_id for row in paired if row.batch_id not in known], OutputSchemas(warehouse)
+    if new:
+        schema = None
+        if warehouse.pipeline.output_format != JSON:
+            # Most pipelines publish JSON, and their jobs do without what this imports.
+            from spark_jobs.formats.registration import register_output
+
+            # The fields are those of the batches' plans, as in JSON. Of the format the file decides: to change it is the remedy for a refused schema.
+            fields = paired[0].pipeline.output_fields
+            schema = register_output(replace(warehouse.pipeline, output_fields=fields), registry_settings())
+        kept.note(min(new), schema)
+    return kept.of(row.batch_id for row in paired)
 
 
 def begin(ledger: Ledger, settings: Settings, run: PublishRun, paired: list[LedgerRow], begun: list[LedgerRow]) -> None:

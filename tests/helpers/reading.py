@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.helpers.stores import table_of
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
-def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
+def consume(bootstrap: str, topic: str, decode: Callable[[bytes], Any] = json.loads) -> list[dict[str, Any]]:
     """Every committed record of a topic, with its headers, up to the read_committed end."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test-reader", "isolation.level": "read_committed", "enable.auto.commit": False,
@@ -32,7 +33,7 @@ def consume(bootstrap: str, topic: str) -> list[dict[str, Any]]:
             at_end.add(message.partition())
             continue
         headers = {name: value.decode() for name, value in message.headers() or []}
-        value = json.loads(message.value()) if message.value() is not None else None
+        value = decode(message.value()) if message.value() is not None else None
         found.append(
             {
                 "partition": message.partition(),

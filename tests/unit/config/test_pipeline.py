@@ -134,6 +134,22 @@ BROKEN = {
         )
     },
     "unknown in the output": ({"output": {"topic": "o", "keys": "json"}}, "output.keys: unknown key"),
+    "no format of the output": (
+        {"output": {"topic": "o", "format": "json_schema"}},
+        "output.format: 'json_schema' is none of json, avro, protobuf",
+    ),
+    "fields of one name in protobuf": (
+        {"output": {"topic": "o", "format": "protobuf"}, "key": ["user_1", "user1"]},
+        "output.format: user_1 and user1 would be fields of one name in protobuf; rename one, or set json",
+    ),
+    "a field with the name of a text": (
+        {
+            "output": {"topic": "o", "format": "avro"},
+            "key": ["y_json"],
+            "left": {"topic": "x", "payload": "y", "format": "avro"},
+        },
+        "output.format: y_json and y_json would be fields of one name in avro",
+    ),
     "group with a space": ({"consumer_group": "a b"}, "consumer_group: 'a b' cannot show what was landed"),
     "left missing": ({"left": GONE}, "left: missing"),
     "unknown in a side": ({"left": {"topic": "x", "payload": "y", "offset": 1}}, "left.offset: unknown key"),
