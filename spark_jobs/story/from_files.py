@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
@@ -72,19 +73,27 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
         # In the order in which `land` returns them.
         ordered = [message for side in pipeline.sides for message in batch.messages if message.topic == side.topic]
         landed = land(batch)
-        keys = zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True)
+        keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
         fields = (landed.column(name).to_pylist() for name in ("ts", "payload", "problem"))
-        says = list(map(Parsed, keys, *fields))
+        says = list(map(Parsed, _as_they_came(keys, landed), *fields))
         # Of a filtered message the key is not read: it is none of the pipeline's.
-        messages.update(each.key for each in says if each.problem != FILTERED)
+        messages.update(its for its, each in zip(keys, says, strict=True) if each.problem != FILTERED)
         # With what they say, because the story plays them again and again.
-        mine = [message._replace(landed=each) for message, each in zip(ordered, says, strict=True) if each.key == key]
+        found = zip(ordered, keys, says, strict=True)
+        mine = [message._replace(landed=each) for message, its, each in found if its == key]
         own.append(batch._replace(messages=mine))
     if not messages[key]:
         searched = f"{count(len(own), 'batch')} of {count(messages.total(), 'message')}"
         raise UnknownKey(key, searched, messages[key[::-1]])
     without_key = sum(number for each, number in messages.items() if None in each)
     return tell(PairHistory(key, pipeline, own, without_key))
+
+
+def _as_they_came(keys: list[Key], landed: pa.Table) -> list[Key]:
+    """The keys, in the pair's order, as the messages have them."""
+    if REVERSED not in landed.schema.names:
+        return keys
+    return [key[::-1] if turned else key for key, turned in zip(keys, landed.column(REVERSED).to_pylist(), strict=True)]
 
 
 def read_messages(path: Path, pipeline: Pipeline) -> list[Message]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from spark_jobs.tables.ledger import REMOVALS, STEPS, find_rewinds
+from spark_jobs.tables.records import ERASURE
 
 
 class FakeLedger:
@@ -25,6 +26,9 @@ class FakeLedger:
 
     def rewinds(self):
         return find_rewinds(self.all)
+
+    def last_erasure(self):
+        return max((row.batch_id for row in self.all if row.kind == ERASURE), default=0)
 
     def removals(self):
         return {row.step: row for row in sorted(self.all, key=lambda row: row.batch_id) if row.step in REMOVALS}

@@ -13,7 +13,7 @@ import pytest
 
 from include.airflow import alerts
 from include.airflow import operators as pairing_operator
-from include.config.pipeline import Quality, Side
+from include.config.pipeline import PIPELINES, Quality, Side
 from spark_jobs.quality import pages, suite, trend_files
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.batch import Batch as StoredBatch
@@ -139,9 +139,9 @@ def test_news_are_told_by_the_address_of_alerts_however_the_job_ends(ends, monke
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setattr(pairing_operator.SparkSubmitOperator, "execute", submitted)
-    monkeypatch.setattr(pairing_operator, "kafka_settings", dict)
+    monkeypatch.setattr(pairing_operator, "all_kafka_settings", lambda _: {})
     monkeypatch.setattr(pairing_operator, "note_batch", lambda *_: None)
-    operator = pairing_operator.PairingJobOperator(job="report_quality", pipeline_file=tmp_path / "calls.yaml")
+    operator = pairing_operator.PairingJobOperator(job="report_quality", pipeline_file=PIPELINES / "calls.yaml")
     task = SimpleNamespace(dag_id="calls", run_id="r1", task_id="report_quality")
     with listening() as (address, heard):
         monkeypatch.setenv(alerts.URL_VARIABLE, address)

@@ -27,7 +27,7 @@ def test_every_format_says_what_json_says(form: str) -> None:
     schema = OutputSchema(7, form.upper(), text, (), pipeline.value_fields)
     rows = pa.RecordBatch.from_pylist(ROWS, SCHEMA)
     plain = message_maker(pipeline, {3: 1})(rows)["value"].to_pylist()
-    values = message_maker(pipeline, {3: 1}, {3: schema})(rows)["value"].to_pylist()
+    values = message_maker(pipeline, {3: 1}, schemas={3: schema})(rows)["value"].to_pylist()
     read = value_reader(pipeline, {7: text}.__getitem__)
     assert [value[:5] for value in values] == [b"\0\0\0\0\7"] * 2
     assert [canonical(read(value)) for value in values] == [canonical(parse(value)) for value in plain]
