@@ -83,6 +83,8 @@ class PublishRun(NamedTuple):
     is_main: bool = True  # the output topic, not one beside it
     # The batch before was not published to the topic, so positions behind it are of an earlier time with the topic.
     joins: bool = False
+    # The last paired batch, where `target` was lowered: another topic has to be finished first, and this one may be ahead of it.
+    furthest: int = 0
 
     @property
     def group(self) -> str:
@@ -135,10 +137,11 @@ def trusted_position(run: PublishRun, partition: int, position: Position | None)
         return None
     if run.joins and position.batch_id < run.ledger_position:
         return None
-    if not run.ledger_position <= position.batch_id <= run.target:
+    last = max(run.target, run.furthest)
+    if not run.ledger_position <= position.batch_id <= last:
         raise NeedsOperator(
             f"the position on {where} is batch {position.batch_id}, but the ledger knows of {run.ledger_position} published and "
-            f"{run.target} paired batches: one of them was reset; find out which before anything is sent"
+            f"{last} paired batches: one of them was reset; find out which before anything is sent"
         )
     return position
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
+from spark_jobs.kafka.routing import corrections_in
 from spark_jobs.maintenance.archive import Archive
 from spark_jobs.maintenance.removable import first_waiting, last_removable, sum_batches, unreplayed_events, valid_batches
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -131,7 +132,15 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
         # Its rows explain the rows that are left, and a report compares with as many batches as the setting says.
         compared = state.reported + 1 - warehouse.pipeline.quality.history_batches
         return min(state.until, compared, *(removed_through(state.removals, step) for step in others))
+    if part.step == REMOVED_COMPOUNDS and _corrects_several_topics(warehouse, state):
+        return 0
     return min(state.until, removed_through(state.removals, REMOVED_RAW))
+
+
+def _corrects_several_topics(warehouse: Warehouse, state: LedgerState) -> bool:
+    """Whether a correction is not published yet that may take back on one topic what it sends to another: only the earlier compounds say where they are."""
+    waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
+    return corrections_in(waiting) > 0 and any(len(each.output_topics) > 1 for each in Ledger(warehouse).settings())
 
 
 def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int, until: int) -> int:

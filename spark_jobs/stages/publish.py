@@ -32,7 +32,7 @@ from spark_jobs.kafka.publisher import (
     check_there,
     published_record,
 )
-from spark_jobs.kafka.routing import Route, corrections_in, expected_messages
+from spark_jobs.kafka.routing import Expected, Route, corrections_in, expected_messages
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.stages.send import send
@@ -151,28 +151,37 @@ def _publish(
     runs = [plan_run(warehouse, settings, topic, paired, before, begun, accepted) for topic in topics]
     # One that has to be finished with fewer partitions ends earlier than the others.
     target = min(run.target for run in runs)
-    runs = [run._replace(target=target) for run in runs]
+    runs = [run._replace(target=target, furthest=paired[-1].batch_id) for run in runs]
     mine = [row for row in paired if row.batch_id <= target]
     # Once a part of a batch is sent, the position is behind all of it.
     check_there(mine, warehouse.count_rows(COMPOUNDS, range(before.batch_id + 1, target + 1)))
-    schemas = _schemas(warehouse, mine, begun)
-    for run in runs:
-        begin(ledger, settings, run, mine, begun)
     corrections = corrections_in(mine)
     # What is corrected was published by earlier batches, whose settings may have been others.
     known = ledger.batch_settings() if corrections else BatchSettings.of((row.batch_id, row.config) for row in mine)
-    routes = [Route(run.topic, known, schemas, corrections) for run in runs]
-    sent = [_publish_to(warehouse, settings, run, route, mine, started) for run, route in zip(runs, routes, strict=True)]
+    routes = [Route(run.topic, known, corrections=corrections) for run in runs]
+    expected = [expected_messages(warehouse, route, mine) for route in routes]
+    # Nor may a compound go to no topic, or to two.
+    check_there(mine, {row.batch_id: sum(each[row.batch_id].compounds for each in expected) for row in mine})
+    schemas = _schemas(warehouse, mine, begun)
+    for run in runs:
+        begin(ledger, settings, run, mine, begun)
+    ways = zip(runs, routes, expected, strict=True)
+    sent = [_publish_to(warehouse, settings, run, to._replace(schemas=schemas), due, mine, started) for run, to, due in ways]
     # In one commit, which the rows of the output topic, the last ones, give its name.
     ledger.append(*(row for each in reversed(sent) for row in each.rows))
     return sent
 
 
 def _publish_to(
-    warehouse: Warehouse, settings: Settings, run: PublishRun, route: Route, paired: list[LedgerRow], started: datetime
+    warehouse: Warehouse,
+    settings: Settings,
+    run: PublishRun,
+    route: Route,
+    expected: Mapping[int, Expected],
+    paired: list[LedgerRow],
+    started: datetime,
 ) -> _Sent:
-    """Sends to one topic; the rows are not in the ledger yet."""
-    expected = expected_messages(warehouse, route, paired)
+    """Sends to one topic what is `expected` of each batch; the rows are not in the ledger yet."""
     reports = send(warehouse, settings, run, route)
     check_acknowledged(run.topic, expected, reports)
     ends, rows = ends_written(settings, run.topic), []

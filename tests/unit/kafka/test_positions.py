@@ -3,7 +3,7 @@
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.positions import Position, PublishRun, next_run, read_position
+from spark_jobs.kafka.positions import Position, PublishRun, next_run, read_position, trusted_position
 
 NOW = PublishRun("calls", "out", "topic-b", False, "table", partitions=3, ledger_position=4, target=7, largest=1000)
 
@@ -99,3 +99,12 @@ def test_a_hundred_batches_fit_beside_an_offset():
 )
 def test_a_text_that_is_not_ours_is_of_no_table(text):
     assert read_position(5, text).table_id not in ("table", "a")
+
+
+def test_a_topic_may_be_ahead_of_one_that_has_to_be_finished_first():
+    lowered = NOW._replace(target=6, furthest=7)
+    assert trusted_position(lowered, 0, at(7)) == at(7)
+    with pytest.raises(NeedsOperator, match="is batch 8, but the ledger knows of 4 published and 7 paired"):
+        trusted_position(lowered, 0, at(8))
+    with pytest.raises(NeedsOperator, match="is batch 7, but the ledger knows of 4 published and 6 paired"):
+        trusted_position(NOW._replace(target=6), 0, at(7))
