@@ -36,7 +36,7 @@ from spark_jobs.kafka.routing import Expected, Route, corrections_in, expected_m
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.stages.send import send
-from spark_jobs.tables.batch_settings import BatchSettings
+from spark_jobs.tables.batch_settings import BatchSettings, output_of
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
 from spark_jobs.tables.output_schemas import OutputSchemas
@@ -128,12 +128,8 @@ def publish_batches(
 
 def _alike(paired: list[LedgerRow]) -> list[LedgerRow]:
     """The first of the batches, as many as go to the same topics with the same fields."""
-
-    def output(row: LedgerRow) -> tuple[object, ...]:
-        return row.pipeline.output_topics, row.pipeline.value_fields
-
-    wanted = output(paired[0])
-    return list(takewhile(lambda row: output(row) == wanted, paired))
+    wanted = output_of(paired[0].pipeline)
+    return list(takewhile(lambda row: output_of(row.pipeline) == wanted, paired))
 
 
 def _publish(

@@ -11,8 +11,13 @@ import numpy.typing as npt
 from include.config.pipeline import Pipeline
 
 
+def output_of(pipeline: Pipeline) -> tuple[object, ...]:
+    """What of the settings says where compounds go, and what is in their messages."""
+    return pipeline.output_topics, pipeline.value_fields
+
+
 class BatchSettings(NamedTuple):
-    """`pipelines`: different settings, one after the other; `since`: the first batch_id of each, ascending."""
+    """`pipelines`: settings of different output, one after the other; `since`: the first batch_id of each, ascending."""
 
     since: tuple[int, ...]
     pipelines: tuple[Pipeline, ...]
@@ -25,12 +30,15 @@ class BatchSettings(NamedTuple):
     @staticmethod
     def of(planned: Iterable[tuple[int, str]]) -> BatchSettings:
         """Those of at least one batch. `planned`: batch_id and settings in JSON."""
-        since, texts = list[int](), list[str]()
+        since, pipelines, known = list[int](), list[Pipeline](), ""
         for batch_id, text in sorted(set(planned)):
-            if not texts or text != texts[-1]:
+            if text == known:
+                continue
+            known, pipeline = text, Pipeline.from_json(text)
+            if not pipelines or output_of(pipeline) != output_of(pipelines[-1]):
                 since.append(batch_id)
-                texts.append(text)
-        return BatchSettings(tuple(since), tuple(map(Pipeline.from_json, texts)))
+                pipelines.append(pipeline)
+        return BatchSettings(tuple(since), tuple(pipelines))
 
     def indices(self, batch_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """For each batch_id the index of its settings; batches before the first have those of the first."""
