@@ -186,10 +186,8 @@ def test_killed_at_every_step_the_next_try_completes_it(traffic, broker, monkeyp
     assert len(certificate["tombstones"]) == 4 == len(messages) - len(consumed(traffic, broker))
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["after_planned", *(pytest.param(each, marks=pytest.mark.long) for each in ("after_paired", "after_erased_files"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["after_planned", "after_paired", "after_erased_files"])
 def test_killed_it_is_completed_by_the_dag_which_knows_no_name(point, traffic, send, monkeypatch):
     with killed_at(monkeypatch, point):
         erase(traffic, them(traffic))

@@ -128,6 +128,7 @@ def test_each_topic_is_right_when_orphans_become_pairs_and_the_other_way_round(w
     assert f"on {output}-" in moved and f" and on {orphans}-" in moved
 
 
+@pytest.mark.long
 def test_a_topic_for_orphans_that_comes_later(warehouse, send, begun, broker, state):
     now = warehouse
     before = replace(now, pipeline=replace(now.pipeline, output_orphans_topic=None))
@@ -173,6 +174,7 @@ def test_a_topic_for_orphans_that_comes_later(warehouse, send, begun, broker, st
     assert "left_only a6000:u" in state()[0]
 
 
+@pytest.mark.long
 def test_reconcile_finds_what_is_missing_or_too_much_on_each_topic(warehouse, send, broker):
     send("a0:x a300:y m310:y a2000:tick m2000:tick")
     run_all(warehouse)
