@@ -31,6 +31,8 @@ _BYTES_AT_ONCE = 16_000_000
 # Files up to this size are fetched whole: a store sends some megabytes in the time of one request.
 _WHOLE_BYTES = 1_000_000
 _FILES_AT_ONCE = 8
+# A DELETE of delta-rs writes views of texts, which Arrow cannot filter.
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _BYTES_OF_FEW = 64_000_000
 # Column chunks are fetched together: on a store each request takes as long as many rows.
 _PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
@@ -170,29 +172,32 @@ def _pieces(
     groups, in_file = fragment.row_groups, _file_schema(fragment, schema)
     if where is not None:
         groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
+    # Arrow cannot compare views with a text either, so rows of the few such files are filtered when they are read.
+    has_views = where is not None and not _VIEWS.keys().isdisjoint(fragment.physical_schema.types)
+    columns, early = (in_file.names, None) if has_views else (schema.names, where)
     for group in groups[share.part :: share.parts]:
         at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * group.num_rows // max(group.total_byte_size, 1)))
         part = fragment.subset(row_group_ids=[group.id])
         found = part.to_batches(
             schema=in_file,
-            columns=schema.names,
-            filter=where,
+            columns=columns,
+            filter=early,
             batch_size=at_once,
             batch_readahead=1,
             fragment_readahead=1,
             use_threads=False,
         )
-        for rows in found:
-            if rows.num_rows:
-                yield pa.record_batch([rows[field.name].cast(field.type) for field in schema], schema=schema)
+        for piece in found:
+            late = pa.Table.from_batches([piece.cast(in_file)]).filter(where).to_batches() if has_views else [piece]
+            for rows in late:
+                if rows.num_rows:
+                    yield pa.record_batch([rows[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _file_schema(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Schema:
     """The columns of the file: a filter may need other columns than `schema` has."""
     there: pa.Schema = fragment.physical_schema
-    # A DELETE of delta-rs writes views of texts, which Arrow cannot filter.
-    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    others = {field.name: field.with_type(views.get(field.type, field.type)) for field in there}
+    others = {field.name: field.with_type(_VIEWS.get(field.type, field.type)) for field in there}
     return pa.schema([schema.field(name) if name in schema.names else others[name] for name in there.names])
 
 

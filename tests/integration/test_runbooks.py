@@ -740,9 +740,9 @@ def test_table_changed(alarm, mend, warehouse, broker, send, tmp_path):
     DeltaTable(warehouse.path("raw_analytics")).alter.add_columns([Field("note", "string")])
     send()
     assert "other columns than the pipeline's (note)" in alarm(lambda: land(warehouse))
-    newer = {"eventPairing.format": "2", "eventPairing.version": "2.0.0"}
+    newer = {"eventPairing.format": "3", "eventPairing.version": "2.0.0"}
     DeltaTable(warehouse.path("batch_ledger")).alter.set_table_properties(newer, raise_if_not_exists=False)
-    assert "has format 2, written by version 2.0.0" in alarm(lambda: land(warehouse))
+    assert "has format 3, written by version 2.0.0" in alarm(lambda: land(warehouse))
     mend(BACKUP=tmp_path / "backup")
     assert run_all(warehouse)["pair"] == 3
     assert_on_topic(warehouse, broker)

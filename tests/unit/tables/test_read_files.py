@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
@@ -150,6 +152,21 @@ def test_types_are_those_that_are_asked_for(store):
 def test_only_rows_that_fit_come(where, offsets, columns, store):
     file = file_of(store, batch(0, 1, 2, 3), batch(4, 5, 6, 7, batch_id=2))
     assert [row["offset"] for row in read(store, [Share((file,))], columns, where)] == offsets
+
+
+def test_texts_of_a_file_that_a_delete_rewrote_are_compared(tmp_path):
+    rows = pa.table({"user": ["a", None, "b", "a"], "offset": [0, 1, 2, 3], "value": [b"v", None, b"w", b"x"]})
+    write_deltalake(tmp_path, rows)
+    DeltaTable(tmp_path).delete("offset = 0")
+    (name,) = (Path(each).name for each in DeltaTable(tmp_path).file_uris())
+    assert pa.string_view() in pq.read_schema(tmp_path / name).types
+    file, wanted = (
+        DataFile(name, (tmp_path / name).stat().st_size, 3),
+        pa.schema({"offset": pa.int64(), "value": pa.binary()}),
+    )
+    for where, found in ((ds.field("user") == "a", [3]), (ds.field("user") == "c", []), (ds.field("value") != b"x", [2])):
+        pieces = read_share(Store(str(tmp_path)), Share((file,)), wanted, where)
+        assert [offset for piece in pieces for offset in piece["offset"].to_pylist()] == found
 
 
 def test_row_groups_that_cannot_have_such_rows_are_not_fetched(store):
