@@ -12,7 +12,7 @@ from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.corrections.erasure_batch import finish_erasure, plan_erasure
 from spark_jobs.corrections.erasure_end import finish_erasures
 from spark_jobs.corrections.erasure_list import ErasureList, write_list
-from spark_jobs.corrections.erasure_search import Found, Person, nameless, search
+from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import JobProblem
@@ -36,7 +36,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
     last = finish_batch(warehouse, ledger)
     _settle(warehouse, ledger)
     finish_erasures(warehouse)
-    pages = pages_store(warehouse.pipeline.name, warehouse.root)
+    person, pages = of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root)
     found = search(warehouse, person, pages)
     print(_text(warehouse, found))
     if last is None or found.is_empty:
@@ -62,7 +62,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
 
 def preview(warehouse: Warehouse, person: Person) -> str:
     """What an erasure would find now, in words."""
-    found = search(warehouse, person, pages_store(warehouse.pipeline.name, warehouse.root))
+    found = search(warehouse, of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root))
     text = _text(warehouse, found)
     return text if found.is_empty else f"{text}\nnothing was changed; --yes erases it"
 
