@@ -39,9 +39,11 @@ class _Deliveries:
         self.failures += 1
         if self.failures <= _SHOWN:
             # To the log of the task, because the job's one line has room for one reason only.
-            key = (message.key() or b"").decode(errors="replace")
+            # By its pair_id, for a key names somebody, whom an erasure could not take from a log.
+            header = dict(message.headers() or ()).get("pair-id")
+            pair_id = header.decode() if isinstance(header, bytes) else header
             print(
-                f"not delivered to {self.place}: key {key} of batch {batch_id}: {error.str()} ({error.name()})",
+                f"not delivered to {self.place}: {pair_id} of batch {batch_id}: {error.str()} ({error.name()})",
                 file=sys.stderr,
             )
 
