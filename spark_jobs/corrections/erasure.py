@@ -10,7 +10,7 @@ from typing import Any
 from include.config.pipeline import BEFORE_PUBLISH
 from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.corrections.erasure_batch import finish_erasure, plan_erasure
-from spark_jobs.corrections.erasure_end import finish_erasures
+from spark_jobs.corrections.erasure_end import finish_erasures, undecodable_text
 from spark_jobs.corrections.erasure_list import ErasureList, write_list
 from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
@@ -82,14 +82,15 @@ def _report(warehouse: Warehouse, ledger: Ledger) -> None:
 
 
 def _text(warehouse: Warehouse, found: Found) -> str:
+    archive = warehouse.pipeline.maintenance.archive
+    said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
+    said += [undecodable_text(found.undecodable)] if found.undecodable else []
     if found.is_empty:
-        return f"pipeline {warehouse.pipeline.name} has nothing that names this key"
+        return "\n".join([f"pipeline {warehouse.pipeline.name} has nothing that names this key", *said])
     lines = {f"rows of {table}": len(rows) for table, rows in found.rows.items()}
     lines |= {"compounds to retract": len(found.retract), "names in quality_metrics": len(found.breakdowns)}
     lines |= {"quality pages": len(found.pages)}
     width = max(map(len, lines))
-    archive = warehouse.pipeline.maintenance.archive
-    said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
     return "\n".join([*(f"{what:<{width}}  {number:>12,}" for what, number in lines.items()), *said])
 
 

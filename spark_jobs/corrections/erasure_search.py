@@ -13,19 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import escape
 
-from include.config.pipeline import Pipeline
+from include.config.pipeline import Pipeline, Side
 from include.config.store import Store, read_text
+from spark_jobs.corrections.healed_events import Batches, batches_with_unknown, decoded_rows, unknown_records
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import named
 from spark_jobs.quality.orphans import user_labels
 from spark_jobs.rules.parsing import normal_key
-from spark_jobs.rules.reasons import ERASED
+from spark_jobs.rules.reasons import ERASED, Reason
 from spark_jobs.tables.erased_rows import NO_NAME, RowId, id_columns, row_ids
 from spark_jobs.tables.ledger import REMOVED_RAW, Ledger, removed_through
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse
+
+# Of a raw row, behind its topic.
+_PLACE = ["partition", "offset", "batch_id"]
 
 
 class Person(NamedTuple):
@@ -118,6 +122,7 @@ class Found(NamedTuple):
     retract: list[RowId]
     breakdowns: list[RowId]  # batch_id and key field
     pages: list[str]
+    undecodable: int  # records of schemas that are still unknown
 
     @property
     def is_empty(self) -> bool:
@@ -127,7 +132,13 @@ class Found(NamedTuple):
 def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
     """Everything that names them now. Only reads."""
     pipeline = warehouse.pipeline
-    rows = {raw_table(side): _raw_rows(warehouse, person, raw_table(side)) for side in pipeline.sides}
+    batches, rows, undecodable = batches_with_unknown(warehouse), dict[str, list[RowId]](), 0
+    for side in pipeline.sides:
+        rows[raw_table(side)] = _raw_rows(warehouse, person, raw_table(side), batches)
+        if batches:
+            theirs, unknown = rows_of_unknown_schemas(warehouse, person, side, batches)
+            rows[raw_table(side)] += theirs
+            undecodable += unknown
     rows[OPEN] = _rows(warehouse, OPEN, pipeline.key, person.is_key, person.has)
     places, removed = {each[:3] for found in rows.values() for each in found}, Ledger(warehouse).removals()
     rows[REJECTED] = _rejected(warehouse, person, places, removed_through(removed, REMOVED_RAW))
@@ -139,7 +150,7 @@ def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
         for each in row["breakdowns"] or ()
         if (each["field"], each["value"]) in named
     ]
-    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)))
+    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)), undecodable)
 
 
 def _rows(
@@ -159,17 +170,46 @@ def _rows(
     return [each for batch in table_of_ids.to_batches() for each in row_ids(batch, table)]
 
 
-def _raw_rows(warehouse: Warehouse, person: Person, table: str) -> list[RowId]:
-    """By their key; rows that have a problem, and so perhaps no key, by their bytes, too."""
-    key = warehouse.pipeline.key
+def _raw_rows(warehouse: Warehouse, person: Person, table: str, batches: Batches) -> list[RowId]:
+    """By their key; rows that have a problem, and so perhaps no key, by their bytes, too. Without those of `rows_of_unknown_schemas`."""
+    key, apart = warehouse.pipeline.key, pa.array(sorted(batches), pa.int64())
 
     def found(rows: pa.RecordBatch) -> pa.BooleanArray:
-        has_key = reduce(pc.and_, (pc.is_valid(rows[name]) for name in key))
-        by_bytes = pc.and_(pc.invert(has_key), person.is_in(_bytes(rows)))
-        return pc.and_(pc.or_(person.is_key(rows), by_bytes), pc.fill_null(pc.not_equal(rows["problem"], ERASED), True))
+        of_unknown = pc.and_(
+            pc.equal(rows["problem"], str(Reason.UNKNOWN_SCHEMA)), pc.is_in(rows["batch_id"], value_set=apart)
+        )
+        others = pc.and_(pc.not_equal(rows["problem"], ERASED), pc.invert(of_unknown))
+        return pc.and_(_is_theirs(person, key, rows, rows), pc.fill_null(others, True))
 
     columns = [*key, "key", "value", "headers", "problem"]
     return _rows(warehouse, table, columns, found, lambda column: column("problem").is_valid() | person.has(column))
+
+
+def rows_of_unknown_schemas(warehouse: Warehouse, person: Person, side: Side, batches: Batches) -> tuple[list[RowId], int]:
+    """Raw rows whose schema was unknown when these batches landed them: theirs, and how many are undecodable still.
+
+    By their key as replays read it now, without asking the registry; where there is none, by their bytes.
+    """
+    read, key, place = decoded_rows(warehouse, batches, side, vain_requests=0), warehouse.pipeline.key, _PLACE
+    returned = pa.schema([*((name, pa.int64()) for name in place), ("undecodable", pa.int64())])
+
+    def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        # In this order `read` leaves them.
+        rows = rows.take(pc.sort_indices(rows["batch_id"]))
+        decoded = read(rows)
+        theirs = decoded.filter(_is_theirs(person, key, decoded, rows)).select(place).to_pylist()
+        unknown = pc.sum(pc.equal(decoded["problem"], str(Reason.UNKNOWN_SCHEMA))).as_py() or 0
+        return pa.RecordBatch.from_pylist([*theirs, {"undecodable": unknown}], schema=returned)
+
+    found = unknown_records(warehouse, side, batches, InWorker(make, returned, is_summary=True)).toArrow().to_pylist()
+    theirs = [(side.topic, *(row[name] for name in place)) for row in found if row["undecodable"] is None]
+    return theirs, sum(row["undecodable"] or 0 for row in found)
+
+
+def _is_theirs(person: Person, key: Sequence[str], keys: pa.RecordBatch, records: pa.RecordBatch) -> pa.BooleanArray:
+    """By the key; records without a whole one by their bytes, too."""
+    has_key = reduce(pc.and_, (pc.is_valid(keys[name]) for name in key))
+    return pc.or_(person.is_key(keys), pc.and_(pc.invert(has_key), person.is_in(_bytes(records))))
 
 
 def _rejected(warehouse: Warehouse, person: Person, places: set[RowId], removed: int) -> list[RowId]:
@@ -226,8 +266,8 @@ def _has_in_any_case(texts: pa.Array, values: Sequence[str]) -> pa.BooleanArray:
 
     def is_there(text: bytes | None) -> bool:
         read = (text or b"").decode(errors="replace").casefold()
-        for escape, letter in escapes.items():
-            read = read.replace(escape, letter)
+        for spelled, letter in escapes.items():
+            read = read.replace(spelled, letter)
         return all(any(each in read for each in _spelled(value)) for value in folded)
 
     return pa.array(map(is_there, texts.to_pylist()), pa.bool_())
