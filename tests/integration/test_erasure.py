@@ -217,8 +217,8 @@ def test_killed_it_is_completed_by_the_dag_which_knows_no_name(point, traffic, s
 def test_the_certificate_names_what_no_tombstone_reaches(warehouse):
     ledger, settings = Ledger(warehouse), replace(warehouse.pipeline, output_orphans_topic="former")
     for batch_id, partitions in ((1, 2), (2, 3)):
-        ledger.append(ledger_row(batch_id, PUBLISHED, pipeline=settings, partitions=partitions))
-        ledger.append(ledger_row(batch_id, PUBLISHED_ORPHANS, pipeline=settings))
+        orphans = ledger_row(batch_id, PUBLISHED_ORPHANS, pipeline=settings)
+        ledger.append(orphans, ledger_row(batch_id, PUBLISHED, pipeline=settings, partitions=partitions))
     said = list(erasure_end._beyond_tombstones(warehouse, ledger))
     assert [text.split(":")[0] for text in said] == sorted(
         [

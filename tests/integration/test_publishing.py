@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter
 
@@ -250,9 +249,7 @@ def test_a_refused_record_undoes_its_transaction_and_is_named_in_the_log(
         with pytest.raises(JobProblem, match=f"publishing to {pipeline.output_topic}-0 at .* failed"):
             publish_only(warehouse, 0)
     # A log names nobody: no key.
-    assert re.search(
-        rf"not delivered to {pipeline.output_topic}-0: {pipeline.left.topic}-\d+-\d+ of batch 1: ", capfd.readouterr().err
-    )
+    assert f"not delivered to {pipeline.output_topic}-0: a message of batch 1: " in capfd.readouterr().err
     assert consume(broker.bootstrap, pipeline.output_topic) == []
     publish_compounds.main(warehouse)
     assert_all_once(warehouse, broker)
