@@ -10,9 +10,9 @@ from typing import Any
 from include.config.pipeline import BEFORE_PUBLISH
 from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.corrections.erasure_batch import finish_erasure, plan_erasure
-from spark_jobs.corrections.erasure_end import finish_erasures
+from spark_jobs.corrections.erasure_end import finish_erasures, undecodable_text
 from spark_jobs.corrections.erasure_list import ErasureList, write_list
-from spark_jobs.corrections.erasure_search import Found, Person, nameless, search
+from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import JobProblem
@@ -36,7 +36,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
     last = finish_batch(warehouse, ledger)
     _settle(warehouse, ledger)
     finish_erasures(warehouse)
-    pages = pages_store(warehouse.pipeline.name, warehouse.root)
+    person, pages = of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root)
     found = search(warehouse, person, pages)
     print(_text(warehouse, found))
     if last is None or found.is_empty:
@@ -62,7 +62,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
 
 def preview(warehouse: Warehouse, person: Person) -> str:
     """What an erasure would find now, in words."""
-    found = search(warehouse, person, pages_store(warehouse.pipeline.name, warehouse.root))
+    found = search(warehouse, of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root))
     text = _text(warehouse, found)
     return text if found.is_empty else f"{text}\nnothing was changed; --yes erases it"
 
@@ -82,14 +82,15 @@ def _report(warehouse: Warehouse, ledger: Ledger) -> None:
 
 
 def _text(warehouse: Warehouse, found: Found) -> str:
+    archive = warehouse.pipeline.maintenance.archive
+    said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
+    said += [undecodable_text(found.undecodable)] if found.undecodable else []
     if found.is_empty:
-        return f"pipeline {warehouse.pipeline.name} has nothing that names this key"
+        return "\n".join([f"pipeline {warehouse.pipeline.name} has nothing that names this key", *said])
     lines = {f"rows of {table}": len(rows) for table, rows in found.rows.items()}
     lines |= {"compounds to retract": len(found.retract), "names in quality_metrics": len(found.breakdowns)}
     lines |= {"quality pages": len(found.pages)}
     width = max(map(len, lines))
-    archive = warehouse.pipeline.maintenance.archive
-    said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
     return "\n".join([*(f"{what:<{width}}  {number:>12,}" for what, number in lines.items()), *said])
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from include.config.store import write_text
+from include.config.store import read_text, write_text
+from include.config.time_text import count
 from spark_jobs.corrections.erasure_list import ErasureList, delete_list, erasures_place, listed, read_list
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.kafka.messages import header
@@ -37,10 +38,15 @@ from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
 
 _NOT_ERASED = (
-    "records on the input topics and messages on the output topic: Kafka deletes them by the topics' retention, on a compacted output topic "
-    "all before the tombstone; backups; archived rows; logs of other programs"
+    "records on the input topics and messages on the output topics: Kafka deletes them by the topics' retention, on a compacted output topic also "
+    "those of the key that lie before the tombstone in its partition; backups; archived rows; logs of other programs"
 )
 Steps = Mapping[str, LedgerRow]
+
+
+def undecodable_text(records: int) -> str:
+    """How far records whose schema is still unknown were searched."""
+    return f"{count(records, 'record')} of schemas that are still unknown: only their bytes were searched, so run heal_schemas, then this again"
 
 
 def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
@@ -82,7 +88,8 @@ def _finish(warehouse: Warehouse, ledger: Ledger, steps: Steps, sent: Mapping[Pa
     with between_fault_points("erased_files"):
         # What later batches and the report read of open_events are the versions since.
         kept = range(paired.versions[OPEN], warehouse.version(OPEN) + 1)
-        files = sum(
+        # A try that was killed behind its certificate has deleted files before.
+        files = _files_deleted(warehouse, batch_id) + sum(
             delete_old_files(warehouse, table, paired.started_at, kept if table == OPEN else None) for table in tables
         )
     rows = {**chosen.rows, COMPOUNDS: mine, METRICS: chosen.breakdowns}
@@ -94,13 +101,44 @@ def _finish(warehouse: Warehouse, ledger: Ledger, steps: Steps, sent: Mapping[Pa
         files=files,
     )
     certificate = _certificate(warehouse, planned, chosen, {table: rows[table] for table in tables})
-    certificate |= {"tombstones": tombstones, "files_deleted": files, "not_erased": _NOT_ERASED}
+    certificate |= {"tombstones": tombstones, "files_deleted": files, "not_erased": _not_erased(warehouse, ledger, chosen)}
     with between_fault_points("certificate"):
         text = json.dumps(certificate, indent=2)
-        write_text(erasures_place(warehouse), f"certificate-{batch_id}.json", f"{text}\n")
+        write_text(erasures_place(warehouse), _certificate_name(batch_id), f"{text}\n")
     print(text)
     ledger.append(planned.next_step(ERASED, started, counts, versions=table_versions(warehouse, tables)))
     return certificate
+
+
+def _certificate_name(batch_id: int) -> str:
+    return f"certificate-{batch_id}.json"
+
+
+def _files_deleted(warehouse: Warehouse, batch_id: int) -> int:
+    """What a certificate that is there says; 0 without one."""
+    text = read_text(erasures_place(warehouse).made(), _certificate_name(batch_id))
+    return int(json.loads(text)["files_deleted"]) if text else 0
+
+
+def _not_erased(warehouse: Warehouse, ledger: Ledger, chosen: ErasureList) -> str:
+    said = [_NOT_ERASED, *_beyond_tombstones(warehouse, ledger)]
+    return "; ".join([*said, undecodable_text(chosen.undecodable)] if chosen.undecodable else said)
+
+
+def _beyond_tombstones(warehouse: Warehouse, ledger: Ledger) -> Iterator[str]:
+    """The messages that no tombstone reaches, because it is of one topic and partition."""
+    pipeline, partitions = warehouse.pipeline, dict[str, set[int]]()
+    for row in ledger.where(lambda row: row("step").isin(PUBLICATIONS)):
+        if row.output:
+            partitions.setdefault(row.published_to, set()).add(row.output_state.partitions)
+    for topic, numbers in sorted(partitions.items()):
+        if topic not in (pipeline.output_topic, pipeline.output_orphans_topic):
+            yield f"messages on {topic}, which the settings no longer name: no tombstone goes there, so delete the topic"
+        elif len(numbers) > 1:
+            yield (
+                f"messages on {topic} from when it had {min(numbers)} partitions rather than {max(numbers)}: a key that has moved since has its "
+                "tombstone in the new partition"
+            )
 
 
 def _certificate(

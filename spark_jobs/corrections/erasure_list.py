@@ -28,7 +28,9 @@ _BEGIN, _END = "rows-", ".json"
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureList:
-    """`rows`, `retract`, `breakdowns`, `pages`: as `Found` has them. `key_sha256`: of `salt` and the key's JSON. `versions`: of the tables before."""
+    """`rows`, `retract`, `breakdowns`, `pages`, `undecodable`: as `Found` has them. `key_sha256`: of `salt` and the key's JSON. `versions`: of the
+    tables before.
+    """
 
     asked_by: str
     asked_at: str
@@ -40,6 +42,7 @@ class ErasureList:
     retract: list[RowId]
     breakdowns: list[RowId]
     pages: list[str]
+    undecodable: int = 0
 
     @classmethod
     def of(cls, found: Found, person: Person, versions: dict[str, int], asked_by: str, asked_at: str) -> Self:

@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import escape
 
-from include.config.pipeline import Pipeline
+from include.config.pipeline import Pipeline, Side
 from include.config.store import Store, read_text
+from spark_jobs.corrections.healed_events import Batches, batches_with_unknown, decoded_rows, unknown_records
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import named
-from spark_jobs.rules.reasons import ERASED
+from spark_jobs.quality.orphans import user_labels
+from spark_jobs.rules.parsing import normal_key
+from spark_jobs.rules.reasons import ERASED, Reason
 from spark_jobs.tables.erased_rows import NO_NAME, RowId, id_columns, row_ids
 from spark_jobs.tables.ledger import REMOVED_RAW, Ledger, removed_through
 from spark_jobs.tables.outbox import UPSERT
@@ -25,22 +28,36 @@ from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
+# Of a raw row, behind its topic.
+_PLACE = ["partition", "offset", "batch_id"]
+
 
 class Person(NamedTuple):
     """Whose data it is. `fields`: names of key fields. With `together` the values are a key, one for each field in order, or with `either` also the
-    other way round; otherwise there is one value, in any of the fields.
+    other way round; otherwise there is one value, in any of the fields. `key_texts`: what was done to key fields, now and earlier in the pipeline's life.
     """
 
     fields: tuple[str, ...]
     values: tuple[str, ...]
     together: bool
     either: bool = False
+    key_texts: tuple[tuple[str, ...], ...] = ((),)
+
+    def _stored(self) -> dict[tuple[str, ...], bool]:
+        """The values as tables have them, and whether records may write them in other case."""
+        found: dict[tuple[str, ...], bool] = {}
+        for key_text in self.key_texts:
+            values = tuple(normal_key(value, key_text) for value in self.values)
+            # What is trimmed to nothing is no key, and would be found everywhere.
+            if all(values):
+                found[values] = found.get(values, False) or not {"lower", "upper"}.isdisjoint(key_text)
+        return found
 
     def _keys(self) -> list[tuple[tuple[str, str], ...]]:
         """Fields with their values; a row is theirs if it has all of one of these."""
         if not self.together:
-            return [((field, value),) for field in self.fields for value in self.values]
-        orders = {self.values, self.values[::-1]} if self.either else {self.values}
+            return [((field, value),) for field in self.fields for (value,) in sorted(self._stored())]
+        orders = {each for values in self._stored() for each in ({values, values[::-1]} if self.either else {values})}
         return [tuple(zip(self.fields, each, strict=True)) for each in sorted(orders)]
 
     def has(self, column: Callable[[str], Any]) -> Any:
@@ -49,8 +66,9 @@ class Person(NamedTuple):
         return reduce(or_, keys)
 
     def named(self) -> set[tuple[str, str]]:
-        """Field and value of each that may stand there."""
-        return {each for key in self._keys() for each in key}
+        """Label (see `user_labels`) and value of each that a breakdown or page may name."""
+        labels = dict(zip(self.fields, user_labels(self.fields, self.either), strict=True))
+        return {(labels[field], value) for key in self._keys() for field, value in key}
 
     def is_key(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows have their key; null fields do not count."""
@@ -58,9 +76,15 @@ class Person(NamedTuple):
         return reduce(pc.or_, (reduce(pc.and_, each) for each in keys))
 
     def is_in(self, texts: pa.Array) -> pa.BooleanArray:
-        """Which byte strings have all of the values somewhere, as they are or as JSON writes them."""
-        found = [reduce(pc.or_, (pc.match_substring(texts, each) for each in _spelled(value))) for value in self.values]
-        return pc.fill_null(reduce(pc.and_, found), False)
+        """Which byte strings have all of the values somewhere, as they are or as JSON writes them, in any case where keys are in one case."""
+        stored = self._stored().items()
+        return reduce(pc.or_, ((_has_in_any_case if any_case else _has)(texts, values) for values, any_case in stored))
+
+
+def of_pipeline(warehouse: Warehouse, person: Person) -> Person:
+    """The same person, with what the pipeline does to key fields and ever did."""
+    settings = [warehouse.pipeline, *Ledger(warehouse).settings()]
+    return person._replace(key_texts=tuple(sorted({each.key_text for each in settings})))
 
 
 def person(pipeline: Pipeline, values: Sequence[str], field: str | None = None) -> Person:
@@ -70,24 +94,25 @@ def person(pipeline: Pipeline, values: Sequence[str], field: str | None = None) 
     >>> from include.config.pipeline_file import load_pipeline
     >>> calls = load_pipeline(PIPELINES / "calls.yaml")
     >>> person(calls, ["ann", "bob"])
-    Person(fields=('user1', 'user2'), values=('ann', 'bob'), together=True, either=False)
+    Person(fields=('user1', 'user2'), values=('ann', 'bob'), together=True, either=False, key_texts=((),))
     >>> person(calls, ["ann"], "user2")
-    Person(fields=('user2',), values=('ann',), together=False, either=False)
+    Person(fields=('user2',), values=('ann',), together=False, either=False, key_texts=((),))
     """
     key = pipeline.key
-    if not all(values):
+    if not all(normal_key(value, pipeline.key_text) for value in values):
         raise ValueError("a value is empty, and no key field ever is")
     if field is not None and field not in key:
         raise ValueError(f"--field {field} is no field of the key: name one of {', '.join(key)}")
     if field is not None and pipeline.is_unordered:
         raise ValueError("with key_order: any a value may be in either field of the key: leave --field out")
     if len(values) == 1 and (field is not None or len(key) > 1):
-        return Person((field,) if field else key, tuple(values), together=False)
+        fields = (field,) if field else key
+        return Person(fields, tuple(values), together=False, either=pipeline.is_unordered, key_texts=(pipeline.key_text,))
     if len(values) != len(key) or field is not None:
         raise ValueError(
             f"give one value for each of {', '.join(key)}, in this order, or one alone with or without --field; {len(values)} given"
         )
-    return Person(key, tuple(values), together=True, either=pipeline.is_unordered)
+    return Person(key, tuple(values), together=True, either=pipeline.is_unordered, key_texts=(pipeline.key_text,))
 
 
 class Found(NamedTuple):
@@ -97,6 +122,7 @@ class Found(NamedTuple):
     retract: list[RowId]
     breakdowns: list[RowId]  # batch_id and key field
     pages: list[str]
+    undecodable: int  # records of schemas that are still unknown
 
     @property
     def is_empty(self) -> bool:
@@ -106,7 +132,13 @@ class Found(NamedTuple):
 def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
     """Everything that names them now. Only reads."""
     pipeline = warehouse.pipeline
-    rows = {raw_table(side): _raw_rows(warehouse, person, raw_table(side)) for side in pipeline.sides}
+    batches, rows, undecodable = batches_with_unknown(warehouse), dict[str, list[RowId]](), 0
+    for side in pipeline.sides:
+        rows[raw_table(side)] = _raw_rows(warehouse, person, raw_table(side), batches)
+        if batches:
+            theirs, unknown = rows_of_unknown_schemas(warehouse, person, side, batches)
+            rows[raw_table(side)] += theirs
+            undecodable += unknown
     rows[OPEN] = _rows(warehouse, OPEN, pipeline.key, person.is_key, person.has)
     places, removed = {each[:3] for found in rows.values() for each in found}, Ledger(warehouse).removals()
     rows[REJECTED] = _rejected(warehouse, person, places, removed_through(removed, REMOVED_RAW))
@@ -118,7 +150,7 @@ def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
         for each in row["breakdowns"] or ()
         if (each["field"], each["value"]) in named
     ]
-    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)))
+    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)), undecodable)
 
 
 def _rows(
@@ -138,17 +170,46 @@ def _rows(
     return [each for batch in table_of_ids.to_batches() for each in row_ids(batch, table)]
 
 
-def _raw_rows(warehouse: Warehouse, person: Person, table: str) -> list[RowId]:
-    """By their key; rows that have a problem, and so perhaps no key, by their bytes, too."""
-    key = warehouse.pipeline.key
+def _raw_rows(warehouse: Warehouse, person: Person, table: str, batches: Batches) -> list[RowId]:
+    """By their key; rows that have a problem, and so perhaps no key, by their bytes, too. Without those of `rows_of_unknown_schemas`."""
+    key, apart = warehouse.pipeline.key, pa.array(sorted(batches), pa.int64())
 
     def found(rows: pa.RecordBatch) -> pa.BooleanArray:
-        has_key = reduce(pc.and_, (pc.is_valid(rows[name]) for name in key))
-        by_bytes = pc.and_(pc.invert(has_key), person.is_in(_bytes(rows)))
-        return pc.and_(pc.or_(person.is_key(rows), by_bytes), pc.fill_null(pc.not_equal(rows["problem"], ERASED), True))
+        of_unknown = pc.and_(
+            pc.equal(rows["problem"], str(Reason.UNKNOWN_SCHEMA)), pc.is_in(rows["batch_id"], value_set=apart)
+        )
+        others = pc.and_(pc.not_equal(rows["problem"], ERASED), pc.invert(of_unknown))
+        return pc.and_(_is_theirs(person, key, rows, rows), pc.fill_null(others, True))
 
     columns = [*key, "key", "value", "headers", "problem"]
     return _rows(warehouse, table, columns, found, lambda column: column("problem").is_valid() | person.has(column))
+
+
+def rows_of_unknown_schemas(warehouse: Warehouse, person: Person, side: Side, batches: Batches) -> tuple[list[RowId], int]:
+    """Raw rows whose schema was unknown when these batches landed them: theirs, and how many are undecodable still.
+
+    By their key as replays read it now, without asking the registry; where there is none, by their bytes.
+    """
+    read, key, place = decoded_rows(warehouse, batches, side, vain_requests=0), warehouse.pipeline.key, _PLACE
+    returned = pa.schema([*((name, pa.int64()) for name in place), ("undecodable", pa.int64())])
+
+    def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+        # In this order `read` leaves them.
+        rows = rows.take(pc.sort_indices(rows["batch_id"]))
+        decoded = read(rows)
+        theirs = decoded.filter(_is_theirs(person, key, decoded, rows)).select(place).to_pylist()
+        unknown = pc.sum(pc.equal(decoded["problem"], str(Reason.UNKNOWN_SCHEMA))).as_py() or 0
+        return pa.RecordBatch.from_pylist([*theirs, {"undecodable": unknown}], schema=returned)
+
+    found = unknown_records(warehouse, side, batches, InWorker(make, returned, is_summary=True)).toArrow().to_pylist()
+    theirs = [(side.topic, *(row[name] for name in place)) for row in found if row["undecodable"] is None]
+    return theirs, sum(row["undecodable"] or 0 for row in found)
+
+
+def _is_theirs(person: Person, key: Sequence[str], keys: pa.RecordBatch, records: pa.RecordBatch) -> pa.BooleanArray:
+    """By the key; records without a whole one by their bytes, too."""
+    has_key = reduce(pc.and_, (pc.is_valid(keys[name]) for name in key))
+    return pc.or_(person.is_key(keys), pc.and_(pc.invert(has_key), person.is_in(_bytes(records))))
 
 
 def _rejected(warehouse: Warehouse, person: Person, places: set[RowId], removed: int) -> list[RowId]:
@@ -192,14 +253,33 @@ def _joined(columns: list[pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, pa.scalar(b" ", columns[0].type))
 
 
-def _spelled(value: str) -> set[bytes]:
-    """The bytes of a value in a message: plain, and as JSON writes it, with or without escapes beyond ASCII.
+def _has(texts: pa.Array, values: Sequence[str]) -> pa.BooleanArray:
+    found = [reduce(pc.or_, (pc.match_substring(texts, each.encode()) for each in _spelled(value))) for value in values]
+    return pc.fill_null(reduce(pc.and_, found), False)
+
+
+def _has_in_any_case(texts: pa.Array, values: Sequence[str]) -> pa.BooleanArray:
+    folded = [value.casefold() for value in values]
+    beyond_ascii = {each for value in folded for each in value if not each.isascii()}
+    # As JSON may write such a letter, and as it is.
+    escapes = {json.dumps(each)[1:-1]: letter for letter in beyond_ascii for each in (letter, letter.upper())}
+
+    def is_there(text: bytes | None) -> bool:
+        read = (text or b"").decode(errors="replace").casefold()
+        for spelled, letter in escapes.items():
+            read = read.replace(spelled, letter)
+        return all(any(each in read for each in _spelled(value)) for value in folded)
+
+    return pa.array(map(is_there, texts.to_pylist()), pa.bool_())
+
+
+def _spelled(value: str) -> set[str]:
+    """A value as messages write it: plain, and as JSON does, with or without escapes beyond ASCII.
 
     >>> sorted(_spelled("é")), _spelled("ann")
-    ([b'\\\\u00e9', b'\\xc3\\xa9'], {b'ann'})
+    (['\\\\u00e9', 'é'], {'ann'})
     """
-    texts = (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-    return {text.encode() for text in texts}
+    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
 
 
 def _pages(pages: Store, person: Person) -> Iterator[str]:

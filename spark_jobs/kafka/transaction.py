@@ -30,7 +30,7 @@ class _Deliveries:
         """The first error with which the broker refused a record."""
         self.failures = 0
 
-    def report(self, batch_id: int, error: KafkaError | None, message: DeliveredMessage) -> None:
+    def report(self, batch_id: int, error: KafkaError | None, _message: DeliveredMessage) -> None:
         """The client calls it for each record."""
         if error is None:
             self.acknowledged[batch_id] += 1
@@ -39,9 +39,9 @@ class _Deliveries:
         self.failures += 1
         if self.failures <= _SHOWN:
             # To the log of the task, because the job's one line has room for one reason only.
-            key = (message.key() or b"").decode(errors="replace")
+            # Without its key, which names somebody whom no erasure could take from a log. The client hands over no headers here.
             print(
-                f"not delivered to {self.place}: key {key} of batch {batch_id}: {error.str()} ({error.name()})",
+                f"not delivered to {self.place}: a message of batch {batch_id}: {error.str()} ({error.name()})",
                 file=sys.stderr,
             )
 

@@ -136,13 +136,20 @@ def bound(value: Column) -> Column:
     return F.coalesce(*(F.when(value <= each, each) for each in BOUNDS_MS))
 
 
+def user_labels(key: Sequence[str], is_unordered: bool) -> list[str]:
+    """What breakdowns and pages call each key field: its name, or with `key_order: any` all of their names.
+
+    >>> user_labels(("user1", "user2"), True)
+    ['user1 or user2', 'user1 or user2']
+    """
+    return [" or ".join(key)] * len(key) if is_unordered else [*key]
+
+
 def _users(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     """One fact for each value of a key field that has orphans: their number. With `key_order: any` of either field, which then says nothing."""
     key = scope.pipeline.key
-    labels = [" or ".join(key)] * len(key) if scope.pipeline.is_unordered else key
-    each = [
-        F.struct(F.lit(label).alias("label"), F.col(name).alias("text")) for label, name in zip(labels, key, strict=True)
-    ]
+    labels = zip(user_labels(key, scope.pipeline.is_unordered), key, strict=True)
+    each = [F.struct(F.lit(label).alias("label"), F.col(name).alias("text")) for label, name in labels]
     # An orphan of a user with themself is one of theirs.
     named = F.explode(F.array_distinct(F.array(*each)))
     users = _orphans(warehouse, scope.batch_ids).select("batch_id", named.alias("user")).select("batch_id", "user.*")

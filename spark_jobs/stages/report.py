@@ -25,7 +25,7 @@ from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import translate_file_errors
-from spark_jobs.tables.ledger import PAIRED, REPORTED, Ledger
+from spark_jobs.tables.ledger import ERASED, PAIRED, REPORTED, Ledger
 from spark_jobs.tables.records import ReportedCounts
 from spark_jobs.tables.schemas import METRICS
 from spark_jobs.tables.warehouse import Warehouse
@@ -45,10 +45,11 @@ def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = Fal
     Returns the counts of the last one, and under `says` the sentences about it; empty if there was none to report.
 
     `again`: if there is none, the last batch is reported again, whatever its first verdict was. Its ledger row and its metrics row stay as they are.
+    A completed erasure is not reported again.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
-    if again and last[PAIRED] == last[REPORTED] > 0:
+    if again and last[PAIRED] == last[REPORTED] > 0 and not _is_erased(ledger, last[PAIRED]):
         last = {**last, REPORTED: last[PAIRED] - 1}
     if last[PAIRED] <= last[REPORTED]:
         _repeat_outcome(warehouse, ledger, last[REPORTED], judge)
@@ -67,6 +68,14 @@ def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = Fal
     sentences += [f"from batch {batch.batch_id} on {in_words(batch.changes)}" for batch in batches if batch.changes]
     says = "; ".join(sentences)
     return {"batch_id": last[PAIRED], "batches": len(batches), **counts, **({"says": says} if says else {})}
+
+
+def _is_erased(ledger: Ledger, batch_id: int) -> bool:
+    """Whether the batch is a completed erasure, which has deleted the open events that its report was counted from; it says so."""
+    if not any(row.step == ERASED for row in ledger.rows(batch_id, batch_id)):
+        return False
+    print(f"batch {batch_id} is a completed erasure, which cannot be counted again: its first report holds")
+    return True
 
 
 def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judge) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import obstore
 import pyarrow as pa
@@ -12,18 +13,19 @@ import pytest
 from confluent_kafka import Producer
 
 from include.config.store import warehouse_store
-from spark_jobs import reconcile, replay_interval, rewind
-from spark_jobs.corrections import erasure
+from spark_jobs import reconcile, replay_interval, report_quality, rewind
+from spark_jobs.corrections import erasure, erasure_end
 from spark_jobs.corrections.erasure import erase, preview
 from spark_jobs.corrections.erasure_search import person
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.table_format import MARK
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import run_all
+from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.stores import root_on, table_of, texts_in
 from tests.helpers.stream_clock import consumed, killed_at
@@ -144,6 +146,9 @@ def test_an_erased_pair_is_named_nowhere_and_every_count_stays(traffic, broker, 
     with pytest.raises(NeedsOperator, match="batch 3 has erased rows of batch 2 or of batches before it"):
         rewind.main(warehouse, 2)
     assert erase(warehouse, them(warehouse)) == {}
+    capsys.readouterr()
+    assert report_quality.main(warehouse, again=True) == {}
+    assert "batch 3 is a completed erasure, which cannot be counted again" in capsys.readouterr().out
     # The pipeline goes on: another's open event is paired, and what comes of theirs again is landed as new.
     send("a3960:x a6000:ann a7000:tick m7000:tick")
     assert run_all(warehouse)["pair"] == 2
@@ -187,14 +192,32 @@ def test_killed_at_every_step_the_next_try_completes_it(traffic, broker, monkeyp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", ["after_planned", "after_paired", "after_erased_files"])
+@pytest.mark.parametrize("point", ["after_planned", "after_paired", "after_erased_files", "after_certificate"])
 def test_killed_it_is_completed_by_the_dag_which_knows_no_name(point, traffic, send, monkeypatch):
     with killed_at(monkeypatch, point):
         erase(traffic, them(traffic))
-    assert naming(traffic) != []
+    kept = warehouse_store(traffic.root).at(traffic.pipeline.name, "erasures")
+    first = texts_in(kept).get("certificate-3.json") if point == "after_certificate" else None
+    assert naming(traffic) != [] or first
     send("m3960:x a7000:tick m7000:tick")
     run_all(traffic)
-    check_erased(traffic, 3)
+    certificate = check_erased(traffic, 3)
+    # What the first try deleted is not forgotten.
+    assert not first or certificate["files_deleted"] == json.loads(first)["files_deleted"] > 0
+
+
+def test_the_certificate_names_what_no_tombstone_reaches(warehouse):
+    ledger, settings = Ledger(warehouse), replace(warehouse.pipeline, output_orphans_topic="former")
+    for batch_id, partitions in ((1, 2), (2, 3)):
+        orphans = ledger_row(batch_id, PUBLISHED_ORPHANS, pipeline=settings)
+        ledger.append(orphans, ledger_row(batch_id, PUBLISHED, pipeline=settings, partitions=partitions))
+    said = list(erasure_end._beyond_tombstones(warehouse, ledger))
+    assert [text.split(":")[0] for text in said] == sorted(
+        [
+            "messages on former, which the settings no longer name",
+            f"messages on {warehouse.pipeline.output_topic} from when it had 2 partitions rather than 3",
+        ]
+    )
 
 
 @pytest.mark.long

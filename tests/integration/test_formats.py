@@ -21,6 +21,9 @@ from fastavro import schemaless_writer
 from include.config.pipeline import KAFKA, Side
 from include.config.pipeline_file import load_pipeline
 from spark_jobs import heal_schemas, pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs.corrections.erasure import erase
+from spark_jobs.corrections.erasure_search import person, rows_of_unknown_schemas
+from spark_jobs.corrections.healed_events import batches_with_unknown
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import VARIABLE
@@ -253,7 +256,9 @@ def test_without_settings_of_a_registry(mixed, sender, monkeypatch):
 
 
 @pytest.mark.parametrize("key_order", ["as_is", pytest.param("any", marks=pytest.mark.long)])
-def test_unknown_schemas_are_healed_once_the_registry_knows_them(mixed, sides, broker, registry, tmp_path, key_order):
+def test_unknown_schemas_are_healed_once_the_registry_knows_them(
+    mixed, sides, broker, registry, tmp_path, capsys, key_order
+):
     """Rejected, then paired by a replay of their interval; counts add up before, between and after."""
     left, right = mixed.pipeline.sides
     # With any order of the key the right side may name the two in the other one.
@@ -292,6 +297,15 @@ def test_unknown_schemas_are_healed_once_the_registry_knows_them(mixed, sides, b
     again = heal_schemas.main(mixed)
     assert (again["readable"], again["still_unknown"], again["new"], again["changed"], again["retracted"]) == (3, 1, 0, 0, 0)
     assert any("eve" in line for line in explain(mixed, ("eve", "bob")))
+    # An erasure reads their keys as the replays do; of what is unknown still, the bytes.
+    batches, whose = batches_with_unknown(mixed), person(mixed.pipeline, ["nn"])
+    theirs = [rows_of_unknown_schemas(mixed, whose, side, batches) for side in mixed.pipeline.sides]
+    assert [(len(rows), undecodable) for rows, undecodable in theirs] == [(1, 1), (0, 0)]
+    assert erase(mixed, person(mixed.pipeline, ["ann"]))["raw_right"] == 1
+    assert "1 record of schemas that are still unknown" in capsys.readouterr().out
+    again = heal_schemas.main(mixed)
+    assert (again["records"], again["new"], again["changed"], again["retracted"]) == (3, 0, 0, 0)
+    assert reconcile.main(mixed).offenders == []
 
 
 def test_a_proposal_and_a_rehearsal_read_avro_and_protobuf_from_the_topics(pipeline, sender, tmp_path, capsys):
