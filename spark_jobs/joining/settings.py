@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from spark_jobs.formats.registry import Registry
 from spark_jobs.joining import keys
 from spark_jobs.joining.documents import Documents, NoProposal, read_documents
 from spark_jobs.joining.durations import Durations, choose_durations
-from spark_jobs.joining.fields import Field, code_fields, find_fields
+from spark_jobs.joining.fields import ABSENT, USUAL, Field, code_fields, find_fields
 from spark_jobs.joining.keys import Column, Key, KeyField, find_keys, lags_of, shared_fields
 from spark_jobs.joining.names import Payload, choose_payload, key_names
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
@@ -133,8 +133,9 @@ def _complete(
         [*(getattr(field, side).field.source for field in fields), time.source]
         for side, time in zip(("left", "right"), times, strict=True)
     ]
-    first = choose_payload(left.documents, used[0], names, "left")
-    second = choose_payload(right.documents, used[1], [*names, first.name], "right")
+    bodies = [_bodies_with(fields, side, looked) for side, looked in (("left", left), ("right", right))]
+    first = choose_payload(left.documents.topic, bodies[0], used[0], names, "left")
+    second = choose_payload(right.documents.topic, bodies[1], used[1], [*names, first.name], "right")
     if any(field.is_integer for field in fields):
         key_text = ("integers", *key_text)
     lags = lags_of(fields, keys.Times(times[0].at, times[1].at))
@@ -143,19 +144,32 @@ def _complete(
     return Found(left, right, key, found, key_text, names, times, (first, second), durations)
 
 
+def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: Looked) -> list[Any]:
+    """The bodies of the records that have all fields of the key; others may be of another kind."""
+    columns = [getattr(field, side).codes for field in fields]
+    has_key = np.all([codes != ABSENT for codes in columns], axis=0)
+    return [looked.documents.bodies[row] for row in np.flatnonzero(has_key)]
+
+
 def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField]) -> str:
     looked_at = "; ".join(
-        f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some([field.source for field in each.fields])}"
+        f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some(each.fields)}"
         for each in (left, right)
     )
     if not shared:
         return f"no field of one topic has values of the other (looked at {looked_at})"
-    same = ", ".join(str(each) for each in shared[:_SHOWN])
+    same = _list([str(each) for each in shared if min(each.left.field.share, each.right.field.share) >= USUAL], len(shared))
     return (
         f"fields share values ({same}), but events with equal ones are no nearer in time than by chance, so nothing pairs "
         f"(looked at {looked_at}): are these the two topics, and do their newest records cover the same time? Try a larger --sample"
     )
 
 
-def _some(sources: list[str]) -> str:
-    return ", ".join(sources[:_SHOWN]) + (f", … ({len(sources)} in all)" if len(sources) > _SHOWN else "")
+def _some(fields: list[Field]) -> str:
+    return _list([field.source for field in fields if field.share >= USUAL], len(fields))
+
+
+def _list(names: list[str], number: int) -> str:
+    """Some of the names, and how many there are in all if those are not all."""
+    shown = names[:_SHOWN]
+    return ", ".join(shown) + (f"{', … ' if shown else ''}({number} in all)" if len(shown) < number else "")
