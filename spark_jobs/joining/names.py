@@ -56,8 +56,9 @@ def choose_payload(topic: str, bodies: Sequence[Any], used: Collection[str], tak
     for body in weighed:
         sizes = {path: len(msgspec.json.encode(value)) for path, value in _parts(body, paths, ())}
         numbers.update(sizes.keys())
+        whole = sum(sizes.values())
         for path, size in sizes.items():
-            shares[path] = shares.get(path, 0.0) + size / sum(sizes.values())
+            shares[path] = shares.get(path, 0.0) + size / whole
     usual = [path for path in sorted(shares, key=shares.__getitem__, reverse=True) if numbers[path] >= USUAL * len(weighed)]
     rare = len(numbers) - len(usual)
     named = [path for path in usual if is_source(Source(VALUE, path))]
