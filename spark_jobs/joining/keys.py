@@ -31,6 +31,8 @@ _WORTH, _OF_INTEGERS = 0.005, 0.85
 _OF_ITS_OWN, _NAMES_SOMETHING = 0.95, 0.5
 # A key has to tell pairs apart at least within a minute; one by which most of what meets there is of different pairs is none.
 _WITHIN_MS, _LEAST_ALONE = 60_000, 0.2
+# So many pairs whose fields have changed places are worth a word.
+_CROSSED = 0.05
 
 
 class Column(NamedTuple):
@@ -147,6 +149,17 @@ def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
     numbers, codes = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
     codes = np.where((numbers == ABSENT).any(axis=1)[codes.ravel()], ABSENT, codes.ravel())
     return Lags(Events(codes[: len(left)], times.left), Events(codes[len(left) :], times.right))
+
+
+def crossed_share(key: Key, times: Times) -> float:
+    """Of the pairs by the key, and by its two fields in changed places, the share of the latter; 0.0 if these are few, or chance."""
+    if len(key.fields) != 2:
+        return 0.0
+    first, second = key.fields
+    crossed = (first._replace(right=second.right), second._replace(right=first.right))
+    peak = lags_of(crossed, times).window(key.peak.center, key.peak.width)
+    share = peak.excess / (peak.excess + key.peak.excess) if peak.is_significant else 0.0
+    return share if share >= _CROSSED else 0.0
 
 
 def _combined(columns: list[np.ndarray]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from include.config.setting_types import RESERVED_COLUMNS
+from include.config.setting_types import DIRECTION_COLUMNS, RESERVED_COLUMNS
 from include.config.sources import KEY, VALUE, Source, is_source, parse_source, source_text
 from spark_jobs.joining.fields import USUAL, Path
 from spark_jobs.joining.keys import Key
@@ -102,7 +102,7 @@ def _free(text: str, taken: Collection[str], side: str = "") -> str:
     """A column name that nothing else has."""
     name = _as_name(text) or "field"
     name = f"_{name}"[:_LONGEST] if name[0].isdigit() else name[:_LONGEST]
-    used = {*RESERVED_COLUMNS, *(each.lower() for each in taken)}
+    used = {*RESERVED_COLUMNS, *DIRECTION_COLUMNS, *(each.lower() for each in taken)}
     tried = [name, f"{side or 'event'}_{name}"[:_LONGEST], *(f"{name[:60]}_{number}" for number in range(2, 100))]
     return next(each for each in tried if each.lower() not in used)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.config.pipeline import JSON
+from include.config.pipeline import AS_IS, JSON
 from include.config.time_text import count, duration, setting
 from spark_jobs.joining.fields import USUAL
 from spark_jobs.joining.picture import histogram, signed
@@ -125,6 +125,10 @@ def _doubts_of_key(found: Found) -> list[str]:
         lines.append(
             f"the key does not tell pairs apart: within a minute only {key.alone:.0%} of the events with equal keys are one pair"
         )
+    if found.crossed:
+        what = f"in {found.crossed:.0%} of the pairs the two sides have {' and '.join(found.names)} in changed places"
+        either = "key_order: any pairs these, too; leave it out if (a, b) and (b, a) are different pairs"
+        lines.append(f"{what}; {either if found.key_order != AS_IS else 'key_order: any would hardly pair more'}")
     if key.peak.excess < _FEW_PAIRS:
         lines.append(f"the key comes from few pairs ({round(key.peak.excess)}): try a larger --sample")
     return lines

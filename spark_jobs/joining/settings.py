@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from include.config.pipeline import JSON
+from include.config.pipeline import AS_IS, JSON
 from spark_jobs.formats.registry import Registry
 from spark_jobs.joining import keys
 from spark_jobs.joining.documents import Documents, NoProposal, read_documents
 from spark_jobs.joining.durations import Durations, choose_durations
 from spark_jobs.joining.fields import ABSENT, USUAL, Field, code_fields, find_fields
-from spark_jobs.joining.keys import Column, Key, KeyField, find_keys, lags_of, shared_fields
+from spark_jobs.joining.keys import Column, Key, KeyField, crossed_share, find_keys, lags_of, shared_fields
 from spark_jobs.joining.names import Payload, choose_payload, key_names
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
 from spark_jobs.kafka.newest import Newest
@@ -38,7 +38,8 @@ class Looked(NamedTuple):
 class Found(NamedTuple):
     """What a pipeline file would say. `keys`: all candidates, the chosen one first, `key` with its fields in the order of the left side.
 
-    `times`: those of both sides; `key_text`: steps; `names`: of the key fields.
+    `times`: those of both sides; `key_text`: steps; `names`: of the key fields. `crossed`: the share of pairs, of those of the key and these,
+    in which the two fields of the key have changed places. `key_order`: as in a pipeline file.
     """
 
     left: Looked
@@ -50,6 +51,8 @@ class Found(NamedTuple):
     times: tuple[TimeField, TimeField]
     payloads: tuple[Payload, Payload]
     durations: Durations
+    crossed: float
+    key_order: str = AS_IS
 
     @property
     def sides(self) -> tuple[Looked, Looked]:
@@ -141,7 +144,8 @@ def _complete(
     lags = lags_of(fields, keys.Times(times[0].at, times[1].at))
     stamps = left.documents.stamps.astype(np.int64), right.documents.stamps.astype(np.int64)
     durations = choose_durations(lags, key.peak, *times, stamps)
-    return Found(left, right, key, found, key_text, names, times, (first, second), durations)
+    crossed = crossed_share(key, keys.Times(times[0].at, times[1].at))
+    return Found(left, right, key, found, key_text, names, times, (first, second), durations, crossed)
 
 
 def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: Looked) -> list[Any]:

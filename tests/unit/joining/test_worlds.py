@@ -52,7 +52,7 @@ def test_a_world_is_found_as_it_is(name, registry):
     assert tuple(side.format for side in pipeline.sides) == world.formats
     assert tuple(side.key_format for side in pipeline.sides) == world.key_formats
     assert tuple(side.payload_from or side.payload for side in pipeline.sides) == world.payloads
-    assert pipeline.key_text == world.key_text
+    assert (pipeline.key_text, pipeline.key_order) == (world.key_text, world.key_order)
     assert [share.ratio for share in made.shares] == pytest.approx(truth, abs=0.03)
     farthest = max(abs(world.skew_ms), abs(world.skew_ms + world.lag_ms))
     assert 0.98 * farthest <= pipeline.tolerance_ms <= 2.5 * farthest
