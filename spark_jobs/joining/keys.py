@@ -19,9 +19,9 @@ from spark_jobs.joining.lags import Events, Lags, Peak
 
 # Two random events agree in a field of few values more often than this; such a field identifies nothing.
 _MOST_CHANCE = 0.2
-_FEWEST_VALUES = 3
+FEWEST_VALUES = 3
 # So many records have to have a value that the other side has, too.
-_LEAST_SHARED = 0.03
+LEAST_SHARED = 0.03
 # Single fields and keys that are looked at further.
 _SINGLES, _COUPLED, _BEGINNINGS, _MOST_FIELDS = 60, 8, 6, 4
 _ENOUGH = 4_000
@@ -101,14 +101,20 @@ def shared_fields(left: Sequence[Column], right: Sequence[Column]) -> list[KeyFi
     for mine, (values, numbers) in zip(left, counts[0], strict=True):
         for other, (values_there, numbers_there) in zip(right, counts[1], strict=True):
             common, here, there = np.intersect1d(values, values_there, assume_unique=True, return_indices=True)
-            if len(common) < _FEWEST_VALUES:
+            if len(common) < FEWEST_VALUES:
                 continue
             of_left, of_right = numbers[here], numbers_there[there]
             shared = int(of_left.sum()) / len(mine.codes), int(of_right.sum()) / len(other.codes)
             chance = float((of_left / of_left.sum()) @ (of_right / of_right.sum()))
-            if min(shared) >= _LEAST_SHARED and chance <= _MOST_CHANCE:
+            if min(shared) >= LEAST_SHARED and chance <= _MOST_CHANCE:
                 found.append(KeyField(mine, other, *shared))
     return sorted(found, key=lambda each: -min(each.shared_left, each.shared_right))
+
+
+def have_equals(left: Sequence[Column], right: Sequence[Column]) -> bool:
+    """Whether any field of one side has a value that any of the other has, however few and frequent these are."""
+    mine, theirs = ({code for column in side for code in column.codes.tolist()} for side in (left, right))
+    return bool(mine & theirs - {ABSENT})
 
 
 def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:

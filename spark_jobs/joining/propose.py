@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from include.config.pipeline import ANY_ORDER, KAFKA, Pipeline
+from include.config.pipeline import ANY_ORDER, KAFKA, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
 from include.config.time_text import utc
 from spark_jobs.formats.registry import Registry
@@ -73,4 +73,7 @@ def _loaded(text: str, name: str) -> Pipeline:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
-        return load_pipeline(file)
+        try:
+            return load_pipeline(file)
+        except PipelineError as refused:
+            raise PipelineError(f"the proposed file cannot be: {str(refused).removeprefix(f'{file}: ')}") from None

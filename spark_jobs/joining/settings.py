@@ -13,7 +13,18 @@ from spark_jobs.joining import keys
 from spark_jobs.joining.documents import Documents, NoProposal, read_documents
 from spark_jobs.joining.durations import Durations, choose_durations
 from spark_jobs.joining.fields import ABSENT, USUAL, Field, code_fields, find_fields
-from spark_jobs.joining.keys import Column, Key, KeyField, crossed_share, find_keys, lags_of, shared_fields
+from spark_jobs.joining.keys import (
+    FEWEST_VALUES,
+    LEAST_SHARED,
+    Column,
+    Key,
+    KeyField,
+    crossed_share,
+    find_keys,
+    have_equals,
+    lags_of,
+    shared_fields,
+)
 from spark_jobs.joining.names import Payload, choose_payload, key_names
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
 from spark_jobs.kafka.newest import Newest
@@ -71,18 +82,21 @@ def look(newest: Newest, registry: Registry | None) -> Looked:
 def find_settings(left: Looked, right: Looked) -> Found:
     """Raises NoProposal if no fields lead to pairs."""
     shared: list[KeyField] = []
+    is_any_equal = False
     for key_text in ((), _NORMAL):
-        shared = _shared(left, right, key_text) or shared
+        columns = _columns(left, right, key_text)
+        shared = shared_fields(*columns) or shared
+        is_any_equal = is_any_equal or have_equals(*columns)
         for times in _pairs_of_times(left, right):
             if found := find_keys(shared, keys.Times(times[0].at, times[1].at)):
                 return _complete(left, right, found, key_text, _nearest_times(found[0], times, left, right))
-    raise NoProposal(_nothing_pairs(left, right, shared))
+    raise NoProposal(_nothing_pairs(left, right, shared, is_any_equal))
 
 
-def _shared(left: Looked, right: Looked, key_text: tuple[str, ...]) -> list[KeyField]:
+def _columns(left: Looked, right: Looked, key_text: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = _candidates(left), _candidates(right)
     codes = code_fields(mine, theirs, key_text)
-    return shared_fields(list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1])))
+    return list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1]))
 
 
 def _candidates(looked: Looked) -> list[Field]:
@@ -155,11 +169,16 @@ def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: Looked) -> lis
     return [looked.documents.bodies[row] for row in np.flatnonzero(has_key)]
 
 
-def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField]) -> str:
+def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField], is_any_equal: bool) -> str:
     looked_at = "; ".join(
         f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some(each.fields)}"
         for each in (left, right)
     )
+    if not shared and is_any_equal:
+        return (
+            f"no fields of the two topics have enough values in common to name a pair: at least {FEWEST_VALUES} different ones, in "
+            f"{LEAST_SHARED:.0%} of the records of each topic, and no few of them in most (looked at {looked_at}); try a larger --sample"
+        )
     if not shared:
         return f"no field of one topic has values of the other (looked at {looked_at})"
     same = _list([str(each) for each in shared if min(each.left.field.share, each.right.field.share) >= USUAL], len(shared))

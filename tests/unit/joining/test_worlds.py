@@ -66,6 +66,17 @@ def test_where_nothing_pairs_it_says_so_and_names_what_it_looked_at(name):
     assert "\n" not in str(why.value)
 
 
+def test_too_few_values_in_common_are_not_called_none():
+    few = [
+        sample(topic, [Sent({"region": ["eu", "us"][n % 2], "timestamp": NOW + n}, NOW + n) for n in range(20)])
+        for topic in "ab"
+    ]
+    with pytest.raises(
+        NoProposal, match="no fields of the two topics have enough values in common to name a pair: at least 3"
+    ):
+        propose((few[0], few[1]), None, NOW, "calls", "compounds")
+
+
 def test_the_sample_traffic_with_its_faulty_events_is_described_as_the_shipped_file_does():
     now = NOW + HOUR
     traffic = generate(CALLS, 600, 1, now).records
