@@ -18,10 +18,13 @@ import argparse
 import signal
 import sys
 
+from include.config.pipeline import PipelineError
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.job.arguments import OneLineParser, count_argument, end_with, fail, pipeline_argument, time_argument
 from spark_jobs.story.from_files import batch_argument, explain, read_batches, rehearse
 from spark_jobs.story.history import UnknownKey
+
+_NEWEST = 20_000
 
 if __name__ == "__main__":
     parser = OneLineParser(prog="rehearse_pairing", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -30,12 +33,14 @@ if __name__ == "__main__":
     files = "records as `kcat -C -J` prints them, and the batch's clock in epoch ms; repeat for further batches"
     source.add_argument("--batch", type=batch_argument, action="append", metavar="FILE@CLOCK", help=files)
     source.add_argument("--from-topics", action="store_true", help="the newest records of both topics; nothing is committed")
-    newest = "with --from-topics: so many of each topic (default: %(default)s)"
-    parser.add_argument("--newest", type=count_argument, default=20_000, metavar="N", help=newest)
+    newest = f"with --from-topics: so many of each topic (default: {_NEWEST})"
+    parser.add_argument("--newest", type=count_argument, metavar="N", help=newest)
     parser.add_argument("--since", type=time_argument, metavar="TIME", help="with --from-topics: no older records")
     story = "one value for each key field in order: tell the story of that pair instead of the JSON lines"
     parser.add_argument("--explain", nargs="+", metavar="VALUE", help=story)
     given = parser.parse_args()
+    if not given.from_topics and (given.newest, given.since) != (None, None):
+        fail("--newest and --since go with --from-topics; files are played as they are")
     key, fields = tuple(given.explain or ()), given.pipeline.key
     if key and len(key) != len(fields):
         fail(f"--explain takes one value for each of {', '.join(fields)}, in this order; {len(key)} given")
@@ -46,12 +51,12 @@ if __name__ == "__main__":
             # Files need none of what reads topics, which takes long to import.
             from spark_jobs.story.from_topics import read_topics
 
-            batches = read_topics(given.pipeline, given.newest, given.since)
+            batches = read_topics(given.pipeline, given.newest or _NEWEST, given.since)
         else:
             batches = read_batches(given.pipeline, given.batch)
         for line in explain(given.pipeline, key, batches) if key else rehearse(given.pipeline, batches):
             print(line)
     except UnknownKey as unknown:
         sys.exit(str(unknown))
-    except JobProblem as problem:
+    except (JobProblem, PipelineError, OSError) as problem:
         end_with(" ".join(str(problem).split()), 1, retry=False)

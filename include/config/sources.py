@@ -2,11 +2,13 @@ r"""Where a field of an event is in a Kafka record, as pipeline files say it.
 
 | source | means |
 |---|---|
-| `user1`, `call.caller.id` | a field of the body, by path; `\.`, `\\` and `\$` are a dot, a backslash and a first dollar of a name |
+| `user1`, `call.caller.id` | a field of the body, by path; `\.` and `\$` are a dot and a first dollar of a name |
 | `$value` | the whole body (payloads only) |
 | `$key`, `$key.caller.id` | the record's key as text, or a field of the JSON object, Avro record or Protobuf message that it is |
 | `$header.call-id` | the text of the record's first header of that name |
 | `$timestamp` | the record's own timestamp (timestamps only) |
+
+A name with `"` or a backslash cannot be looked for: JSON spells these with escapes, and in more than one way.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ KEY: Final = "key"
 HEADER: Final = "header"
 RECORD_TIME: Final = "timestamp"
 _LONGEST = 1_000
+_ESCAPED = frozenset('"\\')
 _STEP = re.compile(r"(?:[^\\.]|\\[\\.$])+")
 
 
@@ -65,11 +68,25 @@ def source_text(source: Source) -> str:
     return f"${source.part}.{steps}" if steps else f"${source.part}"
 
 
+def is_source(source: Source) -> bool:
+    r"""Whether a pipeline file can name it.
+
+    >>> is_source(Source(VALUE, ("a.b", "$c"))), is_source(Source(VALUE, ('a"b',))), is_source(Source(HEADER, ('a"b',)))
+    (True, False, True)
+    """
+    try:
+        return parse_source(source_text(source)) == source
+    except ValueError:
+        return False
+
+
 def _path(steps: str, whole: str) -> tuple[str, ...]:
     path, at = [], 0
     while step := _STEP.match(steps, at):
         path.append(re.sub(r"\\(.)", r"\1", step[0]))
         at = step.end() + 1
+        if not _ESCAPED.isdisjoint(path[-1]):
+            raise ValueError(rf'{whole!r} has a " or a \ in a name; landing cannot look for such a field, so it would fail')
         if at > len(steps):
             return tuple(path)
         if steps[at - 1] != ".":

@@ -18,12 +18,27 @@ OUT = Path("-")
 
 
 def chosen_name(given: argparse.Namespace) -> str:
-    """The pipeline's name: given, that of the file, or made of the topics. Ends the command if it cannot be, or the file must not be written."""
-    path: Path = given.write
+    """The pipeline's name: given, that of the file, or made of the topics. Ends the command if topics or name cannot be, or the file must not
+    be written."""
     if given.left == given.right:
         fail(f"--right {given.right}: is the left topic, too; their events could not be told apart")
-    if path == OUT:
-        return given.name or pipeline_name(given.left, given.right)
+    name = _name_of_file(given) if given.write != OUT else given.name or pipeline_name(given.left, given.right)
+    try:
+        setting_argument(PipelineName)(name)
+    except argparse.ArgumentTypeError as problem:
+        fail(f"{problem}; give a --name")
+    if (output := output_topic(given, name)) in (given.left, given.right):
+        fail(f"--output {output}: is one of the topics that are paired; compounds would be read as events")
+    return name
+
+
+def output_topic(given: argparse.Namespace, name: str) -> str:
+    """The topic of the compounds: given, or made of the pipeline's name."""
+    return given.output or f"{name}-compounds"
+
+
+def _name_of_file(given: argparse.Namespace) -> str:
+    path: Path = given.write
     try:
         name = setting_argument(PipelineName)(path.stem)
     except argparse.ArgumentTypeError as problem:
@@ -46,8 +61,7 @@ def propose_file(given: argparse.Namespace, name: str) -> None:
     connections = given.left_connection, given.right_connection
     first, (left,) = read_newest(kafka_settings(connections[0]), [given.left], given.sample)
     second, (right,) = read_newest(kafka_settings(connections[1]), [given.right], given.sample)
-    output = given.output or f"{name}-compounds"
-    proposal = propose((left, right), registry, min(first, second), name, output, connections)
+    proposal = propose((left, right), registry, min(first, second), name, output_topic(given, name), connections)
     print(proposal.text, end="", flush=True)
     if given.write != OUT:
         with given.write.open("w" if given.force else "x", encoding="utf-8") as file:

@@ -56,6 +56,8 @@ def read_documents(newest: Newest, registry: Registry | None) -> Documents:
         raise NoProposal(f"{topic} has no records: send some to it, then ask again")
     values, keys, headers = (_one(records, name) for name in ("value", "key", "headers"))
     form, notes = _format_of_values(topic, values, headers, registry)
+    if newest.is_cut:
+        notes.append("records are so large that not all partitions were looked at")
     key_form = _format_of_keys(keys, headers, registry)
     texts, key_texts = _decoded(topic, records, form, key_form, registry)
     bodies = [None if text is None else _loads(text) for text in texts]

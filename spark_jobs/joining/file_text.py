@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from include.config.pipeline import JSON, KAFKA
+from include.config.pipeline import AS_IS, JSON, KAFKA
 from include.config.sources import KEY, parse_source
 from include.config.time_text import setting
 from spark_jobs.joining.reasons import (
@@ -35,6 +35,8 @@ def file_text(found: Found, output: str, connections: tuple[str, str], head: Ite
     lines.append(f"key: {_flow(found.names)}")
     if found.key_text:
         lines.append(f"key_text: {_flow(list(found.key_text))}")
+    if found.key_order != AS_IS:
+        lines.append(f"key_order: {found.key_order}")
     lines.append("")
     durations = found.durations
     for name, ms in (

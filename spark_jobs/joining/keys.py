@@ -19,9 +19,9 @@ from spark_jobs.joining.lags import Events, Lags, Peak
 
 # Two random events agree in a field of few values more often than this; such a field identifies nothing.
 _MOST_CHANCE = 0.2
-_FEWEST_VALUES = 3
+FEWEST_VALUES = 3
 # So many records have to have a value that the other side has, too.
-_LEAST_SHARED = 0.03
+LEAST_SHARED = 0.03
 # Single fields and keys that are looked at further.
 _SINGLES, _COUPLED, _BEGINNINGS, _MOST_FIELDS = 60, 8, 6, 4
 _ENOUGH = 4_000
@@ -31,6 +31,8 @@ _WORTH, _OF_INTEGERS = 0.005, 0.85
 _OF_ITS_OWN, _NAMES_SOMETHING = 0.95, 0.5
 # A key has to tell pairs apart at least within a minute; one by which most of what meets there is of different pairs is none.
 _WITHIN_MS, _LEAST_ALONE = 60_000, 0.2
+# So many pairs whose fields have changed places are worth a word.
+_CROSSED = 0.05
 
 
 class Column(NamedTuple):
@@ -99,14 +101,20 @@ def shared_fields(left: Sequence[Column], right: Sequence[Column]) -> list[KeyFi
     for mine, (values, numbers) in zip(left, counts[0], strict=True):
         for other, (values_there, numbers_there) in zip(right, counts[1], strict=True):
             common, here, there = np.intersect1d(values, values_there, assume_unique=True, return_indices=True)
-            if len(common) < _FEWEST_VALUES:
+            if len(common) < FEWEST_VALUES:
                 continue
             of_left, of_right = numbers[here], numbers_there[there]
             shared = int(of_left.sum()) / len(mine.codes), int(of_right.sum()) / len(other.codes)
             chance = float((of_left / of_left.sum()) @ (of_right / of_right.sum()))
-            if min(shared) >= _LEAST_SHARED and chance <= _MOST_CHANCE:
+            if min(shared) >= LEAST_SHARED and chance <= _MOST_CHANCE:
                 found.append(KeyField(mine, other, *shared))
     return sorted(found, key=lambda each: -min(each.shared_left, each.shared_right))
+
+
+def have_equals(left: Sequence[Column], right: Sequence[Column]) -> bool:
+    """Whether any field of one side has a value that any of the other has, however few and frequent these are."""
+    mine, theirs = ({code for column in side for code in column.codes.tolist()} for side in (left, right))
+    return bool(mine & theirs - {ABSENT})
 
 
 def find_keys(shared: Sequence[KeyField], times: Times) -> list[Key]:
@@ -147,6 +155,17 @@ def lags_of(fields: Sequence[KeyField], times: Times) -> Lags:
     numbers, codes = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
     codes = np.where((numbers == ABSENT).any(axis=1)[codes.ravel()], ABSENT, codes.ravel())
     return Lags(Events(codes[: len(left)], times.left), Events(codes[len(left) :], times.right))
+
+
+def crossed_share(key: Key, times: Times) -> float:
+    """Of the pairs by the key, and by its two fields in changed places, the share of the latter; 0.0 if these are few, or chance."""
+    if len(key.fields) != 2:
+        return 0.0
+    first, second = key.fields
+    crossed = (first._replace(right=second.right), second._replace(right=first.right))
+    peak = lags_of(crossed, times).window(key.peak.center, key.peak.width)
+    share = peak.excess / (peak.excess + key.peak.excess) if peak.is_significant else 0.0
+    return share if share >= _CROSSED else 0.0
 
 
 def _combined(columns: list[np.ndarray]) -> np.ndarray:

@@ -10,7 +10,7 @@ from spark_jobs.joining.fields import ABSENT
 
 # Neighbours in time that are looked at in each direction: with skewed clocks the partner is not the next one.
 _NEIGHBOURS = 3
-# Half the width of windows, ms: up to 12 hours. Twice each is another one.
+# Half the width of windows, ms: up to 8 hours and 9 minutes. Twice each is another one.
 _WIDTHS = [least * 2**step for step in range(21) for least in (20, 28)]
 # So many events show well enough how many lags there are of each length, whatever their keys.
 _THINNED = 2_000
@@ -91,7 +91,7 @@ class Lags:
         return np.sort(np.concatenate(lags))
 
     def nearest(self, center: int) -> np.ndarray:
-        """Of each left event that has any, the lag to the right event of the same key whose lag is nearest to `center`; at most half a day."""
+        """Of each left event that has any, the lag to the right event of the same key whose lag is nearest to `center`; at most the widest window."""
         place = np.searchsorted(self.right, self.left + center)
         best = np.full(len(self.left), self._apart)
         for at in (place - 1, place):

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from include.config.setting_types import RESERVED_COLUMNS
-from include.config.sources import KEY, VALUE, Source, parse_source, source_text
-from spark_jobs.joining.documents import Documents
+from include.config.setting_types import DIRECTION_COLUMNS, RESERVED_COLUMNS
+from include.config.sources import KEY, VALUE, Source, is_source, parse_source, source_text
+from spark_jobs.joining.fields import USUAL, Path
 from spark_jobs.joining.keys import Key
 
 _LONGEST = 64
 # Messages that are weighed for the payload, and the share of their bytes beside key and time that it has to have.
 _WEIGHED, _MAIN = 200, 0.5
 
-Path = tuple[str, ...]
-
 
 class Payload(NamedTuple):
-    """`source`, a column `name`, and the `share` of the bytes beside key and time that it has; `others` have the rest."""
+    """`source`, a column `name`, and its `share` of the bytes beside key and time: the mean of all messages.
+
+    `missing`: the share of messages without it. `others`: other parts that most messages have; `rare`: how many parts fewer have.
+    """
 
     source: str
     name: str
     share: float
+    missing: float
     others: list[str]
+    rare: int
 
 
 def key_names(key: Key) -> list[str]:
@@ -40,28 +43,37 @@ def key_names(key: Key) -> list[str]:
     return names
 
 
-def choose_payload(documents: Documents, used: Collection[str], taken: Collection[str], side: str) -> Payload:
+def choose_payload(topic: str, bodies: Sequence[Any], used: Collection[str], taken: Collection[str], side: str) -> Payload:
     """The heaviest part of the messages beside the `used` sources if it is most of the rest, otherwise the whole message.
 
-    `taken`: names that other columns have. `side`: left or right, for a name that nothing else gives.
+    `bodies`: those of the messages with a key, at least one. `taken`: names that other columns have. `side`: left or right, for a name that
+    nothing else gives.
     """
     paths = {source.path for source in map(parse_source, used) if source.part == VALUE}
-    weights = Counter[Path]()
-    for body in documents.bodies[:: max(len(documents.bodies) // _WEIGHED, 1)]:
-        for path, value in _parts(body, paths, ()):
-            weights[path] += len(msgspec.json.encode(value))
-    named = [(path, weight) for path, weight in weights.most_common() if _is_source(path)]
-    share = named[0][1] / weights.total() if named else 0.0
+    weighed = bodies[:: max(len(bodies) // _WEIGHED, 1)]
+    # One heavy message weighs as much as any other.
+    shares, numbers = dict[Path, float](), Counter[Path]()
+    for body in weighed:
+        sizes = {path: len(msgspec.json.encode(value)) for path, value in _parts(body, paths, ())}
+        numbers.update(sizes.keys())
+        whole = sum(sizes.values())
+        for path, size in sizes.items():
+            shares[path] = shares.get(path, 0.0) + size / whole
+    usual = [path for path in sorted(shares, key=shares.__getitem__, reverse=True) if numbers[path] >= USUAL * len(weighed)]
+    rare = len(numbers) - len(usual)
+    named = [path for path in usual if is_source(Source(VALUE, path))]
+    sources = [source_text(Source(VALUE, path)) for path in named]
+    share = shares[named[0]] / len(weighed) if named else 0.0
     if share < _MAIN:
-        name = _free(documents.topic, [*taken], side)
-        return Payload("$value", name, 1.0, [source_text(Source(VALUE, path)) for path, _ in named])
-    (path, _), *rest = named
-    return Payload(
-        source_text(Source(VALUE, path)),
-        _free(path[-1], [*taken], side),
-        share,
-        [source_text(Source(VALUE, other)) for other, _ in rest],
-    )
+        return Payload("$value", _free(topic, [*taken], side), 1.0, 0.0, sources, rare)
+    missing = sum(_is_without(body, named[0]) for body in bodies) / len(bodies)
+    return Payload(sources[0], _free(named[0][-1], [*taken], side), share, missing, sources[1:], rare)
+
+
+def _is_without(document: Any, path: Path) -> bool:
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document is None
 
 
 def pipeline_name(left: str, right: str) -> str:
@@ -86,18 +98,11 @@ def _parts(document: Any, used: Collection[Path], path: Path) -> Iterator[tuple[
             yield here, value
 
 
-def _is_source(path: Path) -> bool:
-    try:
-        return bool(parse_source(source_text(Source(VALUE, path))))
-    except ValueError:
-        return False
-
-
 def _free(text: str, taken: Collection[str], side: str = "") -> str:
     """A column name that nothing else has."""
     name = _as_name(text) or "field"
     name = f"_{name}"[:_LONGEST] if name[0].isdigit() else name[:_LONGEST]
-    used = {*RESERVED_COLUMNS, *(each.lower() for each in taken)}
+    used = {*RESERVED_COLUMNS, *DIRECTION_COLUMNS, *(each.lower() for each in taken)}
     tried = [name, f"{side or 'event'}_{name}"[:_LONGEST], *(f"{name[:60]}_{number}" for number in range(2, 100))]
     return next(each for each in tried if each.lower() not in used)
 

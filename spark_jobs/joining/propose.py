@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from include.config.pipeline import KAFKA, Pipeline
+from include.config.pipeline import ANY_ORDER, KAFKA, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
 from include.config.time_text import utc
 from spark_jobs.formats.registry import Registry
@@ -19,6 +19,8 @@ from spark_jobs.kafka.newest import Newest
 
 # Fewer pairs than this of both sides are no pipeline.
 _LEAST_RATIO = 0.01
+# The key in either order has to pair so many times as much.
+_MORE = 1.03
 
 
 class Proposal(NamedTuple):
@@ -46,8 +48,16 @@ def propose(
     """
     left, right = (look(sample, registry) for sample in samples)
     found = find_settings(left, right)
-    pipeline = _loaded(file_text(found, output, connections, []), name)
-    shares = play_sample(pipeline, samples, wall_time)
+
+    def played(one: Found) -> tuple[Share, Share]:
+        return play_sample(_loaded(file_text(one, output, connections, []), name), samples, wall_time)
+
+    shares = played(found)
+    if found.crossed:
+        either = found._replace(key_order=ANY_ORDER)
+        of_either = played(either)
+        if of_either[0].paired > _MORE * shares[0].paired:
+            found, shares = either, of_either
     if max(share.ratio for share in shares) < _LEAST_RATIO:
         raise NoProposal(f"by the best key ({found.key}) nothing pairs: {'; '.join(about_share(shares))}")
     head = [
@@ -63,4 +73,7 @@ def _loaded(text: str, name: str) -> Pipeline:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
-        return load_pipeline(file)
+        try:
+            return load_pipeline(file)
+        except PipelineError as refused:
+            raise PipelineError(f"the proposed file cannot be: {str(refused).removeprefix(f'{file}: ')}") from None

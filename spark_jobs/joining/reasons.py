@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from include.config.pipeline import JSON
+from include.config.pipeline import AS_IS, JSON
 from include.config.time_text import count, duration, setting
+from spark_jobs.joining.fields import USUAL
 from spark_jobs.joining.picture import histogram, signed
 from spark_jobs.joining.settings import Found, Looked
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField
@@ -31,7 +32,8 @@ def about_time(found: Found, number: int) -> list[str]:
     away = "" if time.source == RECORD_TIMESTAMP else f", in the median {duration(int(time.away_ms))} from the record's"
     rest = f"payload: {payload.source}, {payload.share:.0%} of what is not key or time"
     if payload.source == "$value":
-        rest = f"payload: the whole message; its parts {', '.join(payload.others[:8]) or 'beside key and time'} weigh alike"
+        rare = [f"{payload.rare} that fewer than half of them have"] if payload.rare else []
+        rest = f"payload: the whole message; its parts {', '.join([*payload.others[:8], *rare]) or 'beside key and time'} weigh alike"
     return [f"time: {time.source}{kind}{away}", rest]
 
 
@@ -85,6 +87,12 @@ def doubts(found: Found) -> list[str]:
             f"times of the {ahead} side are {duration(abs(chosen.skew))} later in the median, by a clock that is wrong or because its events "
             f"happen later; the tolerance of {setting(chosen.tolerance)} has to cover that"
         )
+    for side, payload in zip(("left", "right"), found.payloads, strict=True):
+        if payload.missing:
+            lines.append(
+                f"{payload.missing:.1%} of {side} records with a key lack {payload.source}: their compounds would have no {payload.name}; "
+                f"are they other events (setting `only`)?"
+            )
     for name, field in zip(names, found.key.fields, strict=True):
         for side, column in (("left", field.left), ("right", field.right)):
             if column.field.share < 1:
@@ -108,12 +116,19 @@ def _doubts_of_key(found: Found) -> list[str]:
     lines: list[str] = []
     for other in found.keys[1:]:
         theirs = set(map(str, other.fields))
+        columns = [column for field in other.fields for column in (field.left, field.right)]
+        if any(column.field.share < USUAL for column in columns):
+            continue
         if other.score >= key.score - _CLOSE and not mine < theirs and len(lines) < _SHOWN:
             lines.append(f"two candidates for the key: {key} ({key.score:.0%}), {other} ({other.score:.0%})")
     if key.alone < _SURE_ALONE:
         lines.append(
             f"the key does not tell pairs apart: within a minute only {key.alone:.0%} of the events with equal keys are one pair"
         )
+    if found.crossed:
+        what = f"in {found.crossed:.0%} of the pairs the two sides have {' and '.join(found.names)} in changed places"
+        either = "key_order: any pairs these, too; leave it out if (a, b) and (b, a) are different pairs"
+        lines.append(f"{what}; {either if found.key_order != AS_IS else 'key_order: any would hardly pair more'}")
     if key.peak.excess < _FEW_PAIRS:
         lines.append(f"the key comes from few pairs ({round(key.peak.excess)}): try a larger --sample")
     return lines

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from include.config.pipeline import JSON
+from include.config.pipeline import AS_IS, JSON
 from spark_jobs.formats.registry import Registry
 from spark_jobs.joining import keys
 from spark_jobs.joining.documents import Documents, NoProposal, read_documents
 from spark_jobs.joining.durations import Durations, choose_durations
-from spark_jobs.joining.fields import Field, code_fields, find_fields
-from spark_jobs.joining.keys import Column, Key, KeyField, find_keys, lags_of, shared_fields
+from spark_jobs.joining.fields import ABSENT, USUAL, Field, code_fields, find_fields
+from spark_jobs.joining.keys import (
+    FEWEST_VALUES,
+    LEAST_SHARED,
+    Column,
+    Key,
+    KeyField,
+    crossed_share,
+    find_keys,
+    have_equals,
+    lags_of,
+    shared_fields,
+)
 from spark_jobs.joining.names import Payload, choose_payload, key_names
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
 from spark_jobs.kafka.newest import Newest
@@ -38,7 +49,8 @@ class Looked(NamedTuple):
 class Found(NamedTuple):
     """What a pipeline file would say. `keys`: all candidates, the chosen one first, `key` with its fields in the order of the left side.
 
-    `times`: those of both sides; `key_text`: steps; `names`: of the key fields.
+    `times`: those of both sides; `key_text`: steps; `names`: of the key fields. `crossed`: the share of pairs, of those of the key and these,
+    in which the two fields of the key have changed places. `key_order`: as in a pipeline file.
     """
 
     left: Looked
@@ -50,6 +62,8 @@ class Found(NamedTuple):
     times: tuple[TimeField, TimeField]
     payloads: tuple[Payload, Payload]
     durations: Durations
+    crossed: float
+    key_order: str = AS_IS
 
     @property
     def sides(self) -> tuple[Looked, Looked]:
@@ -68,18 +82,21 @@ def look(newest: Newest, registry: Registry | None) -> Looked:
 def find_settings(left: Looked, right: Looked) -> Found:
     """Raises NoProposal if no fields lead to pairs."""
     shared: list[KeyField] = []
+    is_any_equal = False
     for key_text in ((), _NORMAL):
-        shared = _shared(left, right, key_text) or shared
+        columns = _columns(left, right, key_text)
+        shared = shared_fields(*columns) or shared
+        is_any_equal = is_any_equal or have_equals(*columns)
         for times in _pairs_of_times(left, right):
             if found := find_keys(shared, keys.Times(times[0].at, times[1].at)):
                 return _complete(left, right, found, key_text, _nearest_times(found[0], times, left, right))
-    raise NoProposal(_nothing_pairs(left, right, shared))
+    raise NoProposal(_nothing_pairs(left, right, shared, is_any_equal))
 
 
-def _shared(left: Looked, right: Looked, key_text: tuple[str, ...]) -> list[KeyField]:
+def _columns(left: Looked, right: Looked, key_text: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = _candidates(left), _candidates(right)
     codes = code_fields(mine, theirs, key_text)
-    return shared_fields(list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1])))
+    return list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1]))
 
 
 def _candidates(looked: Looked) -> list[Field]:
@@ -133,29 +150,49 @@ def _complete(
         [*(getattr(field, side).field.source for field in fields), time.source]
         for side, time in zip(("left", "right"), times, strict=True)
     ]
-    first = choose_payload(left.documents, used[0], names, "left")
-    second = choose_payload(right.documents, used[1], [*names, first.name], "right")
+    bodies = [_bodies_with(fields, side, looked) for side, looked in (("left", left), ("right", right))]
+    first = choose_payload(left.documents.topic, bodies[0], used[0], names, "left")
+    second = choose_payload(right.documents.topic, bodies[1], used[1], [*names, first.name], "right")
     if any(field.is_integer for field in fields):
         key_text = ("integers", *key_text)
     lags = lags_of(fields, keys.Times(times[0].at, times[1].at))
     stamps = left.documents.stamps.astype(np.int64), right.documents.stamps.astype(np.int64)
     durations = choose_durations(lags, key.peak, *times, stamps)
-    return Found(left, right, key, found, key_text, names, times, (first, second), durations)
+    crossed = crossed_share(key, keys.Times(times[0].at, times[1].at))
+    return Found(left, right, key, found, key_text, names, times, (first, second), durations, crossed)
 
 
-def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField]) -> str:
+def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: Looked) -> list[Any]:
+    """The bodies of the records that have all fields of the key; others may be of another kind."""
+    columns = [getattr(field, side).codes for field in fields]
+    has_key = np.all([codes != ABSENT for codes in columns], axis=0)
+    return [looked.documents.bodies[row] for row in np.flatnonzero(has_key)]
+
+
+def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField], is_any_equal: bool) -> str:
     looked_at = "; ".join(
-        f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some([field.source for field in each.fields])}"
+        f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some(each.fields)}"
         for each in (left, right)
     )
+    if not shared and is_any_equal:
+        return (
+            f"no fields of the two topics have enough values in common to name a pair: at least {FEWEST_VALUES} different ones, in "
+            f"{LEAST_SHARED:.0%} of the records of each topic, and no few of them in most (looked at {looked_at}); try a larger --sample"
+        )
     if not shared:
         return f"no field of one topic has values of the other (looked at {looked_at})"
-    same = ", ".join(str(each) for each in shared[:_SHOWN])
+    same = _list([str(each) for each in shared if min(each.left.field.share, each.right.field.share) >= USUAL], len(shared))
     return (
         f"fields share values ({same}), but events with equal ones are no nearer in time than by chance, so nothing pairs "
         f"(looked at {looked_at}): are these the two topics, and do their newest records cover the same time? Try a larger --sample"
     )
 
 
-def _some(sources: list[str]) -> str:
-    return ", ".join(sources[:_SHOWN]) + (f", … ({len(sources)} in all)" if len(sources) > _SHOWN else "")
+def _some(fields: list[Field]) -> str:
+    return _list([field.source for field in fields if field.share >= USUAL], len(fields))
+
+
+def _list(names: list[str], number: int) -> str:
+    """Some of the names, and how many there are in all if those are not all."""
+    shown = names[:_SHOWN]
+    return ", ".join(shown) + (f"{', … ' if shown else ''}({number} in all)" if len(shown) < number else "")

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, offsets_since
-from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_shares
+from spark_jobs.kafka.records import BAD_HEADER, Share, Span, read_shares
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.parsed_columns import HEADERS
 
-# Of one topic. A record may have a hundred megabytes.
-_MOST_BYTES = 256_000_000
+# Of one topic. A record may have a hundred megabytes, and decoded it may take thirty times its size.
+_MOST_BYTES = 48_000_000
 SCHEMA = pa.schema(
     {
         "topic": pa.string(),
@@ -30,17 +30,21 @@ SCHEMA = pa.schema(
 
 
 class Newest(NamedTuple):
-    """The newest committed records of a topic (`SCHEMA`), partition by partition, each in its order. `is_whole`: the topic has no older ones."""
+    """The newest committed records of a topic (`SCHEMA`), partition by partition, each in its order.
+
+    `is_whole`: the topic has no others. `is_cut`: they are so large that not even one of each partition was read.
+    """
 
     topic: str
     records: pa.Table
     is_whole: bool
+    is_cut: bool = False
 
 
 def read_newest(settings: Settings, topics: Iterable[str], most: int, since: int | None = None) -> tuple[int, list[Newest]]:
     """The wall time (epoch ms) before the topics' ends were asked for, and about the newest `most` records of each topic.
 
-    They come from all partitions, and are fewer if they would be more than 256 MB. `since` (epoch ms, inclusive): no records with an older
+    They come from all partitions, and are fewer if they would be more than 48 MB. `since` (epoch ms, inclusive): no records with an older
     timestamp. Raises BrokerProblem, and NeedsOperator for a topic that is not there or may not be read.
     """
     topics = list(topics)
@@ -63,8 +67,9 @@ def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Parti
     while True:
         taken = share_out(most, there)
         parts = [Share(*place, Span(now.end[place] - count, now.end[place])) for place, count in taken.items() if count]
-        if (records := _read(settings, parts, bounded=most > len(there))) is not None:
-            return Newest(topic, records, taken == there)
+        records, is_full = _read(settings, parts)
+        if not is_full or most <= len(there):
+            return Newest(topic, records, taken == there and not is_full, is_full)
         most = max(most // 4, len(there))
 
 
@@ -82,13 +87,12 @@ def share_out(most: int, there: Mapping[Partition, int]) -> dict[Partition, int]
     return {place: taken[place] for place in there}
 
 
-def _read(settings: Settings, parts: list[Share], bounded: bool) -> pa.Table | None:
-    """The records of the shares; None if they are too large together."""
+def _read(settings: Settings, parts: list[Share]) -> tuple[pa.Table, bool]:
+    """The records of the shares, the first ones if they are too large together, and whether they are."""
     batches, size = [], 0
     for batch in read_shares(settings, parts, "earliest"):
+        if batches and size + batch.nbytes > _MOST_BYTES:
+            return pa.Table.from_batches(batches, SCHEMA), True
         batches.append(batch.select(SCHEMA.names).cast(SCHEMA))
         size += batch.nbytes
-        if bounded and size > _MOST_BYTES:
-            return None
-    assert set(SCHEMA.names) == {*RECORD, BAD_HEADER}
-    return pa.Table.from_batches(batches, SCHEMA)
+    return pa.Table.from_batches(batches, SCHEMA), False

@@ -59,6 +59,7 @@ class World:
     formats: tuple[str, str] = ("json", "json")
     key_formats: tuple[str, str] = ("json", "json")
     key_text: tuple[str, ...] = ()
+    key_order: str = "as_is"
     pairing: float = 0.95
     lag_ms: int = 4_000
     skew_ms: int = 0
@@ -149,6 +150,10 @@ def plain_left(call: Call, rng: random.Random) -> Sent:
 
 def plain_right(call: Call, rng: random.Random) -> Sent:
     return sent(rng, call, {"user1": call.user1, "user2": call.user2, "timestamp": call.at, "metrics": loss(rng)})
+
+
+def in_either_order(call: Call, rng: random.Random) -> Sent:
+    return plain_right(call if rng.random() < 0.6 else call._replace(user1=call.user2, user2=call.user1), rng)
 
 
 def other_names(call: Call, rng: random.Random) -> Sent:
@@ -340,5 +345,6 @@ WORLDS = {
         payloads=("analytics", "metrics"),
     ),
     "upper case": World(plain_left, shouting, key_text=("trim", "lower")),
+    "either order": World(plain_left, in_either_order, key_order="any"),
 }  # fmt: skip
 APART = {"other calls of the same users": World(plain_left, other_calls), "strangers": World(plain_left, strangers)}

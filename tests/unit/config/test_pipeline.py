@@ -39,6 +39,9 @@ BROKEN = {
         )
         for key, value, problem in (
             ("payload_from", "a..b", "'a..b' is no path"),
+            ("payload_from", 'a.b"c', """'a.b"c' has a " or a \\ in a name; landing cannot look for such a field"""),
+            ("key", {"user1": r"a\\b"}, r"""'a\\\\b' has a " or a \ in a name; landing cannot look for such a field"""),
+            ("timestamp", '$key.a"b', """'$key.a"b' has a " or a \\ in a name"""),
             ("payload_from", "$values", "'$values' is none of $value, $key"),
             ("payload_from", "$timestamp", "'$timestamp' is a time"),
             ("payload_from", 5, "5 names no field"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.config.check_pipelines import main as check_pipelines
-from include.config.pipeline import KAFKA
+from include.config.pipeline import KAFKA, PipelineError
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.joining import command
 from spark_jobs.joining.command import OUT, chosen_name, propose_file
@@ -104,6 +104,13 @@ def test_two_candidates_and_a_guess_are_said(topics, capsys):
     )
 
 
+def test_a_file_that_is_refused_is_not_named_after_its_place(topics):
+    topics(WORLDS["plain names"])
+    with pytest.raises(PipelineError) as why:
+        propose_file(given(output="media-metrics"), "calls")
+    assert str(why.value).startswith("the proposed file cannot be: output.topic: media-metrics is already the right topic")
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -126,6 +133,12 @@ def test_values_that_say_nothing_are_one_line(topics, monkeypatch, values, words
     ("options", "words"),
     [
         ({"right": "calls.ended"}, "--right calls.ended: is the left topic, too"),
+        ({"output": "calls.ended"}, "--output calls.ended: is one of the topics that are paired"),
+        ({"right": "c-compounds", "name": "c"}, "--output c-compounds: is one of the topics that are paired"),
+        (
+            {"right": "replay"},
+            "calls_ended_replay would be the name of another pipeline's replay DAG; name it otherwise; give a --name",
+        ),
         ({"write": Path("Calls.yaml")}, "--write Calls.yaml: a pipeline is named after its file"),
         ({"write": Path("calls.yml")}, "name a file that ends with .yaml"),
         ({"write": Path("nowhere/calls.yaml")}, "in a folder that is there"),

@@ -23,6 +23,34 @@ def test_the_same_in_another_place_and_what_few_records_have_are_left_out():
     assert list(fields(*many)) == ["user", "x"]
 
 
+def test_one_wide_record_and_a_map_by_user_hide_nothing(monkeypatch):
+    wide = Sent({"labels": {f"l{number}": 1 for number in range(450)}}, NOW)
+    by_user = [
+        Sent(
+            {"seen": {f"u{row}-{number}": 1 for number in range(9)}, "user": f"u{row}"},
+            NOW,
+            f"k{row}".encode(),
+            (("h", b"1"),),
+        )
+        for row in range(100)
+    ]
+    assert list(fields(wide, *by_user)) == ["user", "$key", "$header.h"]
+    monkeypatch.setattr("spark_jobs.joining.fields._MOST_COUNTED", 20)
+    assert list(fields(wide, *by_user)) == ["user", "$key", "$header.h"]
+    monkeypatch.undo()
+    often = [
+        Sent({f"f{number}": number + row for number in range(450)} | {"user": row}, NOW, b"k%d" % row) for row in range(9)
+    ]
+    assert len(fields(*often)) == 401 and "$key" in fields(*often)
+
+
+def test_a_name_that_no_pipeline_file_may_have_is_no_field():
+    assert fields(Sent({'a"b': 1, "a\\b": 2, "c": {'"': 3}, "d": 4}, NOW, None, (('e"', b"5"),))) == {
+        "d": [4],
+        '$header.e"': ["5"],
+    }
+
+
 def test_a_few_whole_numbers_are_mistakes():
     assert not Field("user", ["a"] * 95 + [1] * 5, 1.0).is_integer
     assert Field("user", [1] * 50 + [None] * 50, 0.5).is_integer

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.joining.documents import read_documents
 from spark_jobs.joining.fields import Field
 from spark_jobs.joining.keys import Column, Key, KeyField
 from spark_jobs.joining.lags import Peak
 from spark_jobs.joining.names import choose_payload, key_names, pipeline_name
-from tests.helpers.worlds import NOW, Sent, sample
 
 
 def key(*sources: tuple[str, str]) -> Key:
@@ -32,7 +30,7 @@ def test_names_of_key_fields(sources, names):
 
 
 def payload(body, used=(), taken=(), topic="calls.ended"):
-    found = choose_payload(read_documents(sample(topic, [Sent(body, NOW)]), None), used, taken, "left")
+    found = choose_payload(topic, [body], used, taken, "left")
     return found.source, found.name
 
 
@@ -43,6 +41,15 @@ def test_the_payload_is_the_heaviest_part_beside_key_and_time_or_the_whole_messa
     assert payload({"u": "ann"}, ["u"]) == ("$value", "calls_ended")
     assert payload({"u": "ann", "value": "x" * 9}, ["u"]) == ("value", "left_value")
     assert payload({"u": "ann", "stats": "x" * 9}, ["u"], ["Stats"]) == ("stats", "left_stats")
+
+
+def test_a_heavy_message_or_a_rare_part_is_not_the_payload_and_rare_names_are_counted():
+    usual = [{"u": "ann", "v": 1, "stats": "x" * 30} for _ in range(90)]
+    few = [{"u": "ann", "v": 1, f"user{number}@x.org": "x" * 900} for number in range(10)]
+    chosen = choose_payload("t", [usual[0] | {"trace": "x" * 200_000}, *usual[1:], *few], ["u"], [], "left")
+    assert (chosen.source, chosen.missing, chosen.others, chosen.rare) == ("stats", 0.1, ["v"], 11)
+    chosen = choose_payload("t", [*few, {"u": "bob", 'a"b': "x" * 900}], ["u"], [], "left")
+    assert (chosen.source, chosen.others, chosen.rare) == ("$value", ["v"], 11)
 
 
 def test_a_pipeline_is_named_after_its_topics():

@@ -52,7 +52,7 @@ def test_a_world_is_found_as_it_is(name, registry):
     assert tuple(side.format for side in pipeline.sides) == world.formats
     assert tuple(side.key_format for side in pipeline.sides) == world.key_formats
     assert tuple(side.payload_from or side.payload for side in pipeline.sides) == world.payloads
-    assert pipeline.key_text == world.key_text
+    assert (pipeline.key_text, pipeline.key_order) == (world.key_text, world.key_order)
     assert [share.ratio for share in made.shares] == pytest.approx(truth, abs=0.03)
     farthest = max(abs(world.skew_ms), abs(world.skew_ms + world.lag_ms))
     assert 0.98 * farthest <= pipeline.tolerance_ms <= 2.5 * farthest
@@ -64,6 +64,17 @@ def test_where_nothing_pairs_it_says_so_and_names_what_it_looked_at(name):
     with pytest.raises(NoProposal, match=r"calls.ended: \d+ records, fields user1, user2, ") as why:
         proposal(APART[name])
     assert "\n" not in str(why.value)
+
+
+def test_too_few_values_in_common_are_not_called_none():
+    few = [
+        sample(topic, [Sent({"region": ["eu", "us"][n % 2], "timestamp": NOW + n}, NOW + n) for n in range(20)])
+        for topic in "ab"
+    ]
+    with pytest.raises(
+        NoProposal, match="no fields of the two topics have enough values in common to name a pair: at least 3"
+    ):
+        propose((few[0], few[1]), None, NOW, "calls", "compounds")
 
 
 def test_the_sample_traffic_with_its_faulty_events_is_described_as_the_shipped_file_does():

@@ -279,6 +279,13 @@ def test_the_command(values, status, stdout, stderr, tmp_path):
     assert (done.returncode, done.stdout[: len(stdout) or None], done.stderr) == (status, stdout, stderr)
 
 
+def test_what_is_asked_of_topics_is_refused_for_files(tmp_path):
+    refused = "error: --newest and --since go with --from-topics; files are played as they are\n"
+    for arguments in (("--newest", "5"), ("--since", "0")):
+        done = command(tmp_path, *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", refused)
+
+
 def test_a_header_that_cannot_be_told_is_the_reason_if_there_is_no_other():
     read = records([Batch("a0 a1", FAR)])
     _, bad = read[0][0]
