@@ -89,7 +89,7 @@ def share_out(most: int, there: Mapping[Partition, int]) -> dict[Partition, int]
 
 def _read(settings: Settings, parts: list[Share]) -> tuple[pa.Table, bool]:
     """The records of the shares, the first ones if they are too large together, and whether they are."""
-    batches, size = [], 0
+    batches, size = list[pa.RecordBatch](), 0
     for batch in read_shares(settings, parts, "earliest"):
         if batches and size + batch.nbytes > _MOST_BYTES:
             return pa.Table.from_batches(batches, SCHEMA), True

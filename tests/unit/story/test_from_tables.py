@@ -59,17 +59,17 @@ def test_the_whole_story(tmp_path):
         == """\
 u, v: 4 messages in 2 batches, pipeline calls (tolerance 100ms, gap 200ms, grace 500ms, max_future 10s, max_session 1s, one_to_one)
 batch 1: 2 messages read, clock 1970-01-01T00:16:40.100Z (1000100)
-batch 3: 2 messages read, clock 1970-01-01T00:16:40.751Z (1000711)
+batch 3: 2 messages read, clock 1970-01-01T00:16:40.751Z (1000751)
 
 analyticsTopic-0-0 (analytics), 1970-01-01T00:16:40.000Z (1000000), read in batch 1
   in a session of 3 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z
-  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock is 1ms past that
+  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock is 1ms past that
   alone (left_only): the nearest of the other side is metricsTopic-0-0, 50ms later, in the same session, taken by analyticsTopic-0-2, 41ms earlier
   no setting keeps them apart: an event has one partner at most, and this one was left over
 
 analyticsTopic-0-2 (analytics), 1970-01-01T00:16:40.009Z (1000009), read in batch 3
   in a session of 3 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z
-  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock is 1ms past that
+  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock is 1ms past that
   paired with metricsTopic-0-0, 41ms later
 
 analyticsTopic-0-3 (analytics), 1970-01-01T00:16:40.009Z (1000009), read in batch 3
@@ -77,7 +77,7 @@ analyticsTopic-0-3 (analytics), 1970-01-01T00:16:40.009Z (1000009), read in batc
 
 metricsTopic-0-0 (metrics), 1970-01-01T00:16:40.050Z (1000050), read in batch 1
   in a session of 3 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z
-  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock is 1ms past that
+  closed in batch 3: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock is 1ms past that
   paired with analyticsTopic-0-2, 41ms earlier
 
 compound analyticsTopic-0-0

@@ -33,16 +33,16 @@ def test_the_whole_story_of_a_pair():
         == """\
 u, v: 2 messages in 1 batch, pipeline calls (tolerance 100ms, gap 200ms, grace 500ms, max_future 10s, max_session 1s, one_to_one)
 batch 1: 2 messages read, clock 1970-01-01T00:16:40.100Z (1000100)
-batch 2: 0 messages read, clock 1970-01-01T00:16:40.751Z (1000711)
+batch 2: 0 messages read, clock 1970-01-01T00:16:40.751Z (1000751)
 
 analyticsTopic-0-0 (analytics), 1970-01-01T00:16:40.000Z (1000000), read in batch 1
   in a session of 2 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z
-  closed in batch 2: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock is 1ms past that
+  closed in batch 2: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock is 1ms past that
   paired with metricsTopic-0-0, 50ms later
 
 metricsTopic-0-0 (metrics), 1970-01-01T00:16:40.050Z (1000050), read in batch 1
   in a session of 2 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z
-  closed in batch 2: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock is 1ms past that
+  closed in batch 2: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock is 1ms past that
   paired with analyticsTopic-0-0, 50ms earlier""".splitlines()
     )
 
@@ -153,7 +153,7 @@ def test_settings_that_change_nothing_are_not_proposed():
         )
 
 
-LATE = "rejected in batch 2 as late: end + gap + grace = 1970-01-01T00:16:40.750Z (1000710), and the clock of batch 1 was"
+LATE = "rejected in batch 2 as late: end + gap + grace = 1970-01-01T00:16:40.750Z (1000750), and the clock of batch 1 was"
 FUTURE = "rejected in batch 1 as future: 10s1ms ahead of the batch's wall time, 1970-01-01T00:16:40.000Z (1000000)"
 OTHER_ENDS = {
     "late, and alone": (
@@ -204,7 +204,7 @@ OTHER_ENDS = {
         [("a0 m50", 750)],
         [
             "in a session of 2 events, 1970-01-01T00:16:40.000Z to 1970-01-01T00:16:40.050Z",
-            "open after batch 1: the first batch with a clock past 1970-01-01T00:16:40.750Z (1000710) closes it",
+            "open after batch 1: the first batch with a clock past 1970-01-01T00:16:40.750Z (1000750) closes it",
             "if nothing more comes until then: paired with metricsTopic-0-0, 50ms later",
         ],
     ),
@@ -281,7 +281,7 @@ def test_the_command(values, status, stdout, stderr, tmp_path):
 
 def test_what_is_asked_of_topics_is_refused_for_files(tmp_path):
     refused = "error: --newest and --since go with --from-topics; files are played as they are\n"
-    for arguments in (("--newest", "5"), ("--since", "0")):
+    for arguments in (("--newest", "5"), ("--since", "2026-01-31T13:00:00Z")):
         done = command(tmp_path, *arguments)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", refused)
 
