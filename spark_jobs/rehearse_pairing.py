@@ -5,9 +5,9 @@
 
 FILE holds what `kcat -C -J` prints, one object a line (topic, partition, offset, ts, key, payload); topics tell the side.
 CLOCK is the batch's clock and its wall time, in epoch ms; each batch continues from the one before, whose clock it
-never falls behind. Records of topics are one batch, whose clock is now. The command prints JSON lines: `compound_events` and `rejected_events` of each batch,
-then `open_events` after the last batch, then one `batch_ledger` line of counts a batch. The functions are those of the Spark jobs.
-PAIRING_KAFKA and PAIRING_SCHEMA_REGISTRY say where topics and schemas are.
+never falls behind. Records of topics are one batch, whose clock is now. Prints JSON lines: `compound_events` and
+`rejected_events` of each batch, then `open_events` after the last one, then a `batch_ledger` line of counts a batch. The
+functions are those of the Spark jobs. PAIRING_KAFKA and PAIRING_SCHEMA_REGISTRY say where topics and schemas are.
 
 With `--explain VALUE …`, one value for each key field in order, it prints the story of that pair in words instead.
 """
@@ -30,12 +30,10 @@ if __name__ == "__main__":
     parser = OneLineParser(prog="rehearse_pairing", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pipeline", type=pipeline_argument, required=True, help="the pipeline's YAML file")
     source = parser.add_mutually_exclusive_group(required=True)
-    files = "records as `kcat -C -J` prints them, and the batch's clock in epoch ms; repeat for further batches"
-    source.add_argument("--batch", type=batch_argument, action="append", metavar="FILE@CLOCK", help=files)
+    source.add_argument("--batch", type=batch_argument, action="append", metavar="FILE@CLOCK", help="a batch; repeat it")
     source.add_argument("--from-topics", action="store_true", help="the newest records of both topics; nothing is committed")
-    newest = f"with --from-topics: so many of each topic (default: {_NEWEST})"
-    parser.add_argument("--newest", type=count_argument, metavar="N", help=newest)
-    parser.add_argument("--since", type=time_argument, metavar="TIME", help="with --from-topics: no older records")
+    parser.add_argument("--newest", type=count_argument, metavar="N", help=f"so many of each topic (default: {_NEWEST})")
+    parser.add_argument("--since", type=time_argument, metavar="TIME", help="no records of topics that are older")
     story = "one value for each key field in order: tell the story of that pair instead of the JSON lines"
     parser.add_argument("--explain", nargs="+", metavar="VALUE", help=story)
     given = parser.parse_args()
@@ -44,8 +42,7 @@ if __name__ == "__main__":
     key, fields = tuple(given.explain or ()), given.pipeline.key
     if key and len(key) != len(fields):
         fail(f"--explain takes one value for each of {', '.join(fields)}, in this order; {len(key)} given")
-    # A reader like head may close the pipe early.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader like head may close the pipe early
     try:
         if given.from_topics:
             # Files need none of what reads topics, which takes long to import.

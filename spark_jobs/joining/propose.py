@@ -44,7 +44,7 @@ def propose(
 
     `wall_time`: W (epoch ms) of the samples; `registry`: None without one.
 
-    Raises NoProposal if the topics cannot be joined, PipelineError if a name cannot be one, and what reading schemas raises.
+    Raises NoProposal if the topics cannot be joined or a name cannot be one, and what reading schemas raises.
     """
     left, right = (look(sample, registry) for sample in samples)
     found = find_settings(left, right)
@@ -76,4 +76,4 @@ def _loaded(text: str, name: str) -> Pipeline:
         try:
             return load_pipeline(file)
         except PipelineError as refused:
-            raise PipelineError(f"the proposed file cannot be: {str(refused).removeprefix(f'{file}: ')}") from None
+            raise NoProposal(f"the proposed file cannot be: {str(refused).removeprefix(f'{file}: ')}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.config.check_pipelines import main as check_pipelines
-from include.config.pipeline import KAFKA, PipelineError
+from include.config.pipeline import KAFKA
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.joining import command
 from spark_jobs.joining.command import OUT, chosen_name, propose_file
@@ -106,7 +106,7 @@ def test_two_candidates_and_a_guess_are_said(topics, capsys):
 
 def test_a_file_that_is_refused_is_not_named_after_its_place(topics):
     topics(WORLDS["plain names"])
-    with pytest.raises(PipelineError) as why:
+    with pytest.raises(NoProposal) as why:
         propose_file(given(output="media-metrics"), "calls")
     assert str(why.value).startswith("the proposed file cannot be: output.topic: media-metrics is already the right topic")
 
