@@ -6,9 +6,10 @@ the position that it then reads must be the one that its own last transaction le
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ def publish_partition(
     with Consumer(consumer_settings(settings, run.group)) as consumer:
         publisher = _PartitionPublisher(settings, consumer, run, partition)
         try:
-            return publisher.send(messages)
+            return _with_exceptions(lambda: publisher.send(messages))
         except (KafkaException, SystemError) as error:
             # The client raises a fatal error inside its callbacks; Python wraps that in a SystemError.
             cause = error if isinstance(error, KafkaException) else error.__cause__
@@ -65,6 +66,18 @@ def publish_partition(
             if speculative and cause.args[0].code() in _FENCED:
                 publisher.await_other()
             raise publisher.problem(cause.args[0]) from None
+
+
+def _with_exceptions(send: Callable[[], PartitionReport]) -> PartitionReport:
+    """What `send` returns. A fatal error may come as a bare KafkaError, which is no exception: no clause that names a class catches it."""
+    try:
+        return send()
+    except BaseException:
+        raise
+    except:  # noqa: E722
+        error = sys.exc_info()[1]
+    # Out here, for it must not become the context of an exception.
+    raise KafkaException(error)
 
 
 class _PartitionPublisher:
