@@ -174,7 +174,9 @@ def _pieces(
         groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
     # Arrow cannot compare views with a text either, so rows of the few such files are filtered when they are read.
     has_views = where is not None and not _VIEWS.keys().isdisjoint(fragment.physical_schema.types)
-    columns, early = (in_file.names, None) if has_views else (schema.names, where)
+    # No filter needs lists, which may have views within.
+    whole = pa.schema([each for each in in_file if each.name in schema.names or not pa.types.is_nested(each.type)])
+    columns, early = (whole.names, None) if has_views else (schema.names, where)
     for group in groups[share.part :: share.parts]:
         at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * group.num_rows // max(group.total_byte_size, 1)))
         part = fragment.subset(row_group_ids=[group.id])
@@ -188,7 +190,7 @@ def _pieces(
             use_threads=False,
         )
         for piece in found:
-            late = pa.Table.from_batches([piece.cast(in_file)]).filter(where).to_batches() if has_views else [piece]
+            late = pa.Table.from_batches([piece.cast(whole)]).filter(where).to_batches() if has_views else [piece]
             for rows in late:
                 if rows.num_rows:
                     yield pa.record_batch([rows[field.name].cast(field.type) for field in schema], schema=schema)

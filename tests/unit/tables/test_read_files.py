@@ -156,6 +156,7 @@ def test_only_rows_that_fit_come(where, offsets, columns, store):
 
 def test_texts_of_a_file_that_a_delete_rewrote_are_compared(tmp_path):
     rows = pa.table({"user": ["a", None, "b", "a"], "offset": [0, 1, 2, 3], "value": [b"v", None, b"w", b"x"]})
+    rows = rows.append_column("headers", pa.array([[{"key": "k", "value": b"v"}]] * 4))
     write_deltalake(tmp_path, rows)
     DeltaTable(tmp_path).delete("offset = 0")
     (name,) = (Path(each).name for each in DeltaTable(tmp_path).file_uris())
