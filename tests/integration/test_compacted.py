@@ -116,6 +116,7 @@ def lose_the_last_of_y(warehouse, broker, pipeline):
     return left
 
 
+@pytest.mark.long
 def test_a_last_message_that_is_gone_is_a_loss(published, broker, pipeline):
     (left,) = lose_the_last_of_y(published, broker, pipeline)
     assert left["value"]["user1"] == "x"

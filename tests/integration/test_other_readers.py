@@ -38,6 +38,7 @@ def two_batches(warehouse, send):
         run_all(warehouse)
 
 
+@pytest.mark.long
 def test_spark_with_delta_reads_what_the_jobs_wrote(warehouse, send, tmp_path):
     two_batches(warehouse, send)
     script = tmp_path / "read.py"

@@ -259,6 +259,7 @@ def paired(warehouse, send, number):
     return 12 * (number + 1) + number
 
 
+@pytest.mark.long
 def test_publishing_to_two_topics_is_killed(warehouse, send, broker, publishing):
     paired(warehouse, send, 0)
     # Then every partition has a position.

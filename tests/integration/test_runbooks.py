@@ -678,6 +678,7 @@ def test_topic_silent(mend, warehouse, broker, pipeline):
     assert compounds == {("upsert", "right_only"): 3, ("retract", "right_only"): 3, ("upsert", "pair"): 3}
 
 
+@pytest.mark.long
 def test_replay(alarm, mend, warehouse, broker, send):
     send()
     run_all(warehouse)
