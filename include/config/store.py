@@ -234,6 +234,17 @@ def exists(store: Store, name: str) -> bool:
     return True
 
 
+def list_names(store: Store) -> list[str]:
+    """The names of everything below the place; none where nothing was ever written."""
+    import obstore
+
+    try:
+        return [each["path"] for each in obstore.list(store.client).collect()]
+    except FileNotFoundError:
+        # The folder is made by the first write.
+        return []
+
+
 def write_text(store: Store, name: str, text: str) -> None:
     """Replaces a text in one step: its readers see the old one or the new one."""
     import obstore

@@ -18,11 +18,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from include.config.pipeline import KAFKA
 from include.config.secret_values import HIDDEN, secret_settings
 
 PROVIDER = "token_provider"
 # Beside a client's settings, for messages: the Airflow connection that they come from, if that is not kafka_default.
-CONNECTION, _DEFAULT = "airflow connection", "kafka_default"
+CONNECTION = "airflow connection"
 _YEAR_S = 366 * 86_400
 _DEBIANS_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -39,7 +40,7 @@ class ProviderRefused(NoToken):
 
 def connection_of(settings: Mapping[str, Any]) -> str:
     """The connection that the settings come from."""
-    return str(settings.get(CONNECTION, _DEFAULT))
+    return str(settings.get(CONNECTION, KAFKA))
 
 
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:

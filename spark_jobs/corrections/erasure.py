@@ -15,7 +15,6 @@ from spark_jobs.corrections.erasure_list import ErasureList, write_list
 from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.faults.problems import JobProblem
 from spark_jobs.job.run import Counts
 from spark_jobs.stages.publish import publish_batches
 from spark_jobs.stages.report import report_batches
@@ -48,12 +47,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
     chosen = ErasureList.of(found, person, versions, asked_by or getpass.getuser(), asked_at)
     mark_format(warehouse.store(LEDGER))
     write_list(warehouse, planned, chosen)
-    written = ledger.plan(planned)
-    if written.wall_time != planned.wall_time:
-        raise JobProblem(
-            f"batch {planned.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
-        )
-    finish_erasure(warehouse, ledger, written)
+    finish_erasure(warehouse, ledger, ledger.plan(planned))
     _settle(warehouse, ledger)
     finish_erasures(warehouse)
     done = next(row for row in ledger.rows(planned.batch_id, planned.batch_id) if row.step == ERASED)

@@ -16,7 +16,7 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import commit_frame, commit_rewritten
 from spark_jobs.tables.erased_rows import erasing
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
 from spark_jobs.tables.outbox import corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ErasurePlan, correction_counts
@@ -26,19 +26,8 @@ from spark_jobs.tables.warehouse import Warehouse
 
 def plan_erasure(warehouse: Warehouse, last: LedgerRow) -> LedgerRow:
     """The plan of an erasure, the batch after `last` (a `paired` row). It reads nothing from the topics."""
-    pipeline, now = warehouse.pipeline, datetime.now(UTC)
-    return LedgerRow(
-        batch_id=last.batch_id + 1,
-        step=PLANNED,
-        plan=ErasurePlan(open_before=last.paired.open_after, topic_ids=last.plan.topic_ids, corrected=last.plan.corrected),
-        offsets=tuple(at.behind() for at in last.offsets),
-        wall_time=int(now.timestamp() * 1000),
-        clock=last.clock,
-        versions=last.versions,
-        config=pipeline.to_json(),
-        config_hash=pipeline.config_hash,
-        started_at=now,
-    )
+    plan = ErasurePlan(open_before=last.paired.open_after, topic_ids=last.plan.topic_ids, corrected=last.plan.corrected)
+    return last.planned_next(plan, warehouse.pipeline)
 
 
 def finish_erasure(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow) -> LedgerRow:

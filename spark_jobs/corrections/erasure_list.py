@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import obstore
 
-from include.config.store import Store, read_text, warehouse_store, write_text
+from include.config.store import Store, list_names, read_text, warehouse_store, write_text
 from spark_jobs.corrections.erasure_search import Found, Person
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
@@ -98,11 +98,7 @@ def read_list(warehouse: Tables, planned: LedgerRow) -> ErasureList:
 
 def listed(warehouse: Tables) -> Iterator[tuple[int, int]]:
     """batch_id and wall time of each list that is there."""
-    place = erasures_place(warehouse)
-    if place.folder is not None and not place.folder.is_dir():
-        return
-    for file in obstore.list(place.client).collect():
-        name = file["path"]
+    for name in list_names(erasures_place(warehouse)):
         if name.startswith(_BEGIN) and name.endswith(_END):
             batch_id, wall_time = name.removeprefix(_BEGIN).removesuffix(_END).split("-")
             yield int(batch_id), int(wall_time)

@@ -8,13 +8,12 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any, NamedTuple
 
-import obstore
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import escape
 
 from include.config.pipeline import Pipeline, Side
-from include.config.store import Store, read_text
+from include.config.store import Store, list_names, read_text
 from spark_jobs.corrections.healed_events import Batches, batches_with_unknown, decoded_rows, unknown_records
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import named
@@ -284,10 +283,7 @@ def _spelled(value: str) -> set[str]:
 
 def _pages(pages: Store, person: Person) -> Iterator[str]:
     """The pages that name them."""
-    if pages.folder is not None and not pages.folder.is_dir():
-        return
-    for file in obstore.list(pages.client).collect():
-        name = file["path"]
+    for name in list_names(pages):
         if name.endswith(".html") and nameless(read_text(pages, name) or "", person) is not None:
             yield name
 

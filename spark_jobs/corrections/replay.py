@@ -26,7 +26,7 @@ from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.stages.outcome_rows import decide
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, PLANNED, REMOVED_RAW, Ledger, LedgerRow
+from spark_jobs.tables.ledger import PAIRED, REMOVED_RAW, Ledger, LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
@@ -62,27 +62,17 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
 
     Raises NeedsOperator if raw rows of the interval were removed for their age.
     """
-    pipeline, now = warehouse.pipeline, datetime.now(UTC)
-    return LedgerRow(
-        batch_id=last.batch_id + 1,
-        step=PLANNED,
-        plan=ReplayPlan(
-            open_before=last.paired.open_after,
-            topic_ids=last.plan.topic_ids,
-            corrected=last.plan.corrected,
-            window=window,
-            # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
-            reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
-            removed_until=_removed_until(ledger, window),
-        ),
-        offsets=tuple(at.behind() for at in last.offsets),
-        wall_time=int(now.timestamp() * 1000),
-        clock=last.clock,
-        versions=last.versions,
-        config=pipeline.to_json(),
-        config_hash=pipeline.config_hash,
-        started_at=now,
+    pipeline = warehouse.pipeline
+    plan = ReplayPlan(
+        open_before=last.paired.open_after,
+        topic_ids=last.plan.topic_ids,
+        corrected=last.plan.corrected,
+        window=window,
+        # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
+        reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
+        removed_until=_removed_until(ledger, window),
     )
+    return last.planned_next(plan, pipeline)
 
 
 def _removed_until(ledger: Ledger, window: Window) -> int | None:

@@ -38,7 +38,7 @@ def file_text(found: Found, output: str, connections: tuple[str, str], head: Ite
     if found.key_order != AS_IS:
         lines.append(f"key_order: {found.key_order}")
     lines.append("")
-    durations = found.durations
+    durations, reasons = found.durations, about_durations(found)
     for name, ms in (
         ("tolerance", durations.tolerance),
         ("gap", durations.gap),
@@ -47,7 +47,7 @@ def file_text(found: Found, output: str, connections: tuple[str, str], head: Ite
         ("max_session", durations.max_session),
     ):
         if ms is not None:
-            lines += [*_comments(about_durations(found)[name]), f"{name}: {setting(ms)}"]
+            lines += [*_comments(reasons[name]), f"{name}: {setting(ms)}"]
     if doubtful := doubts(found):
         lines += ["", *_comments(["Please look at:", *(f"- {line}" for line in doubtful)])]
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
-from spark_jobs.formats.output_schema import Encode, OutputSchema, side_of
+from spark_jobs.formats.output_schema import Encode, OutputSchema
 
 
 # Made once in a process: compiling a Protobuf schema takes a twentieth of a second. Pipelines have few schemas at a time.
@@ -42,11 +42,4 @@ def encode_values(
 
 
 def _encoded(rows: pa.RecordBatch, pipeline: Pipeline, encode: Encode, schema: OutputSchema) -> pa.Array:
-    return encode({source: rows.column(_column(pipeline, source)) for _, source in schema.fields})
-
-
-def _column(pipeline: Pipeline, source: str) -> str:
-    """The column of compound_events that a source is."""
-    if source.endswith(".payload"):
-        return side_of(pipeline, source).payload
-    return source.replace(".", "_")
+    return encode({source: rows.column(pipeline.value_sources[source]) for _, source in schema.fields})

@@ -9,28 +9,15 @@ import pyarrow as pa
 
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, offsets_since
-from spark_jobs.kafka.records import BAD_HEADER, Share, Span, read_shares
+from spark_jobs.kafka.records import SCHEMA, Share, Span, read_shares
 from spark_jobs.kafka.settings import Settings
-from spark_jobs.rules.parsed_columns import HEADERS
 
 # Of one topic. A record may have a hundred megabytes, and decoded it may take thirty times its size.
 _MOST_BYTES = 48_000_000
-SCHEMA = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "record_timestamp": pa.int64(),
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "headers": HEADERS,
-        BAD_HEADER: pa.bool_(),
-    }
-)
 
 
 class Newest(NamedTuple):
-    """The newest committed records of a topic (`SCHEMA`), partition by partition, each in its order.
+    """The newest committed records of a topic (`records.SCHEMA`), partition by partition, each in its order.
 
     `is_whole`: the topic has no others. `is_cut`: they are so large that not even one of each partition was read.
     """

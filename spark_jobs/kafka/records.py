@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.acls import missing_right, on_topic, unreadable_topic
@@ -25,16 +26,18 @@ from spark_jobs.tables.diagnose import full_text
 RECORD = ("topic", "partition", "offset", "record_timestamp", "key", "value", "headers")
 # A column beside RECORD: whether the headers are null because the name of one is not UTF-8.
 BAD_HEADER = "bad_header"
-_TYPES = {
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "record_timestamp": "BIGINT",
-    "key": "BINARY",
-    "value": "BINARY",
-    "headers": "ARRAY<STRUCT<`key`: STRING, value: BINARY>>",
-    BAD_HEADER: "BOOLEAN",
-}
+SCHEMA = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "record_timestamp": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": HEADERS,
+        BAD_HEADER: pa.bool_(),
+    }
+)
 OFFSETS_A_TASK = 500_000
 # Short spans share a task: a task, its consumer and its file cost as much as reading some thousand records.
 OFFSETS_TOGETHER = 20_000
@@ -111,7 +114,7 @@ def read_records(
 
     `all_there`: an offset that the broker has lost fails the query; otherwise it is left out.
     """
-    schema = ", ".join(f"`{name}` {_TYPES[name]}" for name in columns)
+    schema = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in columns]))
     if_lost, wanted = "error" if all_there else "earliest", tuple(columns)
     clusters = by_cluster(pipeline, {topic for topic, _ in spans})
     settings = {topic: its for its, topics in clusters for topic in topics}

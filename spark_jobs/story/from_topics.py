@@ -25,7 +25,7 @@ def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Ba
 
 
 def messages_of(records: pa.Table) -> list[Message]:
-    """Records (`kafka.newest.SCHEMA`) as messages."""
+    """Records (`kafka.records.SCHEMA`) as messages."""
     place = ("topic", "partition", "offset", "record_timestamp", "value", BAD_HEADER, "key")
     rows = zip(*(records.column(name).to_pylist() for name in place), strict=True)
     headers = (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import obstore
-
-from include.config.store import Store, read_text, write_text
+from include.config.store import Store, list_names, read_text, write_text
 
 # Below the pipeline's folder. No table has this name: those of payloads begin with raw_.
 SCHEMAS = "known_schemas"
@@ -29,7 +27,7 @@ class KnownSchemas:
         if text is None:
             self._misses += 1
             if self._misses == _MISSES:
-                self._names = {each["path"] for each in obstore.list(self._place.client).collect()}
+                self._names = set(list_names(self._place))
             return None
         return text.encode()
 

@@ -166,6 +166,22 @@ class LedgerRow:
     removed = _Typed("counts", RemovedCounts)
     output_state = _Typed("output", OutputState)
 
+    def planned_next(self, plan: AnyPlan, pipeline: Pipeline) -> LedgerRow:
+        """The plan of the batch after this `paired` row, as a row: one that reads nothing from the topics and goes on from here."""
+        now = datetime.now(UTC)
+        return LedgerRow(
+            batch_id=self.batch_id + 1,
+            step=PLANNED,
+            plan=plan,
+            offsets=tuple(at.behind() for at in self.offsets),
+            wall_time=int(now.timestamp() * 1000),
+            clock=self.clock,
+            versions=self.versions,
+            config=pipeline.to_json(),
+            config_hash=pipeline.config_hash,
+            started_at=now,
+        )
+
     def next_step(self, step: str, started_at: datetime, counts: StepCounts, **changes: Any) -> LedgerRow:
         return replace(self, step=step, started_at=started_at, counts=counts, **({"output": None} | changes))
 
@@ -249,8 +265,10 @@ class Ledger:
         """
         self.append(plan)
         written = next(row for row in self.rows(plan.batch_id, plan.batch_id) if row.step == PLANNED)
-        # Two live plans may differ in what they read; either will do. Plans of other kinds say what the operator wants.
-        if written.kind != plan.kind or (written.plan != plan.plan and not isinstance(plan.plan, LivePlan)):
+        # Two live plans may differ in what they read; either will do. Plans of other kinds say what the operator wants; an erasure's is in the list
+        # that its wall time names.
+        is_other = written.plan != plan.plan and not isinstance(plan.plan, LivePlan)
+        if written.kind != plan.kind or is_other or (plan.kind == ERASURE and written.wall_time != plan.wall_time):
             raise JobProblem(
                 f"batch {plan.batch_id} was planned by another job meanwhile, nothing was changed: run this again"
             )

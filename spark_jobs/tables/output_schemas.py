@@ -9,9 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable
 
-import obstore
-
-from include.config.store import read_text, write_text
+from include.config.store import list_names, read_text, write_text
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.output_schema import OutputSchema
 from spark_jobs.tables.known_schemas import SCHEMAS
@@ -25,12 +23,7 @@ class OutputSchemas:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._place = warehouse.store(SCHEMAS)
-        try:
-            names = [each["path"] for each in obstore.list(self._place.client).collect()]
-        except FileNotFoundError:
-            # A folder that nothing was ever written into.
-            names = []
-        ids = (name.removeprefix(_BEGIN).removesuffix(_END) for name in names if name.startswith(_BEGIN))
+        ids = (name.removeprefix(_BEGIN).removesuffix(_END) for name in list_names(self._place) if name.startswith(_BEGIN))
         self._first = sorted(int(batch_id) for batch_id in ids if batch_id.isdecimal())
         self._known: dict[int, OutputSchema | None] = {}
 

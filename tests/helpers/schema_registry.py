@@ -86,6 +86,13 @@ def running_registry(folder: Path) -> Iterator[LocalRegistry]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def apicurio(tmp_path_factory) -> Iterator[LocalRegistry]:
+    """One for a module of tests."""
+    with running_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
 class LocalRegistry(LocalServer):
     """A registry on 127.0.0.1:`port`."""
 

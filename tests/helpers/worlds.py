@@ -14,7 +14,8 @@ import pyarrow as pa
 from fastavro import schemaless_writer
 
 from spark_jobs.formats.registry import RegisteredSchema
-from spark_jobs.kafka.newest import SCHEMA, Newest
+from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.records import SCHEMA
 
 NOW = 1_767_225_600_000
 MINUTES = 120

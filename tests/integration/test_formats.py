@@ -33,11 +33,13 @@ from spark_jobs.story.from_files import rehearse
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.from_topics import read_topics
 from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers import schema_registry
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.reading import consume, table_rows
-from tests.helpers.schema_registry import running_registry
 
 pytestmark = pytest.mark.integration
+
+apicurio = schema_registry.apicurio
 
 CALL = {
     "type": "record", "name": "Call", "fields": [
@@ -67,12 +69,6 @@ message Report {
 }
 """
 REPORT_AT = b"\x02\x02"  # Report is the second message of the file.
-
-
-@pytest.fixture(scope="module")
-def apicurio(tmp_path_factory):
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture

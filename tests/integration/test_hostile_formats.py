@@ -17,11 +17,13 @@ from fastavro import schemaless_writer
 from include.config.pipeline import Side
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers import schema_registry
 from tests.helpers.all_stages import land
-from tests.helpers.schema_registry import running_registry
 from tests.helpers.stores import table_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+registry = schema_registry.apicurio
 
 HOSTILE, GOOD = 100_000, 1_000
 FIELDS = [("user1", "string"), ("user2", "string")]
@@ -36,12 +38,6 @@ PROTO = (
 # Without the name of its dialect, Apicurio does not take a text for a JSON schema.
 JSON_SCHEMA = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
 BODY = {"user1": "ann", "user2": "bob", "timestamp": 5, "analytics": [{"a": "b"}, {"c": "é" * 20}]}
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory):
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 def good_body(form):

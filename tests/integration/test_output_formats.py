@@ -18,11 +18,13 @@ from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers import schema_registry
 from tests.helpers.all_stages import land
 from tests.helpers.reading import consume
-from tests.helpers.schema_registry import running_registry
 
 pytestmark = pytest.mark.integration
+
+apicurio = schema_registry.apicurio
 
 STATS = {"type": "record", "name": "Stats", "namespace": "com.acme", "fields": [
     {"name": "mos", "type": "double"}, {"name": "packets", "type": "long"}]}  # fmt: skip
@@ -47,12 +49,6 @@ message Report {
 }
 """
 BIG = 2**53 + 1
-
-
-@pytest.fixture(scope="module")
-def apicurio(tmp_path_factory):
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, Sc
 from include.config.pipeline import Side
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.formats.registration import encoder, register_output
-from tests.helpers.schema_registry import running_registry
+from tests.helpers import schema_registry
 from tests.helpers.timeline import CALLS
 from tests.integration.test_output_formats import CALL, GROWN, OTHER, REPORT, avro_reader, protobuf_reader
 
 pytestmark = pytest.mark.integration
+
+registry = schema_registry.apicurio
 
 ROW = {
     "user1": "ann",
@@ -25,12 +27,6 @@ ROW = {
     "left.payload": '{"mos":4.5,"packets":1}',
     "right.payload": '{"packets":"1"}',
 }
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory):
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -26,10 +26,12 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats import registry_client
 from spark_jobs.formats.frames import split_frames
 from spark_jobs.formats.registry import RegisteredSchema, Registry, RegistryProblem
+from tests.helpers import schema_registry
 from tests.helpers.job_processes import wait_for
-from tests.helpers.schema_registry import running_registry
 
 pytestmark = pytest.mark.integration
+
+server = schema_registry.apicurio
 
 POINT = '{"type":"record","name":"Point","namespace":"n","fields":[{"name":"x","type":"int"}]}'
 LINE = '{"type":"record","name":"Line","namespace":"n","fields":[{"name":"a","type":"n.Point"}]}'
@@ -48,12 +50,6 @@ class Kept(dict):
 
     read = dict.get
     write = dict.__setitem__
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.kafka import newest
-from spark_jobs.kafka.newest import SCHEMA, read_newest
+from spark_jobs.kafka.newest import read_newest
+from spark_jobs.kafka.records import SCHEMA
 
 
 @pytest.fixture
