@@ -145,10 +145,11 @@ def with_compaction(compounds: DataFrame, cleanup: Cleanup) -> DataFrame:
 def _with_replaced(compounds: DataFrame) -> DataFrame:
     """Adds whether the message was `replaced`: it is gone, as the rules of compaction allow.
 
-    Messages of a key are sent by (batch_id, ts); of several with the same, one must be there. What is not due and there may be later than all.
+    Messages of a key are sent by batch_id, retractions first, then by ts; of several with the same, one must be there. What is not due and there may
+    be later than all.
     """
     mine = Window.partitionBy("key", F.coalesce("output_partition", "partition"))
-    due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", "ts")
+    due, there, at = F.col("due"), F.col("messages") > 0, F.struct("batch_id", ~F.col("retracts"), "ts")
     is_last = due & at.eqNullSafe(F.max(F.when(due, at)).over(mine))
     kept = F.max((F.col("is_last") & (there | F.col("retracts"))) | (~due & there)).over(mine)
     rows = compounds.withColumn("is_last", is_last)

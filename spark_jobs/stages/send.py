@@ -29,6 +29,9 @@ _REPORT = pa.schema(
 )
 _SPECULATION = "spark.speculation"
 _PARTITIONS_AT_ONCE = 8
+# Of an output partition. A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key:
+# the pair that takes an orphan's place rather than the retraction of the orphan.
+_ORDER = ("batch_id", "op", "ts", "key", "value")
 
 
 def send(warehouse: Warehouse, settings: Settings, run: PublishRun, route: Route) -> list[PartitionReport]:
@@ -39,9 +42,7 @@ def send(warehouse: Warehouse, settings: Settings, run: PublishRun, route: Route
 
 
 def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[PartitionReport]:
-    # As Spark orders them.
-    order = [(name, "ascending", "at_start") for name in ("batch_id", "ts", "key", "value")]
-    ordered = messages.take(pc.sort_indices(messages, sort_keys=order))
+    ordered = messages.take(pc.sort_indices(messages, sort_keys=[(name, "ascending", "at_start") for name in _ORDER]))
 
     def send(partition: int) -> PartitionReport:
         mine = ordered.filter(pc.equal(ordered["output_partition"], partition))
@@ -60,11 +61,13 @@ def _send_in_tasks(
     messages = read_messages(warehouse, route, dict.fromkeys(batches, partitions), batches)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
     empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
+    # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
+    same = {"batch_id"} if len(batches) == 1 else set()
+    order = [name for name in _ORDER if name not in same | (set() if route.corrections else {"op"})]
     rows = (
         messages.unionByName(empty, allowMissingColumns=True)
         .repartitionById(partitions, F.col("output_partition"))
-        # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
-        .sortWithinPartitions(*(["batch_id"] if len(batches) > 1 else []), "ts", "key", "value")
+        .sortWithinPartitions(*order)
         .mapInArrow(
             _sender(settings, run, warehouse.spark.conf.get(_SPECULATION, "false") == "true"), from_arrow_schema(_REPORT)
         )

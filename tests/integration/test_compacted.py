@@ -10,17 +10,20 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include.local.broker import create_topics
-from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs import pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.kafka import output_topic
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.quality import delivery
 from spark_jobs.quality import reconcile as reconciling
 from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.numbers import NotJudged
+from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.stages.report import BrokenBatch
+from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land
 from tests.helpers.reading import consume
+from tests.helpers.stream_clock import run
 from tests.integration.test_quality import metrics_of, page_of
 from tests.integration.test_reconcile import one
 
@@ -97,6 +100,26 @@ def test_what_compaction_removed_is_no_loss(published, broker, pipeline):
     answer = reconcile.main(published)
     assert (answer.offenders, answer.unknowable) == ([], "")
     assert answer.counts["… no longer on it (a later message of the key, on a compacted topic)"] == CALLS_OF_X - 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("without_spark", ["0", "250000"])
+def test_a_pair_stays_that_takes_the_place_of_an_orphan(
+    without_spark, published, send, begun, broker, pipeline, monkeypatch
+):
+    monkeypatch.setenv(FEW_VARIABLE, without_spark)
+    send("m11050:z a13000:tick m13000:tick")
+    run(published)
+    # Its partner comes late, and lies before it: so the pair has another id and an earlier time than the orphan.
+    send("a11000:z a15000:tick m15000:tick")
+    run(published)
+    assert replay_interval.main(published, Window(begun + 10_000, begun + 12_000))["retracted"] == 1
+    publish_compounds.main(published)
+    # x, y, z and two of tick.
+    left = {message["key"]: message["value"] for message in compact(broker, pipeline.output_topic, 4)}
+    assert (left["z-v"]["analytics"], left["z-v"]["metrics"]) == ("a11000:z", "m11050:z")
+    report_quality.main(published)
+    assert reconcile.main(published).offenders == []
 
 
 def tombstone(broker, topic, user):
