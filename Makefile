@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -23,6 +23,8 @@ demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run
 	@$(VENV_PYTHON) -m include.local.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
+setup-tests: ## the same, and what tests, checks and benches need
+setup setup-tests:
 	@python=; \
 	for candidate in $${PYTHON:-python3.11 python3}; do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2> /dev/null; then python=$$candidate; break; fi; \
@@ -30,22 +32,22 @@ setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's set
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 with its venv module not found (tried: $${PYTHON:-python3.11 python3}): install python3.11 and python3.11-venv, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
-	"$$python" -m include.local.setup
+	"$$python" -m include.local.setup $(if $(filter setup-tests,$@),--tests)
 
 # Two at a time, each with a broker and a Spark of its own; the tests of one file stay together, the long ones come first.
-test: setup ## unit, integration and end-to-end tests
+test: setup-tests ## unit, integration and end-to-end tests
 	@$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-long: setup ## the tests that take long (three quarters of an hour): before a release, and when what they guard is changed
+test-long: setup-tests ## the tests that take long (three quarters of an hour): before a release, and when what they guard is changed
 	@$(VENV_PYTHON) -m pytest -m long
 
-soak: setup ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second; STORE=s3: on a store
+soak: setup-tests ## kill jobs at random moments under continuous traffic, then count: KILLS=200, or MINUTES=…, RATE=20 calls a second; STORE=s3: on a store
 	@$(VENV_PYTHON) -m tests.soak $(if $(STORE),--store $(STORE)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
-load: setup ## load for hours: HOURS=1 of traffic at the highest rate that the machine holds (searched for; or RATE=… calls a second), KILLS=6 at the end, a table of laws, PICTURE=docs/images/load.svg
+load: setup-tests ## load for hours: HOURS=1 of traffic at the highest rate that the machine holds (searched for; or RATE=… calls a second), KILLS=6 at the end, a table of laws, PICTURE=docs/images/load.svg
 	@$(VENV_PYTHON) -m tests.load $(if $(HOURS),--hours $(HOURS)) $(if $(RATE),--rate $(RATE)) $(if $(KILLS),--kills $(KILLS)) $(if $(PICTURE),--picture $(PICTURE))
 
-lint: setup ## ruff (rules and format), mypy, and the layers of the imports
+lint: setup-tests ## ruff (rules and format), mypy, and the layers of the imports
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
 ci: ## what the continuous integration runs: lint beside test
@@ -57,17 +59,19 @@ stop: ## end Airflow, Spark, the broker and the store, of every demo; their data
 clean: stop ## stop, then delete everything that setup and demo made, data included
 	@rm -rf .venv .local .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-screenshots: setup ## the pictures of the documentation, of a made-up history and an Airflow of its own; needs chromium on the PATH
+screenshots: setup-tests ## the pictures of the documentation, of a made-up history and an Airflow of its own; needs chromium on the PATH
 	@$(VENV_PYTHON) -m tests.helpers.screenshots
 	@$(VENV_PYTHON) -m tests.helpers.airflow_screenshots
 
 UV_COMPILE = .venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-lock: setup ## compile requirements.lock and requirements-celery.lock from the .txt beside them, with hashes
+lock: setup ## compile requirements.lock, requirements-tests.lock and requirements-celery.lock from the .txt beside them, with hashes
 	@$(UV_COMPILE) requirements.txt --output-file requirements.lock
-	@# The second has what the first has not; its end would list all that was left out.
-	@$(UV_COMPILE) requirements-celery.txt --constraints requirements.lock $$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-celery.lock
-	@sed -i '/^# The following packages were excluded/,$$d' requirements-celery.lock
+	@# The others have what the first has not; their end would list all that was left out.
+	@for other in tests celery; do \
+	  $(UV_COMPILE) requirements-$$other.txt --constraints requirements.lock $$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-$$other.lock; \
+	  sed -i '/^# The following packages were excluded/,$$d' requirements-$$other.lock; \
+	done
 
 sbom: setup ## the bill of materials of packages and jars, CycloneDX as JSON: FILE=.local/sbom.cdx.json
 	@$(VENV_PYTHON) -m include.local.sbom $(FILE)
@@ -75,54 +79,54 @@ sbom: setup ## the bill of materials of packages and jars, CycloneDX as JSON: FI
 audit: setup ## known vulnerabilities of the packages in the lock; status 2 where no source of them answers
 	@$(VENV_PYTHON) -m include.local.audit
 
-bench-pairing: setup ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
+bench-pairing: setup-tests ## pairing against a bare shuffle and against DuckDB, at 2 and 5 million events (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.pairing
 
-bench-landing: setup ## landing against landing without parsing, at 2 and 5 million events (10 minutes)
+bench-landing: setup-tests ## landing against landing without parsing, at 2 and 5 million events (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.landing
 
-bench-publishing: setup ## publishing exactly once against plain producing at least once (5 minutes)
+bench-publishing: setup-tests ## publishing exactly once against plain producing at least once (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.publishing
 
-bench-whole: setup ## Kafka to Kafka from a cold start, at 2 and 10 million events; PEER='COMMAND' runs another system in turn
+bench-whole: setup-tests ## Kafka to Kafka from a cold start, at 2 and 10 million events; PEER='COMMAND' runs another system in turn
 	@$(VENV_PYTHON) -m tests.benches.whole $(if $(PEER),--peer '$(PEER)')
 
-bench-growth: setup ## time per event and memory from 0.5 to 20 million events (20 minutes)
+bench-growth: setup-tests ## time per event and memory from 0.5 to 20 million events (20 minutes)
 	@$(VENV_PYTHON) -m tests.benches.growth
 
-bench-shapes: setup ## hostile shapes, by a worker alone and on the whole way: time, growth and memory of each (25 minutes)
+bench-shapes: setup-tests ## hostile shapes, by a worker alone and on the whole way: time, growth and memory of each (25 minutes)
 	@$(VENV_PYTHON) -m tests.helpers.hostile_shapes
 	@$(VENV_PYTHON) -m tests.benches.shapes
 
-bench-hostile-messages: setup ## 60 families of hostile messages from 10 kB to 10 MB against a plain one, both parsers (3 minutes)
+bench-hostile-messages: setup-tests ## 60 families of hostile messages from 10 kB to 10 MB against a plain one, both parsers (3 minutes)
 	@$(VENV_PYTHON) -m tests.benches.hostile_messages
 
-bench-stores: setup ## tables on S3 against tables in a folder: 2 and 10 million events, small batches, requests by job (30 minutes)
+bench-stores: setup-tests ## tables on S3 against tables in a folder: 2 and 10 million events, small batches, requests by job (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.stores
 
-bench-cluster: setup ## a Spark cluster of two workers against one process with two cores: 2 and 10 million events, small batches (25 minutes)
+bench-cluster: setup-tests ## a Spark cluster of two workers against one process with two cores: 2 and 10 million events, small batches (25 minutes)
 	@$(VENV_PYTHON) -m tests.benches.cluster
 
-bench-scaling: setup ## a model of time, shuffle and storage from one and two workers and 0.5 to 20 million events (25 minutes)
+bench-scaling: setup-tests ## a model of time, shuffle and storage from one and two workers and 0.5 to 20 million events (25 minutes)
 	@$(VENV_PYTHON) -m tests.benches.scaling
 
-bench-partitions: setup ## a batch over up to 2 x 1,000 input and 256 output partitions: time, driver memory, the ledger's rows (5 minutes)
+bench-partitions: setup-tests ## a batch over up to 2 x 1,000 input and 256 output partitions: time, driver memory, the ledger's rows (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.partitions
 
-bench-run: setup ## a scheduled run of 200 new events a topic, and an empty one, through Airflow: where the time goes (8 minutes)
+bench-run: setup-tests ## a scheduled run of 200 new events a topic, and an empty one, through Airflow: where the time goes (8 minutes)
 	@$(VENV_PYTHON) -m tests.benches.run
 
-bench-idle: setup ## what broker, Spark and Airflow take while nothing runs: processor time and memory (7 minutes)
+bench-idle: setup-tests ## what broker, Spark and Airflow take while nothing runs: processor time and memory (7 minutes)
 	@$(VENV_PYTHON) -m tests.benches.idle
 
-bench-recovery: setup ## time to recover after a kill in each stage (5 minutes)
+bench-recovery: setup-tests ## time to recover after a kill in each stage (5 minutes)
 	@$(VENV_PYTHON) -m tests.benches.recovery
 
-bench-replay: setup ## a replay of two minutes in the middle of 20 and of 60 minutes of 1,000 calls a second (10 minutes)
+bench-replay: setup-tests ## a replay of two minutes in the middle of 20 and of 60 minutes of 1,000 calls a second (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.replay
 
-bench-history: setup ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
+bench-history: setup-tests ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history
 
-bench-ledger-retention: setup ## a look at the ledger after up to 5,000 batches, with and without its retention (3 minutes)
+bench-ledger-retention: setup-tests ## a look at the ledger after up to 5,000 batches, with and without its retention (3 minutes)
 	@$(VENV_PYTHON) -m tests.benches.ledger_retention

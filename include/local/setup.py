@@ -1,5 +1,6 @@
 """Sets the project up on this machine: `.venv/` from the lock, jars by Ivy, Spark's settings. `make setup` runs it.
 
+`--tests` also installs what tests, checks and benches need: `make setup-tests`.
 Standard library only: it runs before anything is installed. It writes to `.venv/` and `.local/` only. Each step writes a stamp as its last
 act, so a step that was killed halfway is repeated, and one that is done is not.
 """
@@ -33,7 +34,7 @@ from include.local.machine import (
     say,
 )
 
-LOCK = ROOT / "requirements.lock"
+LOCK, TESTS_LOCK = ROOT / "requirements.lock", ROOT / "requirements-tests.lock"
 LOG = LOCAL / "log" / "setup.log"
 IVY_FILES = ROOT / "include" / "local" / "ivy.xml", ROOT / "include" / "local" / "ivysettings.xml"
 DISK_GB_TO_INSTALL, DISK_GB_TO_RUN = 4.0, 0.5
@@ -45,17 +46,17 @@ def fingerprint(*sources: Path) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def is_done(folder: Path, wanted: str) -> bool:
+def is_done(folder: Path, wanted: str, of: str = "setup") -> bool:
     """Whether the folder has this stamp."""
-    stamp = folder / "setup.stamp"
+    stamp = folder / f"{of}.stamp"
     return stamp.is_file() and stamp.read_text() == wanted
 
 
-def mark_done(folder: Path, wanted: str) -> None:
+def mark_done(folder: Path, wanted: str, of: str = "setup") -> None:
     """Writes the stamp in one step: it exists whole or not at all."""
-    half = folder / "setup.stamp.half"
+    half = folder / f"{of}.stamp.half"
     half.write_text(wanted)
-    half.replace(folder / "setup.stamp")
+    half.replace(folder / f"{of}.stamp")
 
 
 def run(what: str, command: Sequence[str | Path], lock: IO[str]) -> None:
@@ -78,7 +79,7 @@ def is_cause(line: str) -> bool:
 
 def install_packages(lock: IO[str]) -> None:
     """Creates .venv anew: pip installs the locked uv, which installs all other locked packages and builds where needed."""
-    say("Python packages into .venv (1.7 GB; half a minute, more on a slow line) ...")
+    say("Python packages into .venv (1.5 GB; half a minute, more on a slow line) ...")
     if VENV.is_symlink():
         raise SetupError(f"{VENV} is a link, and what it leads to would be emptied: delete the link, then make setup again")
     run("virtual environment", [sys.executable, "-m", "venv", "--clear", VENV], lock)
@@ -91,10 +92,16 @@ def install_packages(lock: IO[str]) -> None:
     sync_packages(VENV / "bin" / "python", lock)
 
 
-def sync_packages(python: Path, lock: IO[str]) -> None:
-    """Installs the locked packages for this Python, and removes all others."""
+def add_tests(lock: IO[str]) -> None:
+    """Installs what tests need beside; the other packages stay as they are, so servers may run."""
+    say("Python packages of the tests into .venv (0.2 GB; some seconds) ...")
+    sync_packages(VENV / "bin" / "python", lock, LOCK, TESTS_LOCK)
+
+
+def sync_packages(python: Path, lock: IO[str], *locks: Path) -> None:
+    """Installs the packages of the locks (default: LOCK) for this Python, and removes all others."""
     options = ["--python", str(python), "--system-certs", "--compile-bytecode"]
-    locked = ["--require-hashes", "--build-constraints", str(LOCK), str(LOCK)]
+    locked = ["--require-hashes", "--build-constraints", str(LOCK), *map(str, locks or [LOCK])]
     # The lock is complete, so nothing is resolved: to learn its dependencies, uv would fetch and build PySpark once more each time.
     run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)
 
@@ -177,21 +184,24 @@ def wait_for_turn(lock: IO[str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def set_up() -> None:
-    """Brings .venv, jars and Spark settings to what the lock and ivy.xml say; raises SetupError."""
+def set_up(with_tests: bool = False) -> None:
+    """Brings .venv, jars and Spark settings to what the lock and ivy.xml say; raises SetupError. `with_tests`: also what only tests need."""
     check_python()
     program = java()
-    packages = fingerprint(LOCK)
-    jars = fingerprint(*IVY_FILES)
+    packages, jars = fingerprint(LOCK), fingerprint(*IVY_FILES)
+    # The image has no such file.
+    tests = fingerprint(LOCK, TESTS_LOCK) if with_tests else ""
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with (LOCAL / "setup.lock").open("w") as lock:
         wait_for_turn(lock)
         # The Python that a virtual environment was made from may be gone.
         has_python = (VENV / "bin" / "python").exists()
         todo = [not (has_python and is_done(VENV, packages)), not is_done(JARS, jars)]
+        lacks_tests = with_tests and (todo[0] or not is_done(VENV, tests, "tests"))
         check_disk(DISK_GB_TO_INSTALL if any(todo) else DISK_GB_TO_RUN)
         if any(todo):
             refuse_under_running_servers()
+        if any(todo) or lacks_tests:
             LOG.write_text("")
         if todo[0]:
             install_packages(lock)
@@ -199,14 +209,18 @@ def set_up() -> None:
         if todo[1]:
             fetch_jars(program, lock)
             mark_done(JARS, jars)
+        if lacks_tests:
+            add_tests(lock)
+            mark_done(VENV, tests, "tests")
         write_spark_conf()
-    if any(todo):
+    if any(todo) or lacks_tests:
         say("set up")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    """`arguments`: `--tests` or none."""
     try:
-        set_up()
+        set_up(with_tests="--tests" in arguments)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
@@ -217,4 +231,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

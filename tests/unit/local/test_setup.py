@@ -20,11 +20,12 @@ def pins(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE))
 
 
-def test_the_lock_holds_every_direct_dependency_at_its_version_with_hashes() -> None:
-    direct = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
-    lock = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize(("name", "at_least"), [("requirements", 20), ("requirements-tests", 10)])
+def test_the_lock_holds_every_direct_dependency_at_its_version_with_hashes(name: str, at_least: int) -> None:
+    direct = [line for line in (ROOT / f"{name}.txt").read_text().splitlines() if line and not line.startswith("#")]
+    lock = (ROOT / f"{name}.lock").read_text()
     locked = pins(lock)
-    assert len(direct) > 20
+    assert len(direct) > at_least
     assert {line: locked.get(line.partition("==")[0].partition("[")[0]) for line in direct} == {
         line: line.partition("==")[2] for line in direct
     }
@@ -34,13 +35,18 @@ def test_the_lock_holds_every_direct_dependency_at_its_version_with_hashes() -> 
     assert re.findall(r"https?://|--index|--find-links", lock) == []
 
 
+def test_no_package_is_in_two_locks() -> None:
+    product, *others = (set(pins((ROOT / f"requirements{name}.lock").read_text())) for name in ("", "-tests", "-celery"))
+    assert [product & other for other in others] == [set(), set()]
+
+
 def test_jars_are_pinned_and_delta_is_the_same_release_on_both_sides() -> None:
     dependencies = [node.attrib for node in ElementTree.parse(ROOT / "include" / "local" / "ivy.xml").iter("dependency")]
     revisions = {node["name"]: node["rev"] for node in dependencies}
     # Ivy takes 1.+ and [1,2) and latest.release, too.
     assert [name for name, revision in revisions.items() if not re.fullmatch(r"\d+(\.\d+)+(-\d+)?", revision)] == []
-    direct = pins((ROOT / "requirements.txt").read_text())
-    assert revisions["delta-spark_4.2_2.13"] == revisions["delta-storage"] == direct["delta-spark"]
+    direct, tests = (pins((ROOT / f"{name}.txt").read_text()) for name in ("requirements", "requirements-tests"))
+    assert revisions["delta-spark_4.2_2.13"] == revisions["delta-storage"] == tests["delta-spark"]
     assert direct["pyspark"] == direct["pyspark-client"]
 
 
@@ -70,6 +76,7 @@ def setup_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return run
 
     monkeypatch.setattr(local_setup, "install_packages", step("packages", tmp_path / ".venv"))
+    monkeypatch.setattr(local_setup, "add_tests", step("tests", tmp_path / ".venv"))
     monkeypatch.setattr(local_setup, "fetch_jars", step("jars", tmp_path / ".local" / "jars"))
     monkeypatch.setattr(local_setup, "java", lambda: "java")
     return done
@@ -81,6 +88,24 @@ def test_a_second_set_up_does_nothing(setup_steps: list[str]) -> None:
     local_setup.set_up()
     assert setup_steps == ["packages", "jars"]
     assert (local_setup.SPARK_CONF / "spark-defaults.conf").read_text() == local_setup.spark_defaults()
+
+
+def test_what_tests_need_is_added_once(setup_steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local_setup.set_up()
+    running = local_setup.LOCAL / "airflow" / "scheduler.pid"
+    running.parent.mkdir(parents=True)
+    running.write_text(str(os.getpid()))
+    for _ in range(2):
+        local_setup.set_up(with_tests=True)
+        # It leaves them there.
+        local_setup.set_up()
+    assert setup_steps == ["packages", "jars", "tests"]
+    other = tmp_path / "requirements-tests.lock"
+    other.write_text("pytest==0\n")
+    monkeypatch.setattr(local_setup, "TESTS_LOCK", other)
+    local_setup.set_up()
+    local_setup.set_up(with_tests=True)
+    assert setup_steps == ["packages", "jars", "tests", "tests"]
 
 
 def test_a_python_that_has_gone_is_replaced(setup_steps: list[str]) -> None:
@@ -99,7 +124,7 @@ def test_a_changed_lock_installs_again(setup_steps: list[str], tmp_path: Path, m
     assert setup_steps == ["packages", "jars", "packages"]
 
 
-@pytest.mark.parametrize("step", ["install_packages", "fetch_jars"])
+@pytest.mark.parametrize("step", ["install_packages", "fetch_jars", "add_tests"])
 def test_a_set_up_that_was_cut_short_leaves_no_stamp(
     step: str, setup_steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,10 +137,10 @@ def test_a_set_up_that_was_cut_short_leaves_no_stamp(
     with monkeypatch.context() as during:
         during.setattr(local_setup, step, cut_short)
         with pytest.raises(KeyboardInterrupt):
-            local_setup.set_up()
-    local_setup.set_up()
-    again = {"install_packages": ["packages", "packages", "jars"], "fetch_jars": ["packages", "jars", "jars"]}
-    assert setup_steps == again[step]
+            local_setup.set_up(with_tests=True)
+    local_setup.set_up(with_tests=True)
+    steps = {"install_packages": "packages", "fetch_jars": "jars", "add_tests": "tests"}
+    assert setup_steps == [done for name, done in steps.items() for _ in range(1 + (name == step))]
 
 
 def test_nothing_is_replaced_under_a_running_server(setup_steps: list[str]) -> None:
