@@ -79,7 +79,7 @@ def is_cause(line: str) -> bool:
 
 def install_packages(lock: IO[str]) -> None:
     """Creates .venv anew: pip installs the locked uv, which installs all other locked packages and builds where needed."""
-    say("Python packages into .venv (1.5 GB; half a minute, more on a slow line) ...")
+    say("Python packages into .venv (1.6 GB; half a minute, more on a slow line) ...")
     if VENV.is_symlink():
         raise SetupError(f"{VENV} is a link, and what it leads to would be emptied: delete the link, then make setup again")
     run("virtual environment", [sys.executable, "-m", "venv", "--clear", VENV], lock)
