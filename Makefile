@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-tests test test-long soak load lint ci stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -52,6 +52,11 @@ lint: setup-tests ## ruff (rules and format), mypy, and the layers of the import
 
 ci: ## what the continuous integration runs: lint beside test
 	@.ci/run
+
+airflow: setup ## a command of Airflow itself, on the Airflow of the demo: ARGS="dags list"
+	@environment=.local/$(or $(SPARK),$(STORE))/airflow/environment.sh; \
+	if [ ! -f "$$environment" ]; then echo "no Airflow was started here yet: make demo" >&2; exit 1; fi; \
+	source "$$environment"; airflow $(ARGS)
 
 stop: ## end Airflow, Spark, the broker and the store, of every demo; their data stay
 	@if [ -f .venv/setup.stamp ]; then $(VENV_PYTHON) -m include.local.stop; else echo "nothing runs: not set up"; fi

@@ -17,6 +17,7 @@ from include.airflow.pages import runbook
 
 URL_VARIABLE = "PAIRING_ALERT_URL"
 _TIMEOUT_S = 10.0
+_ENDED = ("failed", "success")
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +37,12 @@ def task_failed(context: Any) -> None:
 
 
 async def run_is_late(deadline: str, context: Any = None) -> None:
-    """Airflow's triggerer calls this when a run has not ended by its deadline."""
+    """Airflow's triggerer calls this when a run has not succeeded by its deadline: also one that failed before, which has had its alert."""
     run = (context or {}).get("dag_run") or {}
     dag, run_id = run.get("dag_id", "a DAG"), run.get("dag_run_id") or run.get("run_id")
+    if run.get("state") in _ENDED:
+        _log.info("%s: run %s has ended (%s) before its deadline", dag, run_id, run["state"])
+        return
     text = f"{dag}: run {run_id} has not ended {deadline} after it was queued"
     # In a thread: all triggers share the event loop.
     await asyncio.to_thread(alert, text, dag=dag, run=run_id)

@@ -9,6 +9,10 @@ from airflow.sdk import Param
 # If it is set, all tasks but report_quality do nothing.
 REPORT_ONLY = "report_only"
 _RANGE = r"[A-Za-z0-9._-]+-\d+:\d+-\d+"
+# More records than a batch can hold, and more batches than one a second makes in thirty years. Airflow itself cannot hold what 64 bits cannot.
+_MOST = 1_000_000_000
+# Of texts: more lost ranges than partitions that a pipeline was tried with.
+_LONGEST = 100_000
 _TIME = r"\d{4}-\d{2}-\d{2}([T ][\d:.]+(Z|[+-][\d:]+)?)?|\d{9,}"
 
 
@@ -18,19 +22,23 @@ def _optional(kind: str, title: str, description: str, default: Any = None, **sc
 
 
 LIVE_PARAMS = {
-    "max_records": _optional("integer", "Records at most", "In this batch, instead of max_records_per_batch.", minimum=1),
+    "max_records": _optional(
+        "integer", "Records at most", "In this batch, instead of max_records_per_batch.", minimum=1, maximum=_MOST
+    ),
     "accept_lost_range": _optional(
         "string",
         "Accept lost ranges",
         "topic-partition:first-until, with spaces between: go on without these records, which the broker no longer has. "
         "Copy them from the failed task.",
         pattern=f"^{_RANGE}( {_RANGE})*$",
+        maxLength=_LONGEST,
     ),
     "release_batch": _optional(
         "integer",
         "Release batch",
         "With quality.gate: before_publish, publish up to this batch although it failed its checks.",
         minimum=1,
+        maximum=_MOST,
     ),
     REPORT_ONLY: _optional(
         "boolean",
@@ -49,7 +57,7 @@ REPORT_ARGUMENTS = ["{% if params.report_only %}--again{% endif %}"]
 
 def _time(title: str, description: str) -> Param:
     # The format gives the form its calendar. Airflow checks the pattern only.
-    return _optional("string", title, description, format="date-time", pattern=f"^({_TIME})$")
+    return _optional("string", title, description, format="date-time", pattern=f"^({_TIME})$", maxLength=40)
 
 
 # The form of a backfill shows a "From" and a "To" of its own above these.

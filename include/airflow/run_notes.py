@@ -14,7 +14,7 @@ from airflow.listeners import hookimpl
 from include.config.pipeline import PIPELINES, pipeline_of
 
 # Airflow accepts no longer notes.
-_MAX_LENGTH = 1000
+_MAX_LENGTH, _ASKED_LENGTH = 1000, 200
 _OWN_BATCH = ("land_events", "replay_interval")
 # Counts of the first batch: `began_<topic>-<partition>`, the first offset of a partition that did not begin at 0.
 _BEGAN = "began_"
@@ -41,6 +41,17 @@ def in_words(counts: Mapping[str, Counts]) -> str:
     # publish_compounds may publish other batches, too.
     batch_id = next((counts[task]["batch_id"] for task in _OWN_BATCH if "batch_id" in counts.get(task, ())), None)
     return (f"batch {batch_id}: " if batch_id is not None and words else "") + "; ".join(words)
+
+
+def asked_for(conf: Any) -> str:
+    """The parameters that were given for the run, empty without any.
+
+    >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False})
+    'asked for: max_records=100'
+    """
+    given = {name: value for name, value in conf.items() if value not in (None, False, "")} if isinstance(conf, dict) else {}
+    text = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"asked for: {text[:_ASKED_LENGTH]}{'…' * (len(text) > _ASKED_LENGTH)}" if text else ""
 
 
 def _listed(counts: Counts, names: Mapping[str, str], form: str) -> list[str]:
@@ -125,6 +136,7 @@ def _add_note(dag_run: Any) -> None:
     # Every run that lands plans a batch, so without counts it was a run with report_only.
     only_reported = "land_events" in counts and not counts["land_events"]
     text, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
+    text = "; ".join(filter(None, [text, asked_for(dag_run.conf)]))
     # The note may hold what a person wrote, or this text already: a run that was cleared ends twice.
     if text and text not in before:
         dag_run.note = f"{before}\n{text}".strip()[:_MAX_LENGTH]

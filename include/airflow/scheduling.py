@@ -57,9 +57,27 @@ def on_starting(component: Any) -> None:
 def on_dag_run_running(dag_run: Any, msg: str) -> None:
     """Called in the scheduler when a run begins: its pipeline's file may be newer than the scheduler."""
     name = pipeline_of(dag_run.dag_id)
-    if name not in _known and (PIPELINES / f"{name}.yaml").is_file():
+    if not (PIPELINES / f"{name}.yaml").is_file():
+        return
+    if (conf := sendable(dag_run.conf)) != dag_run.conf:
+        dag_run.conf = conf
+    if name not in _known:
         # In a thread, because the scheduler is inside a transaction here, and SQLite has one writer at a time.
         Thread(target=make_pools, name="pools", daemon=True).start()
+
+
+def sendable(conf: Any) -> Any:
+    """The same, with integers beyond 64 bits as text. Airflow cannot send such a number to a task: it would fail without a line in its log, and
+    with its callback the DAG processor for good. A parameter with bounds refuses the number earlier; as a text a task can refuse it and say so.
+
+    >>> sendable({"max_records": 10**21, "more": [1, True, -(2**63)]})
+    {'max_records': '1000000000000000000000', 'more': [1, True, -9223372036854775808]}
+    """
+    if isinstance(conf, dict):
+        return {name: sendable(value) for name, value in conf.items()}
+    if isinstance(conf, list):
+        return [sendable(value) for value in conf]
+    return str(conf) if isinstance(conf, int) and not -(2**63) <= conf < 2**64 else conf
 
 
 def make_pools() -> list[str]:

@@ -1,4 +1,5 @@
-"""One Airflow on this machine, on loopback only: `python -m include.local.airflow start|stop|status`.
+"""One Airflow on this machine, on loopback only: `python -m include.local.airflow start|stop|status`. Its folder gets a file with the environment of
+its commands: `source .local/airflow/environment.sh`.
 
 It starts the parts of `airflow standalone` one by one: standalone would open two log servers to the whole network and leave its children behind
 when it is killed. Tests start others beside it, in folders of their own.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from include.local import broker as local_broker
 from include.local import spark as local_spark
 from include.local import store as local_store
 from include.local.airflow_client import AirflowClient, AirflowError
-from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment
+from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment, project_variables
 from include.local.process import (
     LocalServer,
     check_port,
@@ -35,6 +37,7 @@ from include.local.process import (
 FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 180.0
+ENVIRONMENT = "environment.sh"
 # Airflow reads the logs of tasks from the disk, so it needs no log servers, which would listen on every interface.
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": (),
@@ -128,16 +131,31 @@ class LocalAirflow(LocalServer):
     def start(self) -> bool:
         """Starts the parts that do not run and waits until all are healthy; False if all ran already. Raises SetupError."""
         self.check()
+        self._write_environment()
         missing = [part for part in PARTS if running_program(self.folder, part) is None]
         launched = datetime.now(UTC) if missing else None
         if missing:
             self._migrate_database()
-            environment = project_environment() | self.settings()
+            environment = self.environment()
             for part in missing:
                 log_path(self.folder, part).write_text("")
                 start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], environment)
         self._wait_until_healthy(launched)
         return bool(missing)
+
+    def environment(self) -> dict[str, str]:
+        """That of this Airflow's programs and commands."""
+        return project_environment() | self.settings()
+
+    def _write_environment(self) -> None:
+        """For shells."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # As logs and passwords.
+        self.folder.chmod(0o700)
+        variables = (
+            f"export {name}={shlex.quote(value)}\n" for name, value in (project_variables() | self.settings()).items()
+        )
+        (self.folder / ENVIRONMENT).write_text(f'export PATH={shlex.quote(str(VENV / "bin"))}:"$PATH"\n{"".join(variables)}')
 
     def is_running(self) -> bool:
         """Whether every part is alive."""
@@ -170,7 +188,7 @@ class LocalAirflow(LocalServer):
             # A first migration that was killed cannot be resumed.
             (self.folder / "airflow.db").unlink(missing_ok=True)
         with log_path(self.folder, "database").open("wb") as log:
-            environment = project_environment() | self.settings()
+            environment = self.environment()
             command = [str(VENV / "bin" / "airflow"), "db", "migrate"]
             status = subprocess.call(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if status:

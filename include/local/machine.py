@@ -84,13 +84,17 @@ appender.stderr.layout.pattern = {pattern}
 def project_environment() -> dict[str, str]:
     """The environment of the programs that the project starts: the caller's, without settings of other Sparks and Airflows."""
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
-    warehouse = os.environ.get("PAIRING_WAREHOUSE", str(LOCAL / "warehouse"))
-    return kept | {
-        "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return kept | {"PATH": path} | project_variables()
+
+
+def project_variables() -> dict[str, str]:
+    """What the project itself sets in that environment, but for the PATH."""
+    return {
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(SPARK_CONF),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PAIRING_WAREHOUSE": warehouse,
+        "PAIRING_WAREHOUSE": os.environ.get("PAIRING_WAREHOUSE", str(LOCAL / "warehouse")),
     }
 
 

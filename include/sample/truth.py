@@ -33,6 +33,7 @@ __all__ = ["Expected", "SampleError", "Verdict", "check", "expected", "ledger_cl
 
 DEFAULT_PIPELINE = "include/pipelines/calls.yaml"
 SHOWN = 10
+EQUAL = "equal to the truth of the sample traffic, message by message"
 
 Compound = tuple[str, str]  # kind, canonical JSON of the value
 Rejection = tuple[str, str, bytes | None]  # reason, topic, value
@@ -49,13 +50,19 @@ class Expected:
 
 @dataclass
 class Verdict:
-    """What exists: published compounds by kind, rejected events by reason, open events. No `differences`: all equals the truth."""
+    """What exists: published compounds by kind, rejected events by reason, open events. No `differences`: all equals the truth.
+
+    `others`: compounds, rejected and open events that the truth does not know at all, so they are of other traffic on the topics; `besides`: the
+    differences but for these.
+    """
 
     clock: int | None
     kinds: dict[str, int]
     rejected: dict[str, int]
     open: int
     differences: list[str]
+    others: int
+    besides: list[str]
 
     def lines(self) -> list[str]:
         """The verdict for people."""
@@ -63,7 +70,7 @@ class Verdict:
             f"published: {sum(self.kinds.values()):,} compounds ({_counts(self.kinds)})",
             f"rejected:  {sum(self.rejected.values()):,} events ({_counts(self.rejected)})",
             f"open:      {self.open:,} events",
-            *(self.differences or ["equal to the truth of the sample traffic, message by message"]),
+            *(self.differences or [EQUAL]),
         ]
 
 
@@ -98,19 +105,22 @@ def check(
     compounds, problems = _published(pipeline, kafka_settings)
     rejected = Counter(read_table(warehouse, pipeline, "rejected_events", ["reason", "topic", "value"]))
     still_open = Counter(read_table(warehouse, pipeline, "open_events", list(pipeline.key)))
-    differences = [
-        *_shortened(problems),
-        *_compare(pipeline.output_topic, truth.compounds, compounds),
-        *_compare("rejected_events", truth.rejected, rejected),
-        *_compare("open_events", truth.open, still_open),
+    compared: list[tuple[str, Counter[Any], Counter[Any]]] = [
+        (pipeline.output_topic, truth.compounds, compounds),
+        ("rejected_events", truth.rejected, rejected),
+        ("open_events", truth.open, still_open),
     ]
+    others = sum(count for _, wanted, found in compared for item, count in found.items() if item not in wanted)
+    differences = [*_shortened(problems), *chain.from_iterable(_compare(*each) for each in compared)]
+    known = ((where, wanted, Counter({item: found[item] for item in wanted})) for where, wanted, found in compared)
+    besides = [*_shortened(problems), *chain.from_iterable(_compare(*each) for each in known)]
     kinds: Counter[str] = Counter()
     for (kind, _), count in compounds.items():
         kinds[kind] += count
     reasons: Counter[str] = Counter()
     for (reason, _, _), count in rejected.items():
         reasons[reason] += count
-    return Verdict(clock, dict(kinds), dict(reasons), still_open.total(), differences)
+    return Verdict(clock, dict(kinds), dict(reasons), still_open.total(), differences, others, besides)
 
 
 def _read_lines(paths: Sequence[str | Path]) -> Iterable[str]:

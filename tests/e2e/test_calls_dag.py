@@ -160,8 +160,19 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
 
 def test_a_bad_parameter_is_refused_before_anything_runs(airflow):
     client = airflow.client()
-    with pytest.raises(Exception, match=r"max_records|422|400"):
-        client.trigger(CALLS.name, {"max_records": 0})
+    for value in (0, -1, 10**21):
+        with pytest.raises(Exception, match=r"max_records|422|400"):
+            client.trigger(CALLS.name, {"max_records": value})
+
+
+def test_a_number_that_airflow_cannot_send_harms_nothing(airflow):
+    client = airflow.client()
+    run_id, state = run(client, {"stranger": 10**21, "report_only": True})
+    pause_when_idle(client, CALLS.name)
+    assert state == "success", [client.task_log(CALLS.name, run_id, name)[-15:] for name in TASKS]
+    (note,) = [each["note"] for each in client.runs(CALLS.name) if each["dag_run_id"] == run_id]
+    assert note.endswith("asked for: stranger=1000000000000000000000, report_only=True")
+    assert airflow.is_running()
 
 
 def test_a_task_whose_process_is_killed_takes_its_job_along_and_is_tried_again(airflow, broker, faults, send_calls):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -11,9 +13,10 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
+from include.local.airflow import ENVIRONMENT
 from include.local.airflow_client import AirflowError
 from include.local.broker import create_topics
-from include.local.machine import ROOT, VENV, project_environment
+from include.local.machine import ROOT
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs.tables.warehouse import Tables
@@ -74,11 +77,14 @@ def live_run(client, **params):
 
 
 def backfilled(airflow, *more):
-    """`airflow backfill create` of the two hours, in Airflow's own environment."""
+    """`airflow backfill create` of the two hours, in a shell with the environment that Airflow's folder names."""
     dates = ["--from-date", FIRST.isoformat(), "--to-date", LAST.isoformat()]
-    command = [str(VENV / "bin" / "airflow"), "backfill", "create", "--dag-id", REPLAY, *dates, *more]
-    environment = project_environment() | airflow.settings()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    create = shlex.join(["airflow", "backfill", "create", "--dag-id", REPLAY, *dates, *more])
+    script = f"source {shlex.quote(str(airflow.folder / ENVIRONMENT))} && {create}"
+    shell = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+    done = subprocess.run(
+        ["bash", "-c", script], env=shell, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

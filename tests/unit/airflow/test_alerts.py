@@ -44,6 +44,13 @@ def test_a_late_run_is_told_of(heard):
     assert heard == [{"text": "calls: run r1 has not ended 0:30:00 after it was queued", "dag": "calls", "run": "r1"}]
 
 
+def test_a_run_that_has_failed_before_its_deadline_is_not_late(heard):
+    for state, alerted in (("failed", 0), ("success", 0), ("running", 1), ("queued", 2)):
+        run = {"dag_id": "calls", "dag_run_id": "r1", "state": state}
+        asyncio.run(alerts.run_is_late("0:30:00", context={"dag_run": run}))
+        assert len(heard) == alerted, state
+
+
 @pytest.mark.parametrize("url", [None, "http://127.0.0.1:1/s3cret", "no address s3cret"])
 def test_nothing_fails_because_nobody_listens(url, monkeypatch, caplog):
     if url:

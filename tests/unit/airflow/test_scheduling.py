@@ -36,7 +36,7 @@ def test_when_a_part_of_airflow_starts_but_not_when_a_task_does(made):
     ("dag_id", "times"), [("calls", 1), ("calls_replay", 1), ("calls_maintenance", 1), ("somebody_elses", 0)]
 )
 def test_when_a_pipeline_runs_for_the_first_time(dag_id, times, made, monkeypatch):
-    run = SimpleNamespace(dag_id=dag_id)
+    run = SimpleNamespace(dag_id=dag_id, conf={})
     scheduling.on_dag_run_running(run, "")
     assert len(made) == times
     monkeypatch.setattr(scheduling, "_known", {"calls"})

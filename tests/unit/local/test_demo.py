@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from include.local import demo
+from include.sample.truth import EQUAL
 
 
 class ScriptedAirflow:
@@ -57,7 +58,7 @@ def test_the_run_taken_began_after_the_traffic(scheduled: str | None, taken: str
 
 
 def test_a_verdict_with_differences_fails_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    verdict = demo.Verdict(1, {"pair": 2}, {"late": 1}, 0, [])
+    verdict = demo.Verdict(1, {"pair": 2}, {"late": 1}, 0, [], 0, [])
     airflow: Any = SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
     pipeline = demo.load_pipeline(demo.PIPELINE)
     demo.summarise(verdict, airflow, pipeline)
@@ -67,7 +68,16 @@ def test_a_verdict_with_differences_fails_the_demo(capsys: pytest.CaptureFixture
     assert "password sesame" in printed
     assert "http://127.0.0.1:8080/quality/calls/" in printed
     assert "make stop" in printed
-    verdict.differences.append("outputTopic lacks 1 × pair")
-    with pytest.raises(demo.DemoFailed, match="NOT EQUAL TO THE TRUTH"):
+    verdict.besides.append("outputTopic lacks 1 × pair")
+    with pytest.raises(demo.DemoFailed, match=r"NOT EQUAL TO THE TRUTH.*reconcile") as failed:
         demo.summarise(verdict, airflow, pipeline)
     assert "outputTopic lacks 1 × pair" in capsys.readouterr().out
+    assert "make clean" not in str(failed.value)
+
+
+def test_traffic_of_your_own_is_no_difference_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = demo.Verdict(1, {"pair": 3}, {}, 0, ["outputTopic has 1 × too many: pair"], 1, [])
+    airflow: Any = SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
+    demo.summarise(verdict, airflow, demo.load_pipeline(demo.PIPELINE))
+    printed = capsys.readouterr().out
+    assert EQUAL in printed and "1 compounds and events of other traffic" in printed and "too many" not in printed

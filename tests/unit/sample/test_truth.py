@@ -142,6 +142,19 @@ def test_what_is_wrong_is_seen(
 ) -> None:
     verdict = verdict_on(tmp_path, monkeypatch, spoil)
     assert any(line in each for each in verdict.differences), verdict.differences
+    assert verdict.besides, "no traffic of another one explains it"
+
+
+def test_other_traffic_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def others(published: list[Message], rejected: list[dict[str, Any]], still_open: list[dict[str, Any]]) -> None:
+        value = json.loads(published[3]["value"]) | {"user1": "mine", "user2": "own"}
+        headers = {**published[3]["headers"], "pair-id": "t-9-9"}
+        published.append({"key": b"mine-own", "value": json.dumps(value).encode(), "headers": headers})
+        rejected.append({**rejected[0], "value": b"mine"})
+        still_open.append({"user1": "mine", "user2": "own"})
+
+    verdict = verdict_on(tmp_path, monkeypatch, others)
+    assert (verdict.others, verdict.besides, len(verdict.differences)) == (3, [], 3)
 
 
 def test_what_was_taken_back_and_came_again_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
