@@ -13,6 +13,7 @@ from markupsafe import Markup
 from include.config.secret_values import without_secrets
 from include.config.setting_changes import in_words
 from include.config.store import Store, exists, read_text, write_text
+from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
@@ -30,6 +31,8 @@ from spark_jobs.tables.records import ERASURE, REPLAY, REWIND, plan_struct
 _PAGE = re.compile(r"batch-(\d+)\.html")
 # Names the batch whose page is the index. A list of all pages would take a request for every thousand.
 _NEWEST = "newest.txt"
+# Among the counts of the ledger: epoch ms.
+_TIMES = ("held_since", "removed_until")
 # Great Expectations makes its page for a site, with libraries from the internet: what is around the content, what loads, and styles.
 _AROUND = re.compile(
     r"</?(?:html|body)\b[^>]*>|<img\b[^>]*https?://[^>]*>|<a\b[^>]*newsletter.*?</a>|<script\b.*?</script>|\s(?:onclick|style)=\"[^\"]*\"",
@@ -142,8 +145,8 @@ def _state(verdict: Verdict) -> tuple[str, str]:
     return style, state + (", not all of it judged" if INFO in severities else "")
 
 
-def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, int]]]:
-    """Name, begin, duration and numbers: the counts of the row, those of the plan in a `planned` row, and those of the output topic."""
+def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, str]]]:
+    """Name, begin, duration and numbers as text: the counts of the row, those of the plan in a `planned` row, and those of the output topic."""
     found = row.counts.flat()
     if row.step == PLANNED:
         found |= {name: number for name, number in plan_struct(row.plan).items() if isinstance(number, int)}
@@ -151,7 +154,11 @@ def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, int]]
         found |= {"position": row.output.position or 0, "partitions": row.output.partitions}
         found |= {f"end_{number}": end for number, end in sorted(row.output.ends.items())}
         found |= {f"partition_{number}": sent for number, sent in sorted(row.output.sent.items())}
-    counts = [(name.replace("_", " "), number) for name, number in found.items() if number]
+    counts = [
+        (name.replace("_", " "), utc(number) if name in _TIMES else f"{number:,}")
+        for name, number in found.items()
+        if number
+    ]
     # Spark returns times in the zone of the process.
     return row.step, f"{row.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", took(row), counts
 

@@ -167,3 +167,9 @@ def test_a_template_escapes_what_it_is_given_and_lacks_nothing():
 def test_large_counts_keep_their_digits():
     steps = {"paired": ledger_row(7, "paired", pair=2**63 - 1)}
     assert "pair 9,223,372,036,854,775,807" in pages.batch_details(Batch.of(steps), [])
+
+
+def test_times_are_no_numbers():
+    steps = {"paired": ledger_row(7, "paired"), "landed": ledger_row(7, "landed", held=3, held_since=1_795_474_800_000)}
+    text = pages.batch_details(Batch.of(steps), [])
+    assert "held since 2026-11-23T23:00:00.000Z" in text and "795,474" not in text
