@@ -27,6 +27,7 @@ from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
 
+REPORT = "report_quality"
 UI_VARIABLE = "PAIRING_SPARK_UI"
 # In the task's own folder.
 _OUTCOME, _LOCK = "outcome.json", "task.lock"
@@ -43,7 +44,7 @@ class QualityPage(BaseOperatorLink):
         """Airflow calls this in the task's process when the task has ended, with success or not."""
         page = "index" if operator.batch_id is None else f"batch-{operator.batch_id}"
         # Airflow may be served below a path.
-        below = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+        below = urlsplit(_base_url()).path.rstrip("/")
         return f"{below}/quality/{operator.pipeline_file.stem}/{page}.html"
 
 
@@ -150,6 +151,9 @@ class PairingJobOperator(SparkSubmitOperator):
                 failure = failure or error
             self.spark_application = outcome.get("application")
             self.batch_id = outcome.get("counts", {}).get("batch_id")
+            if self.task_id == REPORT and self.batch_id is not None:
+                page = f"{_base_url()}/quality/{self.pipeline_file.stem}/batch-{self.batch_id}.html"
+                self.log.info("quality page of batch %d: %s", self.batch_id, page)
             _alert_news(context["ti"], outcome.get("news", []), self.batch_id)
         if failure:
             raise _readable(failure, outcome, bool(given)) from None
@@ -231,6 +235,10 @@ class LateReplayOperator(PairingJobOperator):
         state = "was started before" if exists else "is started"
         self.log.info("run %s of %s %s", replay["run_id"], self.replay_dag_id, state)
         return not exists
+
+
+def _base_url() -> str:
+    return conf.get("api", "base_url", fallback="").rstrip("/")
 
 
 def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:

@@ -75,8 +75,10 @@ app = FastAPI(
 
 @app.middleware("http")
 async def with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refusals and redirects have the headers, too."""
+    """Refusals and redirects have the headers, too. A browser without a login is sent to Airflow's form, which leads back here."""
     answer = await call_next(request)
+    if answer.status_code == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        answer = RedirectResponse(f"{_up(request)}../api/v2/auth/login?next={quote(request.url.path, safe='')}")
     answer.headers.update(_HEADERS)
     return answer
 

@@ -111,7 +111,7 @@ def details_script(batch_id: int, details: str) -> str:
 
 def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool) -> str:
     row, metrics = batch.paired, batch.metrics
-    style, state = _state(verdict)
+    style, state = state_in_words(verdict)
     return render(
         "batch.html",
         title=_title(row),
@@ -137,7 +137,7 @@ def _title(row: LedgerRow) -> str:
     return title + (f", a replay of {row.replay.window}" if row.kind == REPLAY else "")
 
 
-def _state(verdict: Verdict) -> tuple[str, str]:
+def state_in_words(verdict: Verdict) -> tuple[str, str]:
     """The worst of the checks, as a style and in words."""
     severities = {judged.check.severity for judged in verdict.checks if not judged.passed}
     state = "failed" if verdict.failed else "passed, with warnings" if severities - {INFO} else "passed"

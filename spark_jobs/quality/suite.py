@@ -117,8 +117,11 @@ def warm_up() -> Any:
     os.environ.pop("SPARK_REMOTE", None)
     # It would report every run to its makers.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    return importlib.import_module("great_expectations")
+    library = importlib.import_module("great_expectations")
+    # When it is imported it has the second one tell of its temporary folders.
+    for name in ("great_expectations", "great_expectations.data_context.types.base"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return library
 
 
 def judge(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> Verdict:

@@ -19,7 +19,7 @@ from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.pages import batch_details, prune_pages, write_index, write_pages, write_unjudged
+from spark_jobs.quality.pages import batch_details, prune_pages, state_in_words, write_index, write_pages, write_unjudged
 from spark_jobs.quality.silence import checked_sentences, notices
 from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
@@ -108,6 +108,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     for batch in batches:
         assert batch.verdict is not None
         page = write_pages(pages, batch, batch_details(batch, offenders.result()))
+        said = f"batch {batch.batch_id}: {state_in_words(batch.verdict)[1]}; quality report: {page}"
         for judged in batch.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
                 print(f"batch {batch.batch_id}: {judged.check.sentence}")
@@ -117,7 +118,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):
         prune_pages(pages, quality.keep_pages)
     fault_point("after_pages")
-    print(f"quality report: {page}")
+    print(said)
     _send_news(warehouse, final)
     _record(ledger, started, final)
     return batches

@@ -137,6 +137,9 @@ def test_every_compound_is_as_the_truth_says(airflow, broker, send_calls):
     batch_id = client.call(
         "GET", f"/dags/{CALLS.name}/dagRuns/{quote(run_id, safe='')}/taskInstances/land_events/xcomEntries/return_value"
     )["value"]["batch_id"]
+    log = "\n".join(client.task_log(CALLS.name, run_id, "report_quality"))
+    assert f"quality page of batch {batch_id}: {pages}/batch-{batch_id}.html" in log and f"batch {batch_id}: passed" in log
+    assert "great_expectations" not in log
     for place in (of_run, f"{of_run}/task/land_events"):
         assert status(place)[0] in (401, 403)
         assert status(place, token)[1] == status(f"{pages}/batch-{batch_id}.html", token)[1] != ""

@@ -95,14 +95,18 @@ def person(stranger, airflow):
 def test_without_a_login_there_is_nothing_but_the_form(stranger, airflow, airflow_and_runs):
     run = f"{DAG}/runs/{airflow_and_runs[1][FAILED]}"
     for page in ("index.html", "trend.html", "trend-data.js", f"batch-{FAILED}.html", "metrics"):
-        stranger.open(f"{airflow.url}/quality/{CALLS.name}/{page}")
-        assert stranger.ask("document.body.innerText") == '{"detail":"Not authenticated"}', page
+        stranger.send("Page.navigate", url=f"{airflow.url}/quality/{CALLS.name}/{page}")
+        stranger.wait_for(f"location.pathname === '/auth/login' && {has('Sign into Airflow')}", 30)
     for path in (f"/plugin/quality-trend-{CALLS.name}", f"{run}/plugin/quality-of-dag-run"):
         stranger.send("Page.navigate", url=f"{airflow.url}{path}")
         stranger.wait_for(f"location.pathname === '/auth/login' && {has('Sign into Airflow')}", 30)
         assert not stranger.ask(f"{has(CALLS.name)} || !!document.querySelector('iframe')"), path
     log_in(stranger, airflow, f"/plugin/quality-trend-{CALLS.name}")
     framed(stranger, f"{CALLS.name}: all batches")
+
+
+def test_a_bookmark_is_there_after_the_login(stranger, airflow):
+    log_in(stranger, airflow, f"/quality/{CALLS.name}/batch-{FAILED}.html", f"batch {FAILED}")
 
 
 def test_both_pages_are_in_the_navigation(person, airflow):

@@ -63,15 +63,15 @@ def _note(batch: int) -> str:
     return in_words({"land_events": found, "pair_events": found, "publish_compounds": {"sent": found["compounds"]}})
 
 
-def log_in(page: Page, airflow: LocalAirflow, path: str = "/") -> None:
-    """Asks for a page of Airflow, is sent to the form, fills it in, and is where it wanted to be."""
+def log_in(page: Page, airflow: LocalAirflow, path: str = "/", shows: str = "Assets") -> None:
+    """Asks for a page of Airflow, is sent to the form, fills it in, and is where it wanted to be. `shows`: what that page has."""
     page.send("Page.navigate", url=f"{airflow.url}{path}")
     page.wait_for("location.pathname.endsWith('/auth/login') && !!document.querySelector('input[name=password]')", 60)
     for name, text in (("username", airflow.client().user), ("password", airflow.password())):
         page.click_on(f"document.querySelector('input[name={name}]')")
         page.type(text)
     page.click_on("[...document.querySelectorAll('button')].find((each) => each.innerText === 'Sign in')")
-    page.wait_for(f"location.pathname === {json.dumps(path)} && {has('Assets')}", 60)
+    page.wait_for(f"location.pathname === {json.dumps(path)} && {has(shows)}", 60)
 
 
 def go(page: Page, airflow: LocalAirflow, path: str, text: str) -> None:

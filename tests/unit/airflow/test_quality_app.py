@@ -82,6 +82,20 @@ def test_nobody_gets_anything_without_a_login(place, client):
     assert client("nothing").get(place).status_code == 403
 
 
+def test_a_bookmark_leads_to_the_login_form_and_back(client):
+    browser, accepts = client(None), {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = browser.get("/quality/calls/batch-17.html", headers=accepts)
+    assert (answer.status_code, answer.headers["location"]) == (
+        307,
+        "../../api/v2/auth/login?next=%2Fquality%2Fcalls%2Fbatch-17.html",
+    )
+    assert (
+        browser.get("/quality/calls", headers=accepts).headers["location"] == "../api/v2/auth/login?next=%2Fquality%2Fcalls"
+    )
+    # Of those who are logged in.
+    assert client("nothing").get("/quality/calls/batch-17.html", headers=accepts).status_code == 403
+
+
 def test_who_may_see_airflow_but_not_the_dag_gets_nothing(client, monkeypatch):
     others = []
 
