@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.config.pipeline import Pipeline
+from include.sample import truth as sample_truth
 from spark_jobs.formats.output_key import key_schema
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.kafka.messages import output_key
@@ -50,8 +51,11 @@ def test_the_schema_follows_from_the_key_fields_alone() -> None:
 @given(st.tuples(*[st.text(st.characters(exclude_categories=["Cs"]), min_size=1)] * 2))
 def test_consumers_read_the_fields_back(key: tuple[str, str]) -> None:
     fields = dict(zip(CALLS.key, key, strict=True))
-    avro = output_key(AVRO, key, SCHEMAS["avro"])
+    avro, proto = output_key(AVRO, key, SCHEMAS["avro"]), output_key(PROTOBUF, key, SCHEMAS["protobuf"])
+    assert [sample_truth._key(AVRO, list(key), avro or b""), sample_truth._key(PROTOBUF, list(key), proto or b"")] == [
+        avro,
+        proto,
+    ]
     assert avro and schemaless_reader(BytesIO(avro[5:]), parse_schema(json.loads(TEXTS["avro"])), None) == fields
-    proto = output_key(PROTOBUF, key, SCHEMAS["protobuf"])
     message = MESSAGE.FromString((proto or b"")[6:])
     assert {field.name: value for field, value in message.ListFields()} == fields
