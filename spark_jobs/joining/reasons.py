@@ -143,6 +143,11 @@ def _doubts_of_times(found: Found) -> list[str]:
             lines.append(f"candidates for the time of {name}: {', '.join(map(_time_text, candidates[:_SHOWN]))}")
         if time.source == RECORD_TIMESTAMP:
             lines.append(f"{name} has no field that is surely the time of its events, so the record's timestamp is taken")
+        if time.or_format is not None:
+            lines.append(
+                f"days of {name} are read by {time.format}, which is nearer to the records' timestamps; by {time.or_format} all of the sample "
+                "could be read, too"
+            )
         if time.zone is not None:
             lines.append(f"times of {name} name no zone; they are read as {time.zone}")
     return lines
