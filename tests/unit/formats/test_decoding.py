@@ -238,6 +238,8 @@ def test_schema_files_are_checked_before_anything_is_planned(monkeypatch):
     monkeypatch.delenv("PAIRING_SCHEMA_REGISTRY", raising=False)
     with pytest.raises(NeedsOperator, match="PAIRING_SCHEMA_REGISTRY is not set"):
         check_schema_files(replace(CALLS, left=SIDE))
+    with pytest.raises(NeedsOperator, match="PAIRING_SCHEMA_REGISTRY is not set"):
+        check_schema_files(replace(CALLS, output_key="avro"))
     with pytest.raises(NeedsOperator, match="is not set: create the connection schema_registry_default"):
         check_schema_files(replace(CALLS, output_format="avro"))
     check_schema_files(CALLS)

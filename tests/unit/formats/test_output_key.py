@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_reader
 from google.protobuf.message_factory import GetMessageClass
@@ -17,7 +18,7 @@ from include.config.pipeline import Pipeline
 from include.sample import truth as sample_truth
 from spark_jobs.formats.output_key import key_schema
 from spark_jobs.formats.proto_schemas import compile_source
-from spark_jobs.kafka.messages import output_key
+from spark_jobs.kafka.messages import output_key, output_keys
 from tests.helpers.timeline import CALLS
 
 AVRO, PROTOBUF = (replace(CALLS, output_key=form) for form in ("avro", "protobuf"))
@@ -36,6 +37,15 @@ def test_schema_and_bytes_are_what_they_have_always_been(pipeline: Pipeline) -> 
     schema = key_schema(pipeline, 258)
     assert (schema.kind, schema.text) == (pipeline.output_key.upper(), TEXTS[pipeline.output_key])
     assert output_key(pipeline, ("ann", "é"), schema) == b"\x00\x00\x00\x01\x02" + BODIES[pipeline.output_key]
+
+
+@pytest.mark.parametrize("pipeline", [AVRO, PROTOBUF], ids=list(TEXTS))
+def test_an_erased_key_is_none(pipeline: Pipeline) -> None:
+    users, schema = ["ann", None, "eve", None], SCHEMAS[pipeline.output_key]
+    keys = output_keys(pipeline, [pa.array(users), pa.array(users)], schema).to_pylist()
+    assert keys == [user and output_key(pipeline, (user, user), schema) for user in users] and None in keys
+    nobody = pa.array([None, None], pa.string())
+    assert output_keys(pipeline, [nobody, nobody], schema).to_pylist() == [None, None]
 
 
 def test_a_key_is_unknown_before_its_schema_has_an_id() -> None:
