@@ -38,6 +38,11 @@ if __name__ == "__main__":
         help_text = f"the connection of the {side} topic's cluster, where it is another one (default: %(default)s)"
         connection = setting_argument(Connection)
         parser.add_argument(f"--{side}-connection", type=connection, default=DEFAULT, metavar="NAME", help=help_text)
+        of_plain = (
+            f"schema of the {side} topic if it is plain Avro (.avsc) or Protobuf (.proto), which does not show in records"
+        )
+        parser.add_argument(f"--{side}-schema-file", type=Path, metavar="PATH", help=of_plain)
+        parser.add_argument(f"--{side}-message", metavar="NAME", help="the message of a Protobuf schema file with several")
     number = "how many of the newest records of each topic to look at"
     parser.add_argument(
         "--sample", type=count_argument, default=20_000, metavar="N", help=f"{number} (default: %(default)s)"

@@ -28,7 +28,7 @@ FEWEST_BATCHES = 8
 FEWEST_ORPHANS = 10
 BEFORE_PUBLISH: Final = "before_publish"
 AFTER_PUBLISH: Final = "after_publish"
-# How the fields of an output key become one text.
+# How the fields of an output key become one text. It may also be a record, in AVRO or PROTOBUF.
 ESCAPED: Final = "escaped"
 AS_JSON: Final = "json"
 # Whether the pair (a, b) is the pair (b, a).
@@ -133,10 +133,10 @@ _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 class Pipeline:
     """All settings of one pipeline. Durations in ms; `key` in the order in which the output key has its fields.
 
-    `output_key`: how these become one text, `escaped` or `json`. `output_format`: what values of messages are. `output_fields`: (name in a
-    message's value, its source), in their order; None: as `value_fields` has them. `output_orphans_topic`: where compounds of one side go;
-    None: to `output_topic`. `key_text`: what is done to key fields before they are compared. `key_order`: with `any`, two events with the
-    same two key fields have the same key, in whatever order the fields are.
+    `output_key`: how these become one text, `escaped` or `json`, or a record behind a registry's frame. `output_format`: what values of messages
+    are. `output_fields`: (name in a message's value, its source), in their order; None: as `value_fields` has them. `output_orphans_topic`: where
+    compounds of one side go; None: to `output_topic`. `key_text`: what is done to key fields before they are compared. `key_order`: with `any`,
+    two events with the same two key fields have the same key, in whatever order the fields are.
     """
 
     __pydantic_config__ = _KEYS
@@ -145,7 +145,7 @@ class Pipeline:
     right: Annotated[Side, _SIDE]
     output_topic: kinds.Topic
     output_connection: kinds.Connection = KAFKA
-    output_key: Literal["escaped", "json"] = ESCAPED
+    output_key: Literal["escaped", "json", "avro", "protobuf"] = ESCAPED
     output_fields: kinds.OutputFields = None
     output_orphans_topic: kinds.OtherTopic = None
     output_format: Literal["json", "avro", "protobuf"] = JSON
@@ -198,6 +198,11 @@ class Pipeline:
     def connections(self) -> tuple[str, ...]:
         """Of all its clusters, each once."""
         return tuple(dict.fromkeys(map(self.connection, self.topics)))
+
+    @property
+    def key_has_schema(self) -> bool:
+        """Whether output keys name a schema of a registry."""
+        return self.output_key in (AVRO, PROTOBUF)
 
     @property
     def is_unordered(self) -> bool:

@@ -5,7 +5,7 @@ The first error in a file is raised as a `PipelineError`: one line that names th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -153,20 +153,23 @@ def _contradictions_of_order(p: Pipeline, columns: list[str]) -> Iterator[tuple[
 
 def _contradictions_of_values(p: Pipeline) -> Iterator[tuple[str, str]]:
     """Names that a generated schema cannot have beside each other."""
+    if p.key_has_schema:
+        yield from _contradictions_of_names(p.output_key, p.key, "output.key", "escaped")
     if p.output_format == JSON:
         return
     typed = {f"{name}.payload" for name, side in (("left", p.left), ("right", p.right)) if side.format == p.output_format}
     # Beside a payload with a type is a field for the text of one that does not fit it.
     names = [*(name for name, _ in p.value_fields), *(f"{name}_json" for name, source in p.value_fields if source in typed)]
+    yield from _contradictions_of_names(p.output_format, names, "output.format", JSON)
+
+
+def _contradictions_of_names(form: str, names: Iterable[str], setting: str, instead: str) -> Iterator[tuple[str, str]]:
     known: dict[str, str] = {}
     for name in names:
         # Protobuf compares the names that its JSON has: without underscores, in camel case.
-        spelled = name if p.output_format == AVRO else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+        spelled = name if form == AVRO else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
         if spelled in known:
-            yield (
-                "output.format",
-                f"{known[spelled]} and {name} would be fields of one name in {p.output_format}; rename one, or set json",
-            )
+            yield setting, f"{known[spelled]} and {name} would be fields of one name in {form}; rename one, or set {instead}"
         known[spelled] = name
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from include.config.pipeline import AS_JSON, Pipeline, PipelineError
+from include.config.pipeline import AS_JSON, AVRO, Pipeline, PipelineError
 from include.config.pipeline_file import load_pipeline
 from include.config.store import warehouse_root
 from include.sample.outcome import canonical, ledger_clock, parse, read_table, read_topic
@@ -178,7 +178,7 @@ def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str], rea
     if (headers["op"], message.value()) == ("retract", None):
         return None
     value = read(message.value() or b"null")
-    key = _key(pipeline, [value[name] for name in pipeline.key])
+    key = _key(pipeline, [value[name] for name in pipeline.key], message.key() or b"")
     if headers["op"] != "upsert":
         raise ValueError(headers["op"])
     if message.key() != key:
@@ -186,13 +186,31 @@ def _compound(pipeline: Pipeline, message: Message, headers: dict[str, str], rea
     return headers.get("kind", "none"), canonical(value)
 
 
-def _key(pipeline: Pipeline, fields: list[str]) -> bytes:
-    """The key of a compound, computed in another way than the pipeline does."""
+def _key(pipeline: Pipeline, fields: list[str], found: str | bytes = b"") -> bytes:
+    """The key of a compound, computed in another way than the pipeline does. `found`: the message's, of which a schema's id is taken as it is."""
+    if pipeline.key_has_schema:
+        return _framed_key(
+            pipeline, [text.encode() for text in fields], found if isinstance(found, bytes) else found.encode()
+        )
     if pipeline.output_key == AS_JSON:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     if len(fields) > 1:
         fields = [re.sub(r"[-\\]", lambda special: "\\" + special[0], field) for field in fields]
     return "-".join(fields).encode()
+
+
+def _framed_key(pipeline: Pipeline, fields: list[bytes], found: bytes) -> bytes:
+    is_avro = pipeline.output_key == AVRO
+    body = b"" if is_avro else b"\0"
+    for number, text in enumerate(fields, 1):
+        # Avro's lengths are doubled, for numbers may be negative; Protobuf has the field's number and type, "bytes", before it.
+        body += (_varint(2 * len(text)) if is_avro else _varint(number << 3 | 2) + _varint(len(text))) + text
+    return b"\0" + found[1:5] + body
+
+
+def _varint(number: int) -> bytes:
+    low = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(part | 0x80 for part in low[:-1]), low[-1]])
 
 
 def _header(data: str | bytes | None) -> str:

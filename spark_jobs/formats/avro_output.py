@@ -53,8 +53,8 @@ Schema: TypeAlias = Any
 Field: TypeAlias = Callable[[Mapping[str, pa.Array]], list[bytes]]
 
 
-def avro_schema(pipeline: Pipeline, sides: SideSchemas) -> str:
-    """The schema of the pipeline's values. Raises NeedsOperator if a side's schema cannot be used."""
+def avro_schema(pipeline: Pipeline, sides: SideSchemas, record: str = RECORD) -> str:
+    """The schema of the pipeline's values, a record of this name. Raises NeedsOperator if a side's schema cannot be used."""
     fields: list[Schema] = []
     for name, source in pipeline.value_fields:
         if (kind := kind_of(source)) in _TYPES:
@@ -68,7 +68,7 @@ def avro_schema(pipeline: Pipeline, sides: SideSchemas) -> str:
         fields.append(_optional(name, types or ["string"]))
         if kind == PAYLOADS and types:
             fields.append(_optional(name + AS_TEXT, ["string"]))
-    return json.dumps({"type": "record", "name": RECORD, "namespace": pipeline.name, "fields": fields})
+    return json.dumps({"type": "record", "name": record, "namespace": pipeline.name, "fields": fields})
 
 
 def _optional(name: str, types: list[Schema]) -> Schema:

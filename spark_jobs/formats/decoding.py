@@ -111,7 +111,7 @@ def check_schema_files(pipeline: Pipeline) -> None:
     for side in pipeline.sides:
         if side.schema:
             _of_file(side, None)
-    if pipeline.output_format != JSON or any(side.needs_registry for side in pipeline.sides):
+    if pipeline.output_format != JSON or pipeline.key_has_schema or any(side.needs_registry for side in pipeline.sides):
         registry_settings()
 
 

@@ -1,4 +1,4 @@
-"""The schema by which compounds are published, and where the fields of a message's value come from."""
+"""The schemas by which compounds are published, and where the fields of a message's value come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from include.config.pipeline import AVRO, Pipeline, Side
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.registry import RegisteredSchema
 
-RECORD = "Compound"
+RECORD, KEY_RECORD = "Compound", "Key"
 # Behind the name of a payload: the field for the JSON text of one that does not fit its type.
 AS_TEXT = "_json"
 TEXTS, WHOLE_NUMBERS, TIMES, OPTIONAL_TIMES, PAYLOADS = "texts", "whole numbers", "times", "optional times", "payloads"
@@ -29,7 +29,7 @@ Encode: TypeAlias = Callable[[Mapping[str, pa.Array]], pa.Array]
 
 
 class OutputSchema(NamedTuple):
-    """A schema that is registered. `kind`: AVRO or PROTOBUF; `references`: as in `RegisteredSchema`; `fields`: of the value, with their sources."""
+    """A schema that is registered. `kind`: AVRO or PROTOBUF; `references`: as in `RegisteredSchema`; `fields`: of value or key, with their sources."""
 
     id: int
     kind: str
@@ -68,6 +68,11 @@ def side_of(pipeline: Pipeline, source: str) -> Side:
 def subject_of(topic: str) -> str:
     """The subject of a topic's values, as the clients of registries name it unless they are told otherwise."""
     return f"{topic}-value"
+
+
+def key_subject_of(topic: str) -> str:
+    """The subject of a topic's keys."""
+    return f"{topic}-key"
 
 
 def unusable(side: Side, problem: object) -> NeedsOperator:

@@ -66,8 +66,11 @@ class ProtoText(NamedTuple):
     imports: tuple[tuple[str, str], ...]
 
 
-def proto_schema(pipeline: Pipeline, sides: SideSchemas, newest: RegisteredSchema | None) -> ProtoText:
-    """The schema of the pipeline's values. `newest`: that of the topic until now. Raises NeedsOperator if a side's schema cannot be used."""
+def proto_schema(pipeline: Pipeline, sides: SideSchemas, newest: RegisteredSchema | None, record: str = RECORD) -> ProtoText:
+    """The schema of the pipeline's values, a message of this name. `newest`: that of the topic until now.
+
+    Raises NeedsOperator if a side's schema cannot be used.
+    """
     imports: dict[str, str] = {}
     fields: list[tuple[str, str]] = []
     for name, source in pipeline.value_fields:
@@ -80,7 +83,7 @@ def proto_schema(pipeline: Pipeline, sides: SideSchemas, newest: RegisteredSchem
             imports.setdefault(file or f"{pipeline.name}_{name}.proto", source)
     numbers, reserved = _numbers([name for name, _ in fields], _known_message(pipeline, newest))
     lines = ['syntax = "proto3";', f"package {pipeline.name};", *(f'import "{file}";' for file in imports)]
-    lines += [f"message {RECORD} {{"]
+    lines += [f"message {record} {{"]
     lines += [f"  reserved {', '.join(map(str, sorted(reserved)))};"] if reserved else []
     lines += [f"  {kind} {name} = {numbers[name]};" for name, kind in fields]
     return ProtoText("\n".join([*lines, "}", ""]), tuple(imports.items()))
@@ -155,8 +158,7 @@ def proto_encoder(schema: OutputSchema) -> Encode:
     """The function from columns to values of the schema, each with its frame."""
     from google.protobuf.message_factory import GetMessageClass
 
-    package = schema.text.partition("package ")[2].partition(";")[0]
-    message = compile_source(schema.text, dict(schema.references)).message_named(f"{package}.{RECORD}")
+    message = compile_source(schema.text, dict(schema.references)).message_at([0])
     made = GetMessageClass(message)
     fields = [_field(message, name, source) for name, source in schema.fields]
 

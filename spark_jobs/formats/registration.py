@@ -1,4 +1,4 @@
-"""Makes the schema by which compounds are published, of those of the sides, and registers it. Only the driver asks, when it publishes.
+"""Makes the schemas by which compounds are published, that of values of those of the sides, and registers them. Only the driver asks, when it publishes.
 
 A side's own schema is its schema file, or the newest version of the subject of its topic. So a payload may have been written by another one: one
 that does not fit the newest is published as its JSON text (`avro_output`, `proto_output`).
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from include.config.pipeline import AVRO, PROTOBUF, Pipeline, Side
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.avro_output import avro_encoder, avro_schema
-from spark_jobs.formats.output_schema import Encode, OutputSchema, SideSchema, side_of, subject_of
+from spark_jobs.formats.output_key import key_schema
+from spark_jobs.formats.output_schema import Encode, OutputSchema, SideSchema, key_subject_of, side_of, subject_of
 from spark_jobs.formats.proto_output import ProtoText, proto_encoder, proto_schema
 from spark_jobs.formats.registry import RegisteredSchema, Settings, with_references
 
@@ -36,6 +37,37 @@ def register_output(pipeline: Pipeline, settings: Settings) -> OutputSchema:
     from spark_jobs.formats.registry_client import RegistryClient
 
     return _Registration(pipeline, RegistryClient(settings), settings["url"]).registered()
+
+
+def register_key(pipeline: Pipeline, settings: Settings) -> OutputSchema:
+    """The schema of output keys, registered as a version of the subject of the output topic's keys; it may be one already.
+
+    `settings` and errors: as of `register_output`.
+    """
+    from confluent_kafka.schema_registry import Schema
+
+    from spark_jobs.formats.registry_client import RegistryClient
+
+    client, subject, made = RegistryClient(settings), key_subject_of(pipeline.output_topic), key_schema(pipeline)
+    schema, newest = Schema(made.text, made.kind, []), client.newest(subject)
+    if known := client.find(subject, schema):
+        return made._replace(id=known[0])
+    if newest and not client.is_compatible(subject, schema):
+        raise NeedsOperator(
+            f"output keys would have a schema that is not compatible with version {newest[1]} of {subject} in the schema registry at "
+            f"{settings['url']}; nothing was sent: have the registry accept it (the compatibility of that subject)"
+        )
+    return made._replace(id=_registered(client, settings["url"], subject, schema))
+
+
+def _registered(client: RegistryClient, url: str, subject: str, schema: Schema) -> int:
+    """The id of the schema, which is a version of the subject then."""
+    registered = client.register(subject, schema)
+    if registered is None:
+        raise NeedsOperator(
+            f"the schema registry at {url} refuses the schema of {subject}; its own log says why; nothing was sent"
+        )
+    return registered
 
 
 class _Registration:
@@ -98,15 +130,7 @@ class _Registration:
                 f"{self._url}; nothing was sent: put settings and schemas back to what they were, or have the registry accept it (the compatibility "
                 "of that subject)"
             )
-        return self._registered(self._subject, schema)
-
-    def _registered(self, subject: str, schema: Schema) -> int:
-        registered = self._client.register(subject, schema)
-        if registered is None:
-            raise NeedsOperator(
-                f"the schema registry at {self._url} refuses the schema of {subject}; its own log says why; nothing was sent"
-            )
-        return registered
+        return _registered(self._client, self._url, self._subject, schema)
 
     def _reference(self, source: str) -> tuple[str, int]:
         """Subject and version of the schema of the side whose payload this is; a schema file gets a subject of its own."""
@@ -116,6 +140,6 @@ class _Registration:
         if own.version is not None:
             return subject_of(side.topic), own.version
         subject, schema = f"{self._pipeline.output_topic}-{side.payload}", Schema(own.schema.text, self._kind)
-        self._registered(subject, schema)
+        _registered(self._client, self._url, subject, schema)
         found = self._client.find(subject, schema)
         return subject, found[1] if found else 1

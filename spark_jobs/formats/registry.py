@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "PAIRING_SCHEMA_REGISTRY"
 # The id is an int of Java to every registry.
-_HIGHEST_ID = 2**31 - 1
+HIGHEST_ID = 2**31 - 1
 # Of one object. Producers choose the ids, and each unknown one is a request.
 VAIN_REQUESTS = 1_000
 _MOST_REFERENCES = 500
@@ -199,7 +199,7 @@ def _resolve(client: RegistryClient, wanted: list[SchemaReference], found: dict[
 
 def _is_key(key: int | str) -> bool:
     if isinstance(key, int):
-        return 0 <= key <= _HIGHEST_ID
+        return 0 <= key <= HIGHEST_ID
     try:
         return str(uuid.UUID(key)) == key
     except ValueError:

@@ -14,6 +14,7 @@ from include.config.time_text import count
 from spark_jobs.formats.decoding import event_parser
 from spark_jobs.formats.frames import Frames, HeaderName, split_frames
 from spark_jobs.formats.registry import VARIABLE, Registry
+from spark_jobs.joining.schema_files import SchemaFile
 from spark_jobs.kafka.newest import Newest
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.times import LARGEST_TS
@@ -30,7 +31,8 @@ class Documents(NamedTuple):
     """A topic's records that could be decoded: `bodies` and `keys` are JSON values (a key that is a text is one; None without a key).
 
     `headers`: name -> text of the first header of that name. `stamps`: record timestamps, epoch ms. `total`: records looked at, with those
-    that could not be decoded. `is_whole`: the topic has no others. `notes`: what was said while they were read.
+    that could not be decoded. `is_whole`: the topic has no others. `notes`: what was said while they were read. `file`: the schema file by which
+    values were decoded.
     """
 
     topic: str
@@ -43,10 +45,18 @@ class Documents(NamedTuple):
     total: int
     is_whole: bool
     notes: list[str]
+    file: SchemaFile | None = None
+
+    def where(self, is_chosen: np.ndarray) -> Documents:
+        """Those that are chosen, by a mask."""
+        rows = np.flatnonzero(is_chosen).tolist()
+        parts = ([each[row] for row in rows] for each in (self.bodies, self.keys, self.headers))
+        bodies, keys, headers = parts
+        return self._replace(bodies=bodies, keys=keys, headers=headers, stamps=self.stamps[is_chosen])
 
 
-def read_documents(newest: Newest, registry: Registry | None) -> Documents:
-    """Decodes a sample. `registry`: None if its settings are not there.
+def read_documents(newest: Newest, registry: Registry | None, file: SchemaFile | None = None) -> Documents:
+    """Decodes a sample. `registry`: None if its settings are not there. `file`: the schema of the values, if it does not show in them.
 
     Raises NoProposal if the topic is empty or its values are in no format that shows by itself; RegistryProblem and NeedsOperator as
     landing does.
@@ -55,11 +65,11 @@ def read_documents(newest: Newest, registry: Registry | None) -> Documents:
     if not records.num_rows:
         raise NoProposal(f"{topic} has no records: send some to it, then ask again")
     values, keys, headers = (_one(records, name) for name in ("value", "key", "headers"))
-    form, notes = _format_of_values(topic, values, headers, registry)
+    form, notes = (file.format, list[str]()) if file else _format_of_values(topic, values, headers, registry)
     if newest.is_cut:
         notes.append("records are so large that not all partitions were looked at")
     key_form = _format_of_keys(keys, headers, registry)
-    texts, key_texts = _decoded(topic, records, form, key_form, registry)
+    texts, key_texts = _decoded(topic, records, form, key_form, registry, file)
     bodies = [None if text is None else _loads(text) for text in texts]
     rows = [row for row, body in enumerate(bodies) if isinstance(body, dict)]
     if not rows:
@@ -78,6 +88,7 @@ def read_documents(newest: Newest, registry: Registry | None) -> Documents:
         records.num_rows,
         newest.is_whole,
         notes,
+        file,
     )
 
 
@@ -111,8 +122,8 @@ def _format_of_values(
         )
     unknown = f"; they begin like a schema registry's frame, but the registry does not know schema {ids}"
     raise NoProposal(
-        f"values of {topic} are neither JSON objects nor in a schema registry's frame: plain Avro or Protobuf needs a schema file, "
-        f"which does not show in records; write the pipeline by hand with format, schema and message (docs/formats.md)"
+        f"values of {topic} are neither JSON objects nor in a schema registry's frame: plain Avro or Protobuf needs its schema, "
+        f"which does not show in records; give it with --left-schema-file or --right-schema-file"
         f"{unknown if 2 * framed >= len(there) else ''}"
     )
 
@@ -135,7 +146,7 @@ def _kinds(
 
 
 def _decoded(
-    topic: str, records: pa.Table, form: Format, key_form: Format, registry: Registry | None
+    topic: str, records: pa.Table, form: Format, key_form: Format, registry: Registry | None, file: SchemaFile | None
 ) -> tuple[list[str | None], list[str | None]]:
     """The JSON text of each value, and of each key its text."""
     side = Side(
@@ -145,6 +156,8 @@ def _decoded(
         key=(("record_key", "$key"),),
         timestamp="$timestamp",
         format=form,
+        schema=file and file.text,
+        message=file and file.message,
         key_format=key_form,
     )
     pipeline = Pipeline(

@@ -13,6 +13,7 @@ from include.config.time_text import setting
 from spark_jobs.joining.reasons import (
     about_durations,
     about_key,
+    about_kinds,
     about_records,
     about_time,
     doubts,
@@ -28,7 +29,7 @@ def file_text(found: Found, output: str, connections: tuple[str, str], head: Ite
     """The text of the file. `output`: the output topic; `connections`: of the sides' clusters; `head`: lines that it begins with, as comments."""
     lines = [*_comments(head), ""]
     for number, (name, looked) in enumerate(zip(("left", "right"), found.sides, strict=True)):
-        lines += _comments([*about_records(looked), *about_time(found, number)])
+        lines += _comments([*about_records(looked), *about_time(found, number), *about_kinds(found, number)])
         lines += [*_block(name, _side(found, number, looked, connections[number])), ""]
     lines += [*_block("output", {"topic": output}), ""]
     lines += _comments(about_key(found))
@@ -75,7 +76,14 @@ def _side(found: Found, number: int, looked: Looked, connection: str) -> dict[st
         side["timestamp_zone"] = time.zone
     if documents.format != JSON:
         side["format"] = documents.format
+    if documents.file:
+        side["schema"] = documents.file.name
+        side |= {"message": documents.file.message} if documents.file.message else {}
     sources = [*(column.field.source for column in columns), time.source, payload.source]
+    if kinds := found.kinds[number]:
+        chosen = list(kinds.pairing)
+        side["only"] = {kinds.source: chosen[0] if len(chosen) == 1 else chosen}
+        sources.append(kinds.source)
     if documents.key_format != JSON and any(parse_source(source).part == KEY for source in sources):
         side["key_format"] = documents.key_format
     return side

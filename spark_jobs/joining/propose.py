@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from include.config.pipeline import ANY_ORDER, KAFKA, Pipeline, PipelineError
-from include.config.pipeline_file import load_pipeline
+from include.config.pipeline_file import SCHEMAS, load_pipeline
 from include.config.time_text import utc
 from spark_jobs.formats.registry import Registry
 from spark_jobs.joining.documents import NoProposal
 from spark_jobs.joining.file_text import file_text
 from spark_jobs.joining.reasons import about_share, doubts_of_share
+from spark_jobs.joining.schema_files import SchemaFile
 from spark_jobs.joining.settings import Found, find_settings, look
 from spark_jobs.joining.trial import Share, play_sample
 from spark_jobs.kafka.newest import Newest
@@ -39,18 +41,19 @@ def propose(
     name: str,
     output: str,
     connections: tuple[str, str] = (KAFKA, KAFKA),
+    files: tuple[SchemaFile | None, SchemaFile | None] = (None, None),
 ) -> Proposal:
-    """The proposal for the topics of the samples, left and right, on the clusters of these connections.
+    """The proposal for the topics of the samples, left and right, on the clusters of these connections, with these schema files.
 
     `wall_time`: W (epoch ms) of the samples; `registry`: None without one.
 
     Raises NoProposal if the topics cannot be joined or a name cannot be one, and what reading schemas raises.
     """
-    left, right = (look(sample, registry) for sample in samples)
+    left, right = (look(sample, registry, file) for sample, file in zip(samples, files, strict=True))
     found = find_settings(left, right)
 
     def played(one: Found) -> tuple[Share, Share]:
-        return play_sample(_loaded(file_text(one, output, connections, []), name), samples, wall_time)
+        return play_sample(_loaded(file_text(one, output, connections, []), name, files), samples, wall_time)
 
     shares = played(found)
     if found.crossed:
@@ -66,11 +69,14 @@ def propose(
         *doubts_of_share(shares),
     ]
     text = file_text(found, output, connections, head)
-    return Proposal(text, _loaded(text, name), found, shares)
+    return Proposal(text, _loaded(text, name, files), found, shares)
 
 
-def _loaded(text: str, name: str) -> Pipeline:
+def _loaded(text: str, name: str, schemas: Iterable[SchemaFile | None]) -> Pipeline:
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, SCHEMAS).mkdir()
+        for schema in filter(None, schemas):
+            Path(folder, SCHEMAS, schema.name).write_text(schema.text, encoding="utf-8")
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         try:

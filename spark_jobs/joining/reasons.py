@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from include.config.pipeline import AS_IS, JSON
+from include.config.pipeline_file import SCHEMAS
 from include.config.time_text import count, duration, setting
 from spark_jobs.joining.fields import USUAL
 from spark_jobs.joining.picture import histogram, signed
@@ -21,8 +24,12 @@ def about_records(looked: Looked) -> list[str]:
     """What was looked at."""
     documents = looked.documents
     newest = "all" if documents.is_whole else "the newest"
+    file = f" by {documents.file.name}, which belongs into the folder {SCHEMAS} beside this file" if documents.file else ""
     keys = f", keys {documents.key_format}" if documents.key_format != JSON else ""
-    return [f"{newest} {count(documents.total, 'record')} of {documents.topic}: {documents.format}{keys}", *documents.notes]
+    return [
+        f"{newest} {count(documents.total, 'record')} of {documents.topic}: {documents.format}{keys}{file}",
+        *documents.notes,
+    ]
 
 
 def about_time(found: Found, number: int) -> list[str]:
@@ -35,6 +42,21 @@ def about_time(found: Found, number: int) -> list[str]:
         rare = [f"{payload.rare} that fewer than half of them have"] if payload.rare else []
         rest = f"payload: the whole message; its parts {', '.join([*payload.others[:8], *rare]) or 'beside key and time'} weigh alike"
     return [f"time: {time.source}{kind}{away}", rest]
+
+
+def about_kinds(found: Found, number: int) -> list[str]:
+    """Which kinds of events of a side pair, where only those are taken."""
+    kinds = found.kinds[number]
+    if kinds is None:
+        return []
+    return [
+        f"only: of the kinds by {kinds.source}, {_kinds_text(kinds.pairing)} have a partner; not {_kinds_text(kinds.others)}",
+        "(all else is made of the former alone; leave `only` out if events of the others are to be compounds of one side)",
+    ]
+
+
+def _kinds_text(kinds: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{kind} ({paired:,} of {number:,})" for kind, (paired, number) in kinds.items())
 
 
 def about_key(found: Found) -> list[str]:
@@ -80,6 +102,11 @@ def about_share(shares: tuple[Share, Share]) -> list[str]:
 def doubts(found: Found) -> list[str]:
     """What somebody should look at."""
     lines = [*_doubts_of_key(found), *_doubts_of_times(found)]
+    for side, kinds in zip(("left", "right"), found.kinds, strict=True):
+        if kinds is not None:
+            lines.append(
+                f"`only` of {side} is a proposal: kinds of {kinds.source} that the sample does not have are left out, too"
+            )
     chosen, names = found.durations, found.names
     if abs(chosen.skew) >= _SKEWED_MS:
         ahead = "right" if chosen.skew > 0 else "left"
@@ -143,6 +170,11 @@ def _doubts_of_times(found: Found) -> list[str]:
             lines.append(f"candidates for the time of {name}: {', '.join(map(_time_text, candidates[:_SHOWN]))}")
         if time.source == RECORD_TIMESTAMP:
             lines.append(f"{name} has no field that is surely the time of its events, so the record's timestamp is taken")
+        if time.or_format is not None:
+            lines.append(
+                f"days of {name} are read by {time.format}, which is nearer to the records' timestamps; by {time.or_format} all of the sample "
+                "could be read, too"
+            )
         if time.zone is not None:
             lines.append(f"times of {name} name no zone; they are read as {time.zone}")
     return lines

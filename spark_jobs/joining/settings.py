@@ -13,6 +13,7 @@ from spark_jobs.joining import keys
 from spark_jobs.joining.documents import Documents, NoProposal, read_documents
 from spark_jobs.joining.durations import Durations, choose_durations
 from spark_jobs.joining.fields import ABSENT, USUAL, Field, code_fields, find_fields
+from spark_jobs.joining.joined import joined_field
 from spark_jobs.joining.keys import (
     FEWEST_VALUES,
     LEAST_SHARED,
@@ -25,7 +26,9 @@ from spark_jobs.joining.keys import (
     lags_of,
     shared_fields,
 )
+from spark_jobs.joining.kinds import Kinds, kinds_of, partners
 from spark_jobs.joining.names import Payload, choose_payload, key_names
+from spark_jobs.joining.schema_files import SchemaFile
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
 from spark_jobs.kafka.newest import Newest
 
@@ -50,7 +53,8 @@ class Found(NamedTuple):
     """What a pipeline file would say. `keys`: all candidates, the chosen one first, `key` with its fields in the order of the left side.
 
     `times`: those of both sides; `key_text`: steps; `names`: of the key fields. `crossed`: the share of pairs, of those of the key and these,
-    in which the two fields of the key have changed places. `key_order`: as in a pipeline file.
+    in which the two fields of the key have changed places. `key_order`: as in a pipeline file. `kinds`: of each side, of which only some pair; then
+    the rest comes from these alone.
     """
 
     left: Looked
@@ -64,6 +68,7 @@ class Found(NamedTuple):
     durations: Durations
     crossed: float
     key_order: str = AS_IS
+    kinds: tuple[Kinds | None, Kinds | None] = (None, None)
 
     @property
     def sides(self) -> tuple[Looked, Looked]:
@@ -71,9 +76,12 @@ class Found(NamedTuple):
         return self.left, self.right
 
 
-def look(newest: Newest, registry: Registry | None) -> Looked:
+def look(newest: Newest, registry: Registry | None, file: SchemaFile | None) -> Looked:
     """Raises what `read_documents` raises."""
-    documents = read_documents(newest, registry)
+    return _look(read_documents(newest, registry, file))
+
+
+def _look(documents: Documents) -> Looked:
     fields = find_fields(documents)
     times = find_times(documents, fields)
     return Looked(documents, fields, times)
@@ -81,6 +89,31 @@ def look(newest: Newest, registry: Registry | None) -> Looked:
 
 def find_settings(left: Looked, right: Looked) -> Found:
     """Raises NoProposal if no fields lead to pairs."""
+    found = _find(left, right)
+    times = found.times[0].at, found.times[1].at
+    masks = partners(found.key.fields, times, found.durations.tolerance, in_any_order=bool(found.crossed))
+    columns = [(field.left.field.source, field.right.field.source) for field in found.key.fields]
+    used = [{*sources, time.source} for sources, time in zip(zip(*columns, strict=True), found.times, strict=True)]
+    first, second = (
+        kinds_of(looked.fields, mine, mask) for looked, mine, mask in zip(found.sides, used, masks, strict=True)
+    )
+    if not (first or second):
+        return found
+    try:
+        return _find(_of_kinds(left, first), _of_kinds(right, second))._replace(kinds=(first, second))
+    except NoProposal:
+        return found
+
+
+def _of_kinds(looked: Looked, kinds: Kinds | None) -> Looked:
+    """What there is without the records of other kinds."""
+    if kinds is None:
+        return looked
+    (field,) = (each for each in looked.fields if each.source == kinds.source)
+    return _look(looked.documents.where(np.array([value in kinds.pairing for value in field.values], bool)))
+
+
+def _find(left: Looked, right: Looked) -> Found:
     shared: list[KeyField] = []
     is_any_equal = False
     for key_text in ((), _NORMAL):
@@ -174,11 +207,14 @@ def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField], is_any_e
         f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some(each.fields)}"
         for each in (left, right)
     )
-    if not shared and is_any_equal:
+    joined = joined_field(_candidates(left), _candidates(right))
+    if not shared and not joined and is_any_equal:
         return (
             f"no fields of the two topics have enough values in common to name a pair: at least {FEWEST_VALUES} different ones, in "
             f"{LEAST_SHARED:.0%} of the records of each topic, and no few of them in most (looked at {looked_at}); try a larger --sample"
         )
+    if joined:
+        return f"nothing pairs: {joined}, and no setting takes a field apart; have the producer send both (looked at {looked_at})"
     if not shared:
         return f"no field of one topic has values of the other (looked at {looked_at})"
     same = _list([str(each) for each in shared if min(each.left.field.share, each.right.field.share) >= USUAL], len(shared))

@@ -1,4 +1,4 @@
-"""Values of messages in other formats than JSON: each compound by the schema of its batch."""
+"""Values of messages in other formats than JSON: each compound by the schema of its batch. Keys by their one schema."""
 
 from __future__ import annotations
 
@@ -43,3 +43,11 @@ def encode_values(
 
 def _encoded(rows: pa.RecordBatch, pipeline: Pipeline, encode: Encode, schema: OutputSchema) -> pa.Array:
     return encode({source: rows.column(pipeline.value_sources[source]) for _, source in schema.fields})
+
+
+def encode_keys(fields: list[pa.Array], schema: OutputSchema) -> pa.Array:
+    """The keys (binary, null for an erased one) by the schema, given one array for each of its fields."""
+    names = [source for _, source in schema.fields]
+    there = fields[0].is_valid()
+    keys = _encoder(schema)({name: field.filter(there) for name, field in zip(names, fields, strict=True)})
+    return pc.replace_with_mask(pa.nulls(len(there), pa.binary()), there, keys)

@@ -1,8 +1,9 @@
 r"""Compounds as messages of the output topic: key, value, headers, output partition and size.
 
 Of one key field the key is its text. Of more, `escaped` joins the texts by `-`, with a backslash before every `-` and every backslash in a
-field; `json` is a compact JSON array. Both are injective: no two keys of a pipeline have the same text, and each can be read back. The output
-partition follows from the key as in Kafka's default partitioner, so compounds lie where a Java producer would put them.
+field; `json` is a compact JSON array; `avro` and `protobuf` are a record of the fields. All are injective: no two keys of a pipeline have the
+same bytes, and each can be read back. The output partition follows from the key as in Kafka's default partitioner, so compounds lie where a
+Java producer would put them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from pyspark.sql import functions as F
 from include.config.pipeline import ESCAPED, Pipeline
 from spark_jobs.formats.json_text import strings
 from spark_jobs.formats.output_schema import OutputSchema
-from spark_jobs.kafka.encoded_values import encode_values
+from spark_jobs.kafka.encoded_values import encode_keys, encode_values
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.batch_settings import BatchSettings
+from spark_jobs.tables.output_schemas import known_key_schema
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Condition, Warehouse
@@ -62,7 +64,7 @@ def read_compounds(
 
     `partitions`, `settings`, `schemas`: see `message_maker`.
     """
-    columns, made = _messages(warehouse.pipeline, partitions, settings, schemas)
+    columns, made = _messages(warehouse, partitions, settings, schemas)
     return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
@@ -75,32 +77,37 @@ def read_few_compounds(
     schemas: Schemas = ALL_JSON,
 ) -> pa.Table | None:
     """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse.pipeline, partitions, settings, schemas)
+    columns, made = _messages(warehouse, partitions, settings, schemas)
     return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def _messages(
-    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None, schemas: Schemas
+    warehouse: Warehouse, partitions: Mapping[int, int], settings: BatchSettings | None, schemas: Schemas
 ) -> tuple[list[str], InWorker]:
+    pipeline, key_schema = warehouse.pipeline, known_key_schema(warehouse, was_sent=bool(partitions))
     known = settings or BatchSettings.of_all(pipeline)
     values = (each.value_sources[source] for each in known.pipelines for _, source in each.value_fields)
     columns = dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS])
-    return list(columns), InWorker(message_maker(pipeline, partitions, known, schemas), MESSAGE_COLUMNS)
+    return list(columns), InWorker(message_maker(pipeline, partitions, known, schemas, key_schema), MESSAGE_COLUMNS)
 
 
 def message_maker(
-    pipeline: Pipeline, partitions: Mapping[int, int], settings: BatchSettings | None = None, schemas: Schemas = ALL_JSON
+    pipeline: Pipeline,
+    partitions: Mapping[int, int],
+    settings: BatchSettings | None = None,
+    schemas: Schemas = ALL_JSON,
+    key_schema: OutputSchema | None = None,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function from rows of compound_events to rows of `MESSAGE_COLUMNS`.
 
     `partitions`: batch_id -> number of output partitions; compounds of other batches have no output partition (null). `settings`: those of
     the batches, which say what is in a value; None: the pipeline's for all. `schemas`: batch_id -> schema of the values; those of other
-    batches are JSON.
+    batches are JSON. `key_schema`: see `output_keys`.
     """
     known = settings or BatchSettings.of_all(pipeline)
 
     def convert(rows: pa.RecordBatch) -> pa.RecordBatch:
-        keys = output_keys(pipeline, [rows.column(name) for name in pipeline.key]).cast(pa.binary())
+        keys = output_keys(pipeline, [rows.column(name) for name in pipeline.key], key_schema).cast(pa.binary())
         counts = [partitions.get(batch_id) for batch_id in _objects(rows.column("batch_id"))]
         columns = {
             "output_partition": pa.array(map(output_partition, _objects(keys), counts), pa.int32()),
@@ -206,8 +213,10 @@ def output_partition(key: bytes | None, partitions: int | None) -> int | None:
     return None if partitions is None or key is None else int(murmur2(key, partitions))
 
 
-def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:
-    r"""The keys (texts), given one array for each key field.
+def output_keys(pipeline: Pipeline, fields: list[pa.Array], schema: OutputSchema | None = None) -> pa.Array:
+    r"""The keys (texts, or binary by the schema), given one array for each key field.
+
+    `schema`: of keys that have one; without it they are null, as no key was sent yet.
 
     >>> from include.config.pipeline import PIPELINES
     >>> from include.config.pipeline_file import load_pipeline
@@ -215,6 +224,8 @@ def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:
     >>> output_keys(load_pipeline(PIPELINES / "calls.yaml"), fields).to_pylist() == ["ann-bob", r"a\-b-c", r"a-b\-c"]
     True
     """
+    if pipeline.key_has_schema:
+        return encode_keys(fields, schema) if schema else pa.nulls(len(fields[0]), pa.binary())
     if pipeline.output_key != ESCAPED:
         return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*map(strings, fields), ","), "]", "")
     if len(fields) == 1:
@@ -222,10 +233,10 @@ def output_keys(pipeline: Pipeline, fields: list[pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise(*map(_escaped, fields), "-")
 
 
-def output_key(pipeline: Pipeline, key: tuple[str, ...]) -> bytes:
-    """The key of one message, as it is on the topic."""
-    (text,) = output_keys(pipeline, [pa.array([field]) for field in key]).to_pylist()
-    return str(text).encode()
+def output_key(pipeline: Pipeline, key: tuple[str, ...], schema: OutputSchema | None = None) -> bytes | None:
+    """The key of one message, as it is on the topic; None if no key was sent yet. `schema`: as in `output_keys`."""
+    found: bytes | None = output_keys(pipeline, [pa.array([field]) for field in key], schema).cast(pa.binary())[0].as_py()
+    return found
 
 
 def _escaped(texts: pa.Array) -> pa.Array:

@@ -12,20 +12,23 @@ from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, offsets_s
 from spark_jobs.kafka.records import SCHEMA, Share, Span, read_shares
 from spark_jobs.kafka.settings import Settings
 
+MOST_MB = 48
 # Of one topic. A record may have a hundred megabytes, and decoded it may take thirty times its size.
-_MOST_BYTES = 48_000_000
+_MOST_BYTES = MOST_MB * 1_000_000
 
 
 class Newest(NamedTuple):
     """The newest committed records of a topic (`records.SCHEMA`), partition by partition, each in its order.
 
-    `is_whole`: the topic has no others. `is_cut`: they are so large that not even one of each partition was read.
+    `is_whole`: the topic has no others. `is_cut`: they are so large that not even one of each partition was read. `is_fewer`: they are so large
+    that fewer were read than asked for.
     """
 
     topic: str
     records: pa.Table
     is_whole: bool
     is_cut: bool = False
+    is_fewer: bool = False
 
 
 def read_newest(settings: Settings, topics: Iterable[str], most: int, since: int | None = None) -> tuple[int, list[Newest]]:
@@ -51,12 +54,13 @@ def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Parti
     there = {
         place: now.end[place] - first[place] for place in now.end if place[0] == topic and now.end[place] > first[place]
     }
+    asked = most
     while True:
         taken = share_out(most, there)
         parts = [Share(*place, Span(now.end[place] - count, now.end[place])) for place, count in taken.items() if count]
         records, is_full = _read(settings, parts)
         if not is_full or most <= len(there):
-            return Newest(topic, records, taken == there and not is_full, is_full)
+            return Newest(topic, records, taken == there and not is_full, is_full, is_full or most < asked)
         most = max(most // 4, len(there))
 
 

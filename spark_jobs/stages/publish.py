@@ -39,7 +39,7 @@ from spark_jobs.stages.send import send
 from spark_jobs.tables.batch_settings import BatchSettings, output_of
 from spark_jobs.tables.integrity import check_tables
 from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
-from spark_jobs.tables.output_schemas import OutputSchemas
+from spark_jobs.tables.output_schemas import OutputSchemas, keep_key_schema
 from spark_jobs.tables.records import OutputState, StepCounts
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
@@ -158,6 +158,7 @@ def _publish(
     expected = [expected_messages(warehouse, route, mine) for route in routes]
     # Nor may a compound go to no topic, or to two.
     check_there(mine, {row.batch_id: sum(each[row.batch_id].compounds for each in expected) for row in mine})
+    keep_key_schema(warehouse, was_sent=bool(before.batch_id or begun))
     schemas = _schemas(warehouse, mine, begun)
     for run in runs:
         begin(ledger, settings, run, mine, begun)

@@ -175,9 +175,9 @@ class KeyRows:
 
         Such a key may be ambiguous: the fields `a-b`, `c` and `a`, `b-c`, joined as they are, make the same.
         """
-        # As the original's producers write it, and as the output topic has it.
+        # As the original's producers write it, and as the output topic has it, if that is a text.
         spelled = ({"-".join(key).encode(), output_key(self.warehouse.pipeline, key)} for key in self.keys)
-        kafka_keys = sorted(set().union(*spelled))
+        kafka_keys = sorted(filter(None, set().union(*spelled)))
 
         def condition(column: Any) -> Any:
             fits = column("key").isin(kafka_keys) & column("problem").isin([reason.value for reason in WITHOUT_KEY])

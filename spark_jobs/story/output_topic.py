@@ -16,6 +16,7 @@ from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settin
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.story.history import Compound, Revision
 from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, Ledger, LedgerRow
+from spark_jobs.tables.output_schemas import known_key_schema
 from spark_jobs.tables.warehouse import Tables
 
 # Record times are the sender's or the broker's, the ledger's are those of the jobs.
@@ -46,7 +47,10 @@ class _Search:
     """Looks for the compounds of one key. `steps`: ledger rows of their batches. `now`: the topics, None if they were not read."""
 
     def __init__(self, warehouse: Tables, key: tuple[str, ...], steps: list[LedgerRow]) -> None:
-        self.key, self.main = output_key(warehouse.pipeline, key), warehouse.pipeline.output_topic
+        schema = known_key_schema(warehouse, was_sent=any(row.step in PUBLICATIONS for row in steps))
+        # Before the first publication any partition will do.
+        self.key = output_key(warehouse.pipeline, key, schema) or b""
+        self.main = warehouse.pipeline.output_topic
         self.connection = warehouse.pipeline.output_connection
         self.paired = {row.batch_id: row for row in steps if row.step == PAIRED}
         self.published = {(row.batch_id, row.published_to): row for row in steps if row.step in PUBLICATIONS}

@@ -1,6 +1,7 @@
 """The schemas by which compounds were published, kept beside the tables: a batch is sent by one schema, also after a kill, and compared by it.
 
 Batches are published in the order of their ids. So each file names the first batch that was sent by its schema, and holds until the next file.
+Output keys have one schema for ever, and its id is in their bytes. So that id is kept, too: a pair's messages would have two keys by two ids.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterable
 from include.config.store import list_names, read_text, write_text
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.output_schema import OutputSchema
+from spark_jobs.formats.registry import HIGHEST_ID, registry_settings
 from spark_jobs.tables.known_schemas import SCHEMAS
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 _BEGIN, _END = "output-from-", ".json"
+_KEY = "output-key.json"
 
 
 class OutputSchemas:
@@ -63,3 +66,42 @@ class OutputSchemas:
 
 def _name(first: int) -> str:
     return f"{_BEGIN}{first}{_END}"
+
+
+def known_key_schema(warehouse: Tables, was_sent: bool) -> OutputSchema | None:
+    """The schema of output keys; None: they are texts, or nothing was sent yet.
+
+    `was_sent`: something may have been. Raises NeedsOperator if what is kept of it is gone then, or damaged.
+    """
+    if not warehouse.pipeline.key_has_schema:
+        return None
+    # Most keys are texts, and their jobs do without what this imports.
+    from spark_jobs.formats.output_key import key_schema
+
+    place = warehouse.store(SCHEMAS)
+    text = read_text(place, _KEY)
+    if text is None and not was_sent:
+        return None
+    try:
+        schema_id = int(json.loads(text or "")["id"])
+        if not 0 <= schema_id <= HIGHEST_ID:
+            raise ValueError(schema_id)
+    except (ValueError, TypeError, KeyError):
+        raise NeedsOperator(
+            f"{place.uri}/{_KEY} is gone or damaged, which has the schema id in published keys: put that folder back from a backup, or write "
+            f'{{"id": N}} into that file, N being the number in bytes 2 to 5 of any key on {warehouse.pipeline.output_topic}'
+        ) from None
+    return key_schema(warehouse.pipeline, schema_id)
+
+
+def keep_key_schema(warehouse: Tables, was_sent: bool) -> None:
+    """Registers the schema of output keys, once, and keeps its id. Call before the first message of all.
+
+    `was_sent` and errors: as of `known_key_schema` and `register_key`.
+    """
+    if not warehouse.pipeline.key_has_schema or known_key_schema(warehouse, was_sent):
+        return
+    from spark_jobs.formats.registration import register_key
+
+    schema = register_key(warehouse.pipeline, registry_settings())
+    write_text(warehouse.store(SCHEMAS), _KEY, json.dumps({"id": schema.id}))

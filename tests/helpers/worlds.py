@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastavro import schemaless_writer
+from google.protobuf.message_factory import GetMessageClass
 
+from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import RegisteredSchema
+from spark_jobs.joining.schema_files import SchemaFile
 from spark_jobs.kafka.newest import Newest
 from spark_jobs.kafka.records import SCHEMA
 
@@ -39,6 +42,7 @@ class Sent(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+Selection = tuple[tuple[str, tuple[str, ...]], ...]
 Write = Callable[[Call, random.Random], Sent]
 """Makes the record of a call."""
 
@@ -49,7 +53,8 @@ class World:
 
     `key`: where the fields of the key are on the left and on the right. `times`: source and format of both sides. `pairing`: the share of calls
     of which both sides are sent; of the others one is. `lag_ms`: how long after the left event the right one is, at most. `skew_ms`: what the right
-    clock adds to that. `schemas`: of the registry, by id. `alternatives`: other keys that are as right.
+    clock adds to that. `schemas`: of the registry, by id. `files`: schema files. `others`: records of another kind that each call has, and that pair
+    with nothing; `only`: what selects those that pair.
     """
 
     left: Write
@@ -67,6 +72,9 @@ class World:
     users: int = 40
     calls: int = 600
     schemas: Mapping[int, RegisteredSchema] = field(default_factory=dict)
+    files: tuple[SchemaFile | None, SchemaFile | None] = (None, None)
+    others: tuple[Write | None, Write | None] = (None, None)
+    only: tuple[Selection, Selection] = ((), ())
 
 
 class Known:
@@ -92,7 +100,7 @@ def records(world: World, seed: int = 1) -> tuple[list[Sent], list[Sent], tuple[
     rng = random.Random(seed)
     names = [f"u{number:03}" for number in range(world.users)]
     sides: tuple[list[Sent], list[Sent]] = ([], [])
-    pairs = 0
+    pairs, unpaired = 0, list[tuple[list[Sent], Sent]]()
     for number in range(world.calls):
         user1, user2 = rng.sample(names, 2)
         at = NOW - MINUTES * 60_000 + rng.randrange(MINUTES * 60_000)
@@ -104,8 +112,14 @@ def records(world: World, seed: int = 1) -> tuple[list[Sent], list[Sent], tuple[
         if is_pair or not on_left:
             sides[1].append(world.right(call._replace(at=at + rng.randrange(world.lag_ms) + world.skew_ms), rng))
         pairs += is_pair
+        for side, write in zip(sides, world.others, strict=True):
+            if write:
+                unpaired.append((side, write(call, rng)))
+    truth = pairs / len(sides[0]), pairs / len(sides[1])
+    for side, other in unpaired:
+        side.append(other)
     first, second = (sorted(side, key=lambda sent: sent.timestamp) for side in sides)
-    return first, second, (pairs / len(first), pairs / len(second))
+    return first, second, truth
 
 
 def sample(topic: str, sent: list[Sent], partitions: int = 2) -> Newest:
@@ -271,11 +285,30 @@ CALL = {"type": "record", "name": "Call", "fields": [
 
 def in_avro(call: Call, rng: random.Random) -> Sent:
     """By schema 7 of the registry, with numbers in the place of names."""
+    made = in_plain_avro(call, rng)
+    return made._replace(value=b"\x00" + (7).to_bytes(4, "big") + made.value)
+
+
+def in_plain_avro(call: Call, rng: random.Random) -> Sent:
     users = [{"id": int(user[1:]) + 5_000} for user in (call.user1, call.user2)]
     to = BytesIO()
     fields = {"caller": users[0], "callee": users[1], "ended": call.at * 1000 + 7, "analytics": {"mos": rng.random()}}
     schemaless_writer(to, CALL, fields)
-    return sent(rng, call, b"\x00" + (7).to_bytes(4, "big") + to.getvalue())
+    return sent(rng, call, to.getvalue())
+
+
+REPORT = """syntax = "proto3";
+package media;
+message Loss { double share = 1; int64 packets = 2; string codec = 3; }
+message Report { string from = 1; string to = 2; int64 at = 3; Loss metrics = 4; }
+"""
+_REPORT = GetMessageClass(compile_source(REPORT, {}).message_named("media.Report"))
+
+
+def in_plain_protobuf(call: Call, rng: random.Random) -> Sent:
+    one, other = (str(int(user[1:]) + 5_000) for user in (call.user1, call.user2))
+    metrics = {"share": rng.random(), "packets": rng.randrange(9_000), "codec": "opus"}
+    return sent(rng, call, _REPORT(**{"from": one, "to": other, "at": call.at, "metrics": metrics}).SerializeToString())
 
 
 USERS = {"type": "record", "name": "Users", "fields": [{"name": "a", "type": "string"}, {"name": "b", "type": "string"}]}
@@ -296,6 +329,28 @@ def by_number(call: Call, rng: random.Random) -> Sent:
 
 def shouting(call: Call, rng: random.Random) -> Sent:
     return plain_right(call._replace(user1=call.user1.upper(), user2=f"{call.user2.upper()} "), rng)
+
+
+def in_a_log(call: Call, rng: random.Random) -> Sent:
+    when = datetime.fromtimestamp(call.at / 1000, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    return sent(rng, call, {"user1": call.user1, "user2": call.user2, "when": when, "metrics": loss(rng)})
+
+
+def ended(call: Call, rng: random.Random) -> Sent:
+    made = plain_left(call, rng)
+    return made._replace(value={"type": "call_ended"} | made.value)
+
+
+def begun(call: Call, rng: random.Random) -> Sent:
+    """Another kind of event, with another payload, of the same users half an hour before."""
+    began = call._replace(at=call.at - rng.randrange(1_200_000, 2_400_000))
+    users = {"user1": call.user1, "user2": call.user2}
+    kind = rng.choice(["call_begun", "call_rung"])
+    return sent(rng, began, users | {"type": kind, "timestamp": began.at, "device": {"name": "x" * 40, "os": "y"}})
+
+
+def joined(call: Call, rng: random.Random) -> Sent:
+    return sent(rng, call, {"pair": f"{call.user1}:{call.user2}", "timestamp": call.at, "analytics": rating(rng)})
 
 
 _MS = ("timestamp", "epoch_ms")
@@ -347,5 +402,21 @@ WORLDS = {
     ),
     "upper case": World(plain_left, shouting, key_text=("trim", "lower")),
     "either order": World(plain_left, in_either_order, key_order="any"),
+    "times of a log": World(plain_left, in_a_log, times=(_MS, ("when", "%d/%b/%Y:%H:%M:%S %z"))),
+    "plain Avro and Protobuf": World(
+        in_plain_avro,
+        in_plain_protobuf,
+        frozenset({("caller.id", "from"), ("callee.id", "to")}),
+        (("ended", "epoch_us"), ("at", "epoch_ms")),
+        formats=("avro", "protobuf"),
+        key_text=("integers",),
+        files=(
+            SchemaFile("call.avsc", "avro", json.dumps(CALL), None),
+            SchemaFile("report.proto", "protobuf", REPORT, "media.Report"),
+        ),
+    ),
+    "kinds of which one pairs": World(
+        ended, plain_right, others=(begun, None), only=((("type", ("call_ended",)),), ())
+    ),
 }  # fmt: skip
 APART = {"other calls of the same users": World(plain_left, other_calls), "strangers": World(plain_left, strangers)}

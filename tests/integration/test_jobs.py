@@ -177,6 +177,23 @@ def test_late_events_keep_their_bytes(warehouse, send, now):
     assert rejected["batch_id"] == 2
 
 
+def test_times_of_another_unit_are_found_and_named(warehouse, pipeline, send, capsys):
+    """Seconds where milliseconds are said lie in 1970, microseconds in the year 57971."""
+    now = 1_767_225_600_000
+    send("a", "u", now // 1_000, "x")
+    send("m", "u", now * 1_000, "y")
+    land(warehouse)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: times of ")]
+    assert warnings == [
+        f"warning: times of {side.topic} lie around the year {year}: they look like {unit}; set timestamp_format: {unit}"
+        for side, year, unit in ((pipeline.left, 1970, "epoch_s"), (pipeline.right, 57971, "epoch_us"))
+    ]
+    assert [[row["problem"] for row in table_rows(warehouse, raw_table(side))] for side in pipeline.sides] == [
+        [None],
+        ["future"],
+    ]
+
+
 def test_batches_without_data_are_green_and_move_every_position(warehouse, pipeline, broker):
     from confluent_kafka import Consumer, TopicPartition
 

@@ -13,10 +13,13 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
+from spark_jobs.corrections.erasure import erase
+from spark_jobs.corrections.erasure_search import person
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.spark.workers import FEW_VARIABLE
+from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import schema_registry
 from tests.helpers.all_stages import land
@@ -165,8 +168,10 @@ def subject(warehouse):
 
 
 def test_avro_with_a_payload_of_its_own_type_and_one_in_json(made, client, monkeypatch):
-    """By the job itself and by Spark's workers with the same bytes; the schema grows with that of the side, and old batches stay proven."""
-    warehouse, topics = made(output_format="avro")
+    """By the job itself and by Spark's workers with the same bytes; the schema grows with that of the side, and old batches stay proven. Keys are
+    Avro, too.
+    """
+    warehouse, topics = made(output_format="avro", output_key="avro")
     begun = ago(60)
     for user, minutes in (("ann", 0), ("eve", 1)):
         topics.call(begun + minutes * 60_000, user, mos=4.5, packets=BIG)
@@ -177,7 +182,9 @@ def test_avro_with_a_payload_of_its_own_type_and_one_in_json(made, client, monke
     stats = {"mos": 4.5, "packets": BIG}
     value = {"user1": "ann", "user2": "bob", "ts": begun, "analytics": stats, "analytics_json": None}
     assert first["value"] == value | {"metrics": json.dumps({"packets": BIG}), "raw": first["value"]["raw"]}
-    assert (first["kind"], first["key"], first["op"]) == ("pair", "ann-bob", "upsert")
+    assert (first["kind"], first["op"]) == ("pair", "upsert")
+    key_id = client.get_latest_version(key_subject(warehouse)).schema_id
+    assert keys_of(topics)[0][0] == b"\0" + key_id.to_bytes(4, "big") + b"\6ann\6bob"
     assert alone["value"]["metrics"] is None and alone["value"]["analytics"] == stats
     topics.call(ago(0), "joe", GROWN, mos=1.0, packets=1, jitter=0.25)
     topics.call(ago(0) + 1, "kim", mos=2.0, packets=2)
@@ -265,3 +272,48 @@ def test_batches_keep_the_format_that_they_were_sent_in(made):
     values = [message["value"] for message in consume(topics.bootstrap, avro.pipeline.output_topic, lambda raw: raw)]
     assert sorted(value[:1] for value in values) == [b"\0", b"{"]
     assert reconcile.main(avro).offenders == []
+
+
+def key_subject(warehouse):
+    return f"{warehouse.pipeline.output_topic}-key"
+
+
+def keys_of(topics):
+    """The keys on the output topic, in the order of the offsets, as bytes, and where each message is."""
+    found = consume(topics.bootstrap, topics.pipeline.output_topic, lambda raw: raw)
+    return [(message["key"].encode(), message["partition"], message["op"]) for message in found]
+
+
+@pytest.mark.long
+def test_keys_have_one_schema_and_their_bytes_stay_whatever_becomes_of_the_registry(made, client, registry, monkeypatch):
+    warehouse, topics = made(output_key="avro")
+    topics.call(ago(60), "ann", mos=4.5, packets=1)
+    assert publish(warehouse)["sent"] == 1
+    ((key, _, _),) = keys_of(topics)
+    read = AvroDeserializer(client)
+    context = SerializationContext(warehouse.pipeline.output_topic, MessageField.KEY)
+    assert read(key, context) == {"user1": "ann", "user2": "bob"} and client.get_versions(key_subject(warehouse)) == [1]
+    # It has lost all schemas, and would give that of keys another id; nor is it needed. Now Spark's workers make the keys.
+    registry.restart()
+    registry.register("other", "AVRO", '"string"')
+    monkeypatch.setenv(FEW_VARIABLE, "0")
+    topics.call(ago(0), "eve", mos=4.5, packets=1)
+    assert publish(warehouse)["sent"] == 1
+    assert sorted(each for each, _, _ in keys_of(topics)) == [key, key.replace(b"ann", b"eve")]
+    assert client.get_subjects() == ["other", f"{warehouse.pipeline.left.topic}-value"]
+    assert reconcile.main(warehouse).offenders == []
+    assert [line for line in explain(warehouse, ("eve", "bob")) if f": on {warehouse.pipeline.output_topic}-" in line]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_a_retraction_has_the_key_of_what_it_takes_back(made, form):
+    warehouse, topics = made(output_key=form)
+    for user in ("ann", "eve"):
+        topics.call(ago(60), user, mos=4.5, packets=1)
+    publish(warehouse)
+    erase(warehouse, person(warehouse.pipeline, ["ann", "bob"]), "a test")
+    ann = [each for each in keys_of(topics) if b"ann" in each[0]]
+    assert [op for _, _, op in ann] == ["upsert", "retract"] and len({(key, partition) for key, partition, _ in ann}) == 1
+    assert reconcile.main(warehouse).offenders == []
+    assert warehouse.pipeline.output_key == form and len(keys_of(topics)) == 3

@@ -11,7 +11,8 @@ from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, Sc
 
 from include.config.pipeline import Side
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.formats.registration import encoder, register_output
+from spark_jobs.formats.output_key import key_schema
+from spark_jobs.formats.registration import encoder, register_key, register_output
 from tests.helpers import schema_registry
 from tests.helpers.timeline import CALLS
 from tests.integration.test_output_formats import CALL, GROWN, OTHER, REPORT, avro_reader, protobuf_reader
@@ -138,3 +139,19 @@ def test_a_registry_that_is_away_is_one_line(registry, client, avro):
         register_output(avro, {"url": registry.url})
     assert "\n" not in str(line.value) and not isinstance(line.value, NeedsOperator)
     registry.start()
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_the_schema_of_keys_is_registered_once_or_refused(registry, client, avro, form):
+    settings, pipeline = {"url": registry.url}, replace(avro, output_key=form, output_topic=f"{avro.output_topic}-{form}")
+    subject = f"{pipeline.output_topic}-key"
+    first = register_key(pipeline, settings)
+    assert (first, client.get_versions(subject)) == (key_schema(pipeline, first.id), [1])
+    assert register_key(pipeline, settings) == first and client.get_versions(subject) == [1]
+    client.set_config(subject, ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD))
+    other = replace(pipeline, key=("user1", "other"))
+    with pytest.raises(
+        NeedsOperator, match=f"not compatible with version 1 of {subject} in .*; nothing was sent: have the registry accept"
+    ) as line:
+        register_key(other, settings)
+    assert "\n" not in str(line.value) and client.get_versions(subject) == [1]

@@ -113,7 +113,10 @@ BROKEN = {
         {"consumer_group": "calls.publisher"},
         "consumer_group: 'calls.publisher' cannot show what was landed",
     ),
-    "an ambiguous key": ({"output": {"topic": "o", "key": "joined"}}, "output.key: 'joined' is none of escaped, json"),
+    "an ambiguous key": (
+        {"output": {"topic": "o", "key": "joined"}},
+        "output.key: 'joined' is none of escaped, json, avro, protobuf",
+    ),
     **{
         f"output {key} {value!r}": ({"output": {"topic": "o", key: value}}, f"output.{key}: {problem}")
         for key, value, problem in (
@@ -144,6 +147,10 @@ BROKEN = {
     "fields of one name in protobuf": (
         {"output": {"topic": "o", "format": "protobuf"}, "key": ["user_1", "user1"]},
         "output.format: user_1 and user1 would be fields of one name in protobuf; rename one, or set json",
+    ),
+    "key fields of one name in protobuf": (
+        {"output": {"topic": "o", "key": "protobuf"}, "key": ["user_1", "user1"]},
+        "output.key: user_1 and user1 would be fields of one name in protobuf; rename one, or set escaped",
     ),
     "a field with the name of a text": (
         {

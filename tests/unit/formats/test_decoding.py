@@ -238,6 +238,8 @@ def test_schema_files_are_checked_before_anything_is_planned(monkeypatch):
     monkeypatch.delenv("PAIRING_SCHEMA_REGISTRY", raising=False)
     with pytest.raises(NeedsOperator, match="PAIRING_SCHEMA_REGISTRY is not set"):
         check_schema_files(replace(CALLS, left=SIDE))
+    with pytest.raises(NeedsOperator, match="PAIRING_SCHEMA_REGISTRY is not set"):
+        check_schema_files(replace(CALLS, output_key="avro"))
     with pytest.raises(NeedsOperator, match="is not set: create the connection schema_registry_default"):
         check_schema_files(replace(CALLS, output_format="avro"))
     check_schema_files(CALLS)
@@ -254,3 +256,83 @@ def test_names_of_a_schema_lead_to_key_time_payload_and_only():
     side = replace(side, payload_from="the_call.all_of", only=(("the_call.all_of.x_y", ("1",)),))
     one, other = (b"\x0a\x0f\x0a\x03ann\x12\x02ok\x18\x05\x22\x02\x08" + number for number in (b"\x01", b"\x02"))
     assert read(side, None, [one, other]) == [(("ann", "ok"), 5, '{"xY":1}', None), lacking("filtered")]
+
+
+def without(schema, name):
+    return schema | {"fields": [field for field in schema["fields"] if field["name"] != name]}
+
+
+PARTY = {"type": "record", "name": "Party", "fields": [{"name": "id", "type": "string"}]}
+MACHINE = {"type": "record", "name": "Machine", "fields": [{"name": "number", "type": "int"}]}
+OF_PARTY = replace(SIDE, key=(("user1", "party.id"),))
+
+
+def test_a_schema_that_lacks_a_field_of_the_key_or_the_time():
+    registry = Known(_1=avro(without(CALL, "user2")), _2=avro(without(CALL, "timestamp")), _3=RegisteredSchema(
+        "PROTOBUF", 'syntax = "proto3"; message C { string user1 = 1; int64 timestamp = 3; int32 analytics = 4; }'))  # fmt: skip
+    body = b"\x00\x0a\x03ann\x12\x03bob\x18\x05\x20\x07"
+    found = read(
+        SIDE,
+        registry,
+        [framed(1, written(without(CALL, "user2"))), framed(2, written(without(CALL, "timestamp"))), framed(3, body)],
+    )
+    # Without its time an event has that of its record.
+    lacks_user2 = (("ann", None), 5, "7", "missing_key")
+    assert found == [lacks_user2, (("ann", "bob"), 9, "7", None), lacks_user2]
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_path_into_a_list(is_file):
+    several = CALL | {"fields": [*CALL["fields"][1:], {"name": "party", "type": {"type": "array", "items": PARTY}}]}
+    proto = (
+        'syntax = "proto3"; message C { repeated P party = 1; string user2 = 2; int64 timestamp = 3; int32 analytics = 4; '
+        "message P { string id = 1; } }"
+    )
+    bodies = written(several, party=[{"id": "ann"}]), b"\x0a\x05\x0a\x03ann\x12\x03bob\x18\x05\x20\x07"
+    lacks_user1 = ((None, "bob"), 5, "7", "missing_key")
+    if is_file:
+        of_avro = replace(OF_PARTY, schema=json.dumps(several))
+        of_proto = replace(OF_PARTY, format="protobuf", schema=proto, message="C")
+        found = [read(of_avro, None, [bodies[0]])[0], read(of_proto, None, [bodies[1]])[0]]
+    else:
+        registry = Known(_1=avro(several), _2=RegisteredSchema("PROTOBUF", proto))
+        found = read(OF_PARTY, registry, [framed(1, bodies[0]), framed(2, b"\x00" + bodies[1])])
+    assert found == [lacks_user1] * 2
+    in_list = replace(SIDE, key=(("user1", "party.id"),), timestamp="party.id", payload_from="party")
+    assert read(in_list, Known(_1=avro(several)), [framed(1, bodies[0])]) == [
+        ((None, "bob"), 9, '[{"id":"ann"}]', "missing_key")
+    ]
+
+
+def test_a_union_whose_branch_differs_from_record_to_record():
+    either = CALL | {"fields": [*CALL["fields"][1:], {"name": "party", "type": ["null", MACHINE, PARTY, "string"]}]}
+    registry, parties = Known(_1=avro(either)), [{"id": "ann"}, {"number": 7}, None, "ann", {"id": "ann"}]
+    found = read(OF_PARTY, registry, [framed(1, written(either, party=party)) for party in parties])
+    lacks_user1 = ((None, "bob"), 5, "7", "missing_key")
+    assert found == [GOOD, lacks_user1, lacks_user1, lacks_user1, GOOD]
+    cut = [framed(1, written(either, party=None)[:-1]), framed(1, written(either, party=None)[:-1] + b"\x08")]
+    assert read(OF_PARTY, registry, cut) == [lacking("undecodable")] * 2
+
+
+def test_a_protobuf_message_of_another_type_has_no_key_or_is_none():
+    schema = 'syntax = "proto3"; message C { string user1 = 1; string user2 = 2; int64 timestamp = 3; int32 analytics = 4; }'
+    registry = Known(_1=RegisteredSchema("PROTOBUF", f"{schema} message Other {{ double user1 = 1; bytes data = 9; }}"))
+    # By the frame another message; and by the frame the right one, but the bytes of another.
+    found = read(SIDE, registry, [framed(1, b"\x02\x02\x09" + bytes(7) + b"\x40"), framed(1, b"\x00\x08\x07\x4a\x01x")])
+    assert found == [((None, None), 9, None, "missing_key")] * 2
+
+
+def test_a_key_that_is_not_utf_8_costs_its_record_alone():
+    side = replace(SIDE, format="json", key_format="avro", key=(("user1", "$key.user"),))
+    key = {"type": "record", "name": "K", "fields": [{"name": "user", "type": "string"}]}
+    registry = Known(_1=avro(key), _2=RegisteredSchema("PROTOBUF", 'syntax = "proto3"; message K { string user = 1; }'))
+    body = b'{"user2":"bob","timestamp":5,"analytics":7}'
+    keys = [
+        framed(1, b"\x02\xff"),
+        framed(2, b"\x00\x0a\x01\xff"),
+        b"\xff\xfe",
+        framed(1, b"\x06ann"),
+        framed(2, b"\x00\x0a\x03ann"),
+    ]
+    lacks_user1 = ((None, "bob"), 5, "7", "missing_key")
+    assert read(side, registry, [body] * 5, keys=keys) == [lacks_user1, lacks_user1, lacks_user1, GOOD, GOOD]

@@ -15,10 +15,10 @@ from include.config.check_pipelines import main as check_pipelines
 from include.config.pipeline import KAFKA
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.joining import command
-from spark_jobs.joining.command import OUT, chosen_name, propose_file
+from spark_jobs.joining.command import OUT, chosen_name, propose_file, schema_files
 from spark_jobs.joining.documents import NoProposal
 from tests.helpers.timeline import ROOT
-from tests.helpers.worlds import NOW, WORLDS, World, records, sample
+from tests.helpers.worlds import NOW, REPORT, WORLDS, World, records, sample
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def given(**options) -> Namespace:
             "sample": 100,
             "write": OUT,
             "force": False,
+            **dict.fromkeys(("left_schema_file", "left_message", "right_schema_file", "right_message")),
         }
         | options
     )
@@ -116,7 +117,10 @@ def test_a_file_that_is_refused_is_not_named_after_its_place(topics):
     [
         ([], "calls.ended has no records"),
         ([b"\x00\x00\x00\x00\x07\x02a"] * 9, "in a schema registry's frame (schema 7): set PAIRING_SCHEMA_REGISTRY"),
-        ([b"\x0a\x03ann"] * 9, "plain Avro or Protobuf needs a schema file"),
+        (
+            [b"\x0a\x03ann"] * 9,
+            "plain Avro or Protobuf needs its schema, which does not show in records; give it with --left-sch",
+        ),
         ([b"not json"] * 9, "neither JSON objects nor in a schema registry's frame"),
     ],
 )
@@ -159,3 +163,55 @@ def test_the_command_has_help_and_one_line_on_bad_arguments():
     refused = subprocess.run([*ask, "--left", "a b"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert "'a b' is no Kafka topic name" in refused.stderr
+
+
+def test_schema_files_are_put_where_the_written_file_finds_them(tmp_path, topics, capsys):
+    world = WORLDS["plain Avro and Protobuf"]
+    topics(world)
+    texts = [file.text for file in world.files if file]
+    avro, proto = tmp_path / "call.avsc", tmp_path / "report.proto"
+    avro.write_text(texts[0])
+    proto.write_text(texts[1])
+    (folder := tmp_path / "pipelines").mkdir()
+    file = folder / "calls.yaml"
+    asked = given(write=file, left_schema_file=avro, right_schema_file=proto, right_message="media.Report")
+    propose_file(asked, "calls")
+    assert "call.avsc, which belongs into the folder schemas beside this file" in capsys.readouterr().out
+    assert [side.schema for side in load_pipeline(file).sides] == texts and check_pipelines([file]) == 0
+    (folder / "schemas" / "call.avsc").write_text("{}")
+    with pytest.raises(SystemExit):
+        schema_files(asked)
+    assert "schemas/call.avsc is there already, and is another one; --force overwrites it" in capsys.readouterr().err
+    assert schema_files(given(**vars(asked) | {"force": True}))[0] == world.files[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "words"),
+    [
+        ("a.json", "{}", None, "name a file that ends with .avsc or .proto; its end says what the schema is"),
+        ("a.avsc", None, None, "cannot be read: [Errno 2]"),
+        ("a.avsc", "{}", "media.Report", "an Avro schema has no message media.Report"),
+        ("a.proto", REPORT, None, "which message is a record? Name one of media.Loss, media.Report (--left-message)"),
+        ("a.proto", REPORT, "Report", "has no message 'Report'; its file has media.Loss, media.Report (--left-message)"),
+        ("a.proto", "message {", None, "a.proto: "),
+        (None, None, "Report", "--left-message Report: goes with --left-schema-file"),
+    ],
+)
+def test_schema_files_that_cannot_be_used_are_one_line(tmp_path, capsys, name, content, message, words):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        schema_files(given(left_schema_file=name and tmp_path / name, left_message=message))
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and words in error and error.count("\n") == 1
+
+
+def test_two_schema_files_of_one_name_are_refused(tmp_path, capsys):
+    paths = [tmp_path / side / "a.avsc" for side in ("left", "right")]
+    for path, text in zip(paths, ("{}", "[]"), strict=True):
+        path.parent.mkdir()
+        path.write_text(text)
+    with pytest.raises(SystemExit):
+        schema_files(given(left_schema_file=paths[0], right_schema_file=paths[1]))
+    assert "--right-schema-file a.avsc: another file of this name is given for left" in capsys.readouterr().err
+    assert schema_files(given(left_schema_file=paths[0], right_schema_file=paths[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from spark_jobs.joining.documents import NoProposal
 from spark_jobs.joining.propose import Proposal, propose
 from spark_jobs.story import parsing
 from tests.helpers.timeline import CALLS
-from tests.helpers.worlds import APART, NOW, WORLDS, Known, Sent, World, records, sample
+from tests.helpers.worlds import APART, NOW, WORLDS, Known, Sent, World, joined, plain_left, plain_right, records, sample
 
 HOUR = 3_600_000
 
@@ -28,7 +29,7 @@ def registry(monkeypatch):
 def proposal(world: World, seed: int = 1) -> tuple[Proposal, tuple[float, float]]:
     left, right, truth = records(world, seed)
     samples = sample("calls.ended", left), sample("media-metrics", right)
-    return propose(samples, Known(world.schemas), NOW + HOUR, "calls", "compounds"), truth
+    return propose(samples, Known(world.schemas), NOW + HOUR, "calls", "compounds", files=world.files), truth
 
 
 def key_of(pipeline: Pipeline) -> frozenset[tuple[str, str]]:
@@ -53,6 +54,10 @@ def test_a_world_is_found_as_it_is(name, registry):
     assert tuple(side.key_format for side in pipeline.sides) == world.key_formats
     assert tuple(side.payload_from or side.payload for side in pipeline.sides) == world.payloads
     assert (pipeline.key_text, pipeline.key_order) == (world.key_text, world.key_order)
+    assert tuple(side.only for side in pipeline.sides) == world.only
+    assert [(side.schema, side.message) for side in pipeline.sides] == [
+        (file and file.text, file and file.message) for file in world.files
+    ]
     assert [share.ratio for share in made.shares] == pytest.approx(truth, abs=0.03)
     farthest = max(abs(world.skew_ms), abs(world.skew_ms + world.lag_ms))
     assert 0.98 * farthest <= pipeline.tolerance_ms <= 2.5 * farthest
@@ -64,6 +69,26 @@ def test_where_nothing_pairs_it_says_so_and_names_what_it_looked_at(name):
     with pytest.raises(NoProposal, match=r"calls.ended: \d+ records, fields user1, user2, ") as why:
         proposal(APART[name])
     assert "\n" not in str(why.value)
+
+
+def test_a_field_that_holds_two_joined_is_named_for_no_setting_takes_it_apart():
+    for sides, words in (
+        ((joined, plain_right), "pair of the left side is user1 and user2 of the right side, joined by ':'"),
+        ((plain_left, joined), "pair of the right side is user1 and user2 of the left side, joined by ':'"),
+    ):
+        with pytest.raises(NoProposal, match=f"nothing pairs: {words}, and no setting takes a field apart") as why:
+            proposal(World(*sides))
+        assert "\n" not in str(why.value)
+
+
+def test_of_kinds_of_which_some_pair_the_figures_are_said():
+    made, _ = proposal(WORLDS["kinds of which one pairs"])
+    (line,) = (line for line in made.text.split("\n") if line.startswith("# only: "))
+    paired, whole, others = re.fullmatch(
+        r"# only: of the kinds by type, call_ended \((\d+) of (\d+)\) have a partner; not (.*)", line
+    ).groups()
+    assert 0.9 < int(paired) / int(whole) < 1 and re.findall(r"\w+ \(\d of \d{3}\)", others) == others.split(", ")
+    assert "# - `only` of left is a proposal" in made.text and set(made.shares[0].rejected) == {"filtered"}
 
 
 def test_too_few_values_in_common_are_not_called_none():

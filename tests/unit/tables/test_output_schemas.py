@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.formats.output_key import key_schema
 from spark_jobs.formats.output_schema import OutputSchema
-from spark_jobs.tables.output_schemas import OutputSchemas
+from spark_jobs.tables.output_schemas import OutputSchemas, keep_key_schema, known_key_schema
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.timeline import CALLS
 
@@ -48,3 +50,28 @@ def test_a_file_that_is_damaged_is_one_line(warehouse: Warehouse) -> None:
             NeedsOperator, match=r"output-from-5.json is damaged, by which compounds were published: put tha"
         ):
             OutputSchemas(warehouse).of([5])
+
+
+def test_the_id_of_the_keys_schema_is_kept_and_never_asked_for_again(tmp_path: Path) -> None:
+    pipeline = replace(CALLS, output_key="avro")
+    mine = Warehouse(str(tmp_path), pipeline, None)  # type: ignore[arg-type]
+    assert known_key_schema(mine, was_sent=False) is None
+    for content in (None, "", "{}", "[]", '{"id": "x"}', '{"id": -1}', '{"id": 2147483648}'):
+        if content is not None:
+            (place := tmp_path / CALLS.name / "known_schemas").mkdir(parents=True, exist_ok=True)
+            (place / "output-key.json").write_text(content)
+        # Nobody knows what would be sent under another id.
+        with pytest.raises(
+            NeedsOperator, match=r"output-key.json is gone or damaged, .* bytes 2 to 5 of any key on output"
+        ) as line:
+            keep_key_schema(mine, was_sent=True)
+        assert "\n" not in str(line.value)
+    (place / "output-key.json").write_text('{"id": 258}')
+    # Without any registry.
+    keep_key_schema(mine, was_sent=True)
+    assert known_key_schema(mine, was_sent=True) == key_schema(pipeline, 258)
+
+
+def test_keys_that_are_texts_need_no_file(warehouse: Warehouse) -> None:
+    keep_key_schema(warehouse, was_sent=True)
+    assert known_key_schema(warehouse, was_sent=True) is None and files(warehouse) == []
