@@ -140,7 +140,7 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
 def _corrects_several_topics(warehouse: Warehouse, state: LedgerState) -> bool:
     """Whether a correction is not published yet that may take back on one topic what it sends to another: only the earlier compounds say where they are."""
     waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
-    return corrections_in(waiting) > 0 and any(len(each.output_topics) > 1 for each in Ledger(warehouse).settings())
+    return corrections_in(waiting) > 0 and any(len(each.compound_topics) > 1 for each in Ledger(warehouse).settings())
 
 
 def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int, until: int) -> int:
