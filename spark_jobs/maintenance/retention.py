@@ -126,6 +126,8 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     others = [each.step for each in parts(warehouse.pipeline) if each.step != REMOVED_LEDGER]
     if part.step == REMOVED_RAW:
         oldest = oldest_batch(warehouse.newest(OPEN))
+        if _dead_letters_wait(state):
+            return 0
         # An open event may yet be rejected, with its bytes, which only raw rows have.
         return state.until if oldest is None else min(state.until, oldest - 1)
     if part.step == REMOVED_LEDGER:
@@ -135,6 +137,12 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     if part.step == REMOVED_COMPOUNDS and _corrects_several_topics(warehouse, state):
         return 0
     return min(state.until, removed_through(state.removals, REMOVED_RAW))
+
+
+def _dead_letters_wait(state: LedgerState) -> bool:
+    """Whether a batch is not published yet that rejected records for a topic: their headers are in raw rows, of duplicates in those of earlier batches."""
+    waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
+    return any(row.paired.rejected and row.pipeline.output_rejected_topic for row in waiting)
 
 
 def _corrects_several_topics(warehouse: Warehouse, state: LedgerState) -> bool:

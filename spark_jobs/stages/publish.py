@@ -16,7 +16,6 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from include.config.pipeline import BEFORE_PUBLISH, JSON
-from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.registry import registry_settings
 from spark_jobs.job.run import Counts
 from spark_jobs.kafka.dead_letters import check_policy
