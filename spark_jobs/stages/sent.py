@@ -40,17 +40,16 @@ def counts_of(done: list[Sent]) -> Counts:
 
 def refuse_too_large(done: list[Sent]) -> None:
     """Raises NeedsOperator if a topic refused messages for their size."""
-    refused, said = [each for each in done if each.too_large], list[str]()
-    for what, mine in (
-        ("compounds", [each for each in refused if each.step != PUBLISHED_REJECTED]),
-        ("dead letters", [each for each in refused if each.step == PUBLISHED_REJECTED]),
-    ):
-        if mine:
-            number = sum(sum(report.refused.values()) for each in mine for report in each.reports)
-            topics = " and ".join(dict.fromkeys(each.topic for each in mine))
-            listed = ", ".join(sorted(name for each in mine for name in each.too_large)[:_SHOWN])
-            said.append(
-                f"{number} {what} are larger than {topics} takes and were left out for good, all others are published: {listed}"
-            )
-    if said:
-        raise NeedsOperator(f"{'; '.join(said)}; raise the topic's max.message.bytes before more come")
+    refused = Counter[str]()
+    for each in done:
+        what = "dead letters" if each.step == PUBLISHED_REJECTED else "compounds"
+        refused[what] += sum(sum(report.refused.values()) for report in each.reports)
+    if not refused.total():
+        return
+    numbers = " and ".join(f"{number} {what}" for what, number in refused.items() if number)
+    topics = " and ".join(dict.fromkeys(each.topic for each in done if each.too_large))
+    listed = sorted(name for each in done for name in each.too_large)
+    raise NeedsOperator(
+        f"{numbers} are larger than {topics} takes and were left out for good, all others are published: {', '.join(listed[:_SHOWN])}; raise "
+        "the topic's max.message.bytes before more come"
+    )

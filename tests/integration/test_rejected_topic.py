@@ -139,13 +139,13 @@ def test_every_reason_arrives_as_the_record_came(few, warehouse, send, of_two, b
         monkeypatch.setenv(FEW_VARIABLE, "0")
     pipeline = warehouse.pipeline
     send_strange(broker, pipeline, begun)
-    of_two("0x0 0x0 1d1900 0t2000 1t2000")
+    of_two("0x0 0x0 1d1900 0t2000 1r2000")
     send("m2000:t")
     land(warehouse)
     pair_events.main(warehouse)
     publish_compounds.main(warehouse)
     # The first of d is open still. This one comes before it, for its partition does.
-    of_two("0d1900 0l10 0u4000 1u4000")
+    of_two("0d1900 0l10 0u4000 1w4000")
     send("m4000:u")
     run_all(warehouse)
     assert Counter(reason for _, reason, _ in letters(warehouse, broker)) == {
@@ -245,7 +245,7 @@ def kill_until_compounds_are_sent(warehouse, broker, publishing, number):
 
 def waiting(warehouse, send, number):
     """A batch that waits to be published, with 12 rejected records; returns how many compounds there are with it."""
-    send(f"{test_output_topics.traffic(number * 3000)} {' '.join(['a:u'] * 12)}")
+    send(f"{test_output_topics.traffic(number * 3000)} {' '.join(f'a:u{user}' for user in range(12))}")
     pair(warehouse)
     return len(table_rows(warehouse, "compound_events"))
 
