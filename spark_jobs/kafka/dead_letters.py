@@ -7,11 +7,12 @@ of the raw row, which maintenance keeps until the batch is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -28,6 +29,7 @@ from spark_jobs.tables.warehouse import Condition, Warehouse
 
 # No header of a producer should begin like this. As Kafka Connect's `__connect.errors.`.
 _PREFIX = "__rejected."
+_DUPLICATE = str(Reason.DUPLICATE)
 _PLACE = ("topic", "partition", "offset")
 # The columns of rejected_events whose texts are headers, by name.
 _HEADERS = {
@@ -45,7 +47,7 @@ _ROWS = pa.schema(
 )
 # `landed`: null where there is no raw row.
 COLUMNS = pa.schema([*_ROWS, ("headers", HEADERS), ("landed", pa.bool_())])
-# Steps back in the ledger: most events are rejected soon.
+# So many batches the search goes back in the ledger, one after the other: most events are rejected soon.
 _BEFORE = (0, 20, 2**40)
 
 
@@ -78,9 +80,9 @@ def read_few_dead_letters(warehouse: Warehouse, partitions: Mapping[int, int], b
 
 
 def read_dead_letters(warehouse: Warehouse, partitions: Mapping[int, int], batches: Sequence[int]) -> DataFrame:
-    """As `read_few_dead_letters`, by Spark."""
+    """As `read_few_dead_letters`, by Spark, of at least one batch."""
     rows = warehouse.read(REJECTED, _READ, batches=batches, made=InWorker(_placer(partitions), _ROWS))
-    known = _landed(warehouse, batches) if batches else _Landed(range(0), None)
+    known = _landed(warehouse, batches)
     sides = (
         warehouse.read(raw_table(side), [*_PLACE, "headers"], batches=known.batches, where=known.where)
         for side in warehouse.pipeline.sides
@@ -93,7 +95,7 @@ def _places(rows: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(rows[name].to_pylist() for name in _PLACE), strict=True))
 
 
-def _placer(partitions: Mapping[int, int]) -> Any:
+def _placer(partitions: Mapping[int, int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A function from rows of rejected_events to rows of `_ROWS`."""
 
     def place(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -114,24 +116,20 @@ def _source(topic: str, partition: int, offset: int) -> str:
 
 
 def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _Landed:
-    # Only a duplicate may have been open before its batch. Late events are new ones.
     few = warehouse.read_if_few(REJECTED, [*_PLACE, "reason"], batches=batches)
+    # Only a duplicate may have been open before its batch. Late events are new ones.
     if few is None:
-        repeated = warehouse.read(
-            REJECTED, _PLACE, batches=batches, where=lambda column: column("reason") == str(Reason.DUPLICATE)
-        )
-        oldest = {
-            (row["topic"], row["partition"]): row["first"]
-            for row in repeated.groupBy("topic", "partition").agg(F.min("offset").alias("first")).collect()
-        }
-        return _Landed(range(_first_landing(Ledger(warehouse), oldest, min(batches)), max(batches) + 1), None)
-    first: dict[tuple[str, int], int] = {}
-    for (topic, partition, offset), reason in zip(_places(few), few["reason"].to_pylist(), strict=True):
-        if reason == Reason.DUPLICATE:
-            first[topic, partition] = min(offset, first.get((topic, partition), offset))
+        rows = warehouse.read(REJECTED, _PLACE, batches=batches, where=lambda column: column("reason") == _DUPLICATE)
+        repeated = rows.groupBy("topic", "partition").agg(F.min("offset").alias("offset")).toArrow()
+    else:
+        repeated = few.filter(pc.equal(few["reason"], _DUPLICATE))
+    # The smallest offset comes last.
+    oldest = {(topic, partition): offset for topic, partition, offset in sorted(_places(repeated), reverse=True)}
+    landed = range(_first_landing(Ledger(warehouse), oldest, min(batches)), max(batches) + 1)
+    if few is None:
+        return _Landed(landed, None)
     offsets = few["offset"].unique()
-    begin = _first_landing(Ledger(warehouse), first, min(batches))
-    return _Landed(range(begin, max(batches) + 1), lambda column: column("offset").isin(offsets))
+    return _Landed(landed, lambda column: column("offset").isin(offsets))
 
 
 def _first_landing(ledger: Ledger, oldest: Mapping[tuple[str, int], int], batch_id: int) -> int:
