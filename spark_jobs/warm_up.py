@@ -55,7 +55,7 @@ def main(warehouse: Warehouse) -> None:
     messages = read_compounds(warehouse, {1: 2}, [1])
     messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("ts", "key", "value").collect()
     batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
-    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, 0))
+    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, None, 0))
     find_offenders(warehouse, 1, 1)
 
 

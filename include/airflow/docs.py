@@ -68,8 +68,13 @@ def _last_two(pipeline: Pipeline, first: int) -> str:
     is_gate = pipeline.quality.gate == BEFORE_PUBLISH
     held = ", holding back what failed" if is_gate else ""
     orphans = f", those of one side to {pipeline.output_orphans_topic}" if pipeline.output_orphans_topic else ""
+    rejected = (
+        f" It sends a copy of each rejected record to {pipeline.output_rejected_topic}."
+        if pipeline.output_rejected_topic
+        else ""
+    )
     tasks = [
-        f"**publish_compounds** sends each compound exactly once to {pipeline.output_topic}{orphans}{held}.",
+        f"**publish_compounds** sends each compound exactly once to {pipeline.output_topic}{orphans}{held}.{rejected}",
         f"**report_quality** counts everything afresh, writes [the quality page](quality/{pipeline.name}/index.html), and fails if\n"
         "   an event was lost.",
     ]

@@ -80,7 +80,8 @@ def _paired(counts: Counts) -> str:
 
 
 def _published(counts: Counts) -> str:
-    return f"{counts['sent']:,} published" if counts.get("sent") else "nothing to publish"
+    words = _listed(counts, {"sent": "published", "dead_letters": "dead letters"}, "{number:,} {words}")
+    return ", ".join(words) or "nothing to publish"
 
 
 def _replayed(counts: Counts) -> str:

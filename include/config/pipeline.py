@@ -135,8 +135,9 @@ class Pipeline:
 
     `output_key`: how these become one text, `escaped` or `json`, or a record behind a registry's frame. `output_format`: what values of messages
     are. `output_fields`: (name in a message's value, its source), in their order; None: as `value_fields` has them. `output_orphans_topic`: where
-    compounds of one side go; None: to `output_topic`. `key_text`: what is done to key fields before they are compared. `key_order`: with `any`,
-    two events with the same two key fields have the same key, in whatever order the fields are.
+    compounds of one side go; None: to `output_topic`. `output_rejected_topic`: where a copy of each rejected record goes; None: nowhere.
+    `key_text`: what is done to key fields before they are compared. `key_order`: with `any`, two events with the same two key fields have the
+    same key, in whatever order the fields are.
     """
 
     __pydantic_config__ = _KEYS
@@ -148,6 +149,7 @@ class Pipeline:
     output_key: Literal["escaped", "json", "avro", "protobuf"] = ESCAPED
     output_fields: kinds.OutputFields = None
     output_orphans_topic: kinds.OtherTopic = None
+    output_rejected_topic: kinds.OtherTopic = None
     output_format: Literal["json", "avro", "protobuf"] = JSON
     key: kinds.Columns
     key_text: kinds.KeyText = ()
@@ -215,9 +217,14 @@ class Pipeline:
         return tuple(f"{side.payload}_reversed" for side in self.sides) if self.is_unordered else ()
 
     @property
+    def compound_topics(self) -> tuple[str, ...]:
+        """Every topic that compounds are published to, the output topic first."""
+        return tuple(filter(None, (self.output_topic, self.output_orphans_topic)))
+
+    @property
     def output_topics(self) -> tuple[str, ...]:
         """Every topic that something is published to, the output topic first."""
-        return tuple(filter(None, (self.output_topic, self.output_orphans_topic)))
+        return tuple(filter(None, (*self.compound_topics, self.output_rejected_topic)))
 
     @property
     def value_fields(self) -> tuple[tuple[str, str], ...]:

@@ -107,11 +107,16 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
     topics = {"left.topic": p.left.topic, "right.topic": p.right.topic, "output.topic": p.output_topic}
     if p.output_orphans_topic is not None:
         topics["output.orphans_topic"] = p.output_orphans_topic
+    if p.output_rejected_topic is not None:
+        topics["output.rejected_topic"] = p.output_rejected_topic
     for first, second in combinations(topics, 2):
         if topics[first] == topics[second]:
             is_input = not second.startswith("output.") or not first.startswith("output.")
             otherwise = "their events could not be told apart" if is_input else "leave it out, for that is the default"
-            yield second, f"{topics[second]} is already the {first.removesuffix('.topic')} topic; {otherwise}"
+            if second == "output.rejected_topic":
+                otherwise = "rejected records would be read again" if is_input else "they would stand among compounds"
+            known = first.removesuffix(".topic").removesuffix("_topic")
+            yield second, f"{topics[second]} is already the {known} topic; {otherwise}"
     for _, source in p.output_fields or ():
         if source not in p.value_sources:
             yield "output.fields", f"{source!r} is in no compound; write one of {', '.join(p.value_sources)}"

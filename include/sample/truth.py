@@ -140,7 +140,7 @@ def _published(pipeline: Pipeline, kafka_settings: Mapping[str, Any]) -> tuple[C
     again: Counter[Compound] = Counter()
     problems: list[str] = []
     read = value_reader(pipeline)
-    for message in chain.from_iterable(read_topic(topic, kafka_settings) for topic in pipeline.output_topics):
+    for message in chain.from_iterable(read_topic(topic, kafka_settings) for topic in pipeline.compound_topics):
         where = f"{message.topic()}-{message.partition()}-{message.offset()}"
         try:
             headers = {name: _header(data) for name, data in dict(message.headers() or []).items()}

@@ -36,6 +36,10 @@ CONSEQUENCES: dict[str, Consequence] = {
         NEXT_BATCH,
         "orphans of later batches go to the new topic; those published before stay where they are, and are taken back only on topics that the file still names",
     ),
+    "output.rejected_topic": Consequence(
+        NEXT_BATCH,
+        "records that later batches reject are also sent to the new topic; those rejected before are not sent, and what is on a former topic stays there",
+    ),
     **dict.fromkeys(
         [f"{side}.{name}" for side in ("left", "right") for name in _OF_RECORDS] + ["key_text", "timestamp_format", "timestamp_zone"],
         Consequence(NEXT_BATCH, "records are read the new way; landed ones, and replays of them, stay as they were landed"),

@@ -16,7 +16,7 @@ from spark_jobs.changes.topics import topic_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.tables.integrity import newest_row
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLICATIONS, PUBLISHED, Ledger, LedgerRow, check_identity
+from spark_jobs.tables.ledger import ALL_PUBLICATIONS, PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, check_identity
 from spark_jobs.tables.schemas import LEDGER, OPEN
 from spark_jobs.tables.warehouse import Tables
 
@@ -114,7 +114,7 @@ def _at_clusters_of(new: Pipeline, ran_with: Pipeline) -> Pipeline:
 def _last_published(ledger: Ledger) -> list[LedgerRow]:
     """The rows of the last published batch, one for each topic."""
     last = ledger.last_ids()[PUBLISHED]
-    return [row for row in ledger.rows(last, last) if row.step in PUBLICATIONS]
+    return [row for row in ledger.rows(last, last) if row.step in ALL_PUBLICATIONS]
 
 
 def _identity_problem(ran_with: Pipeline, new: Pipeline) -> Iterator[str]:

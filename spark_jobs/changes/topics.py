@@ -11,8 +11,9 @@ from include.config.setting_changes import Change
 from spark_jobs.changes.consequences import NEXT_BATCH, NEXT_PUBLICATION, Consequence
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.clusters import ask_topics, settings_of
+from spark_jobs.kafka.dead_letters import check_policy
 from spark_jobs.kafka.input_topics import check_ids
-from spark_jobs.kafka.output_topic import partitions_and_id
+from spark_jobs.kafka.output_topic import cleanup_of, partitions_and_id
 from spark_jobs.kafka.positions import check_same_topic
 from spark_jobs.kafka.ranges import check_partitions
 from spark_jobs.tables.ledger import LedgerRow
@@ -38,6 +39,11 @@ def topic_changes(
         topic: partitions_and_id(settings_of(pipeline, topic), topic)
         for topic in dict.fromkeys([*outputs, *new.output_topics[1:]])
     }
+    if new.output_rejected_topic:
+        check_policy(
+            new.output_rejected_topic,
+            cleanup_of(settings_of(pipeline, new.output_rejected_topic), new.output_rejected_topic).compacted,
+        )
     if last is None:
         return [], []
     checks: list[Callable[[], object]] = [

@@ -10,7 +10,7 @@ from typing import Any
 from include.config.pipeline import BEFORE_PUBLISH
 from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.corrections.erasure_batch import finish_erasure, plan_erasure
-from spark_jobs.corrections.erasure_end import finish_erasures, undecodable_text
+from spark_jobs.corrections.erasure_end import dead_letters_text, finish_erasures, undecodable_text
 from spark_jobs.corrections.erasure_list import ErasureList, write_list
 from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
@@ -37,7 +37,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
     finish_erasures(warehouse)
     person, pages = of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root)
     found = search(warehouse, person, pages)
-    print(_text(warehouse, found))
+    print(_text(warehouse, ledger, found))
     if last is None or found.is_empty:
         return {}
     _take_from_pages(pages, found, person)
@@ -57,7 +57,7 @@ def erase(warehouse: Warehouse, person: Person, asked_by: str | None = None) -> 
 def preview(warehouse: Warehouse, person: Person) -> str:
     """What an erasure would find now, in words."""
     found = search(warehouse, of_pipeline(warehouse, person), pages_store(warehouse.pipeline.name, warehouse.root))
-    text = _text(warehouse, found)
+    text = _text(warehouse, Ledger(warehouse), found)
     return text if found.is_empty else f"{text}\nnothing was changed; --yes erases it"
 
 
@@ -75,10 +75,11 @@ def _report(warehouse: Warehouse, ledger: Ledger) -> None:
         report_batches(warehouse)
 
 
-def _text(warehouse: Warehouse, found: Found) -> str:
+def _text(warehouse: Warehouse, ledger: Ledger, found: Found) -> str:
     archive = warehouse.pipeline.maintenance.archive
     said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
     said += [undecodable_text(found.undecodable)] if found.undecodable else []
+    said += dead_letters_text(ledger)
     if found.is_empty:
         return "\n".join([f"pipeline {warehouse.pipeline.name} has nothing that names this key", *said])
     lines = {f"rows of {table}": len(rows) for table, rows in found.rows.items()}

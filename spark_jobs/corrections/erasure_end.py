@@ -27,6 +27,7 @@ from spark_jobs.tables.ledger import (
     PLANNED,
     PUBLICATIONS,
     PUBLISHED,
+    PUBLISHED_REJECTED,
     PUBLISHING,
     REPORTED,
     Ledger,
@@ -47,6 +48,16 @@ Steps = Mapping[str, LedgerRow]
 def undecodable_text(records: int) -> str:
     """How far records whose schema is still unknown were searched."""
     return f"{count(records, 'record')} of schemas that are still unknown: only their bytes were searched, so run heal_schemas, then this again"
+
+
+def dead_letters_text(ledger: Ledger) -> list[str]:
+    """What is to be done with the topics that copies of rejected records went to, as far as the ledger knows them; empty without any."""
+    topics = sorted({row.published_to for row in ledger.where(lambda row: row("step") == PUBLISHED_REJECTED)})
+    return [
+        f"copies of rejected records on {topic}: no tombstone takes them away, so wait for the topic's retention, or delete its records "
+        "(kafka-delete-records.sh)"
+        for topic in topics
+    ]
 
 
 def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
@@ -121,7 +132,7 @@ def _files_deleted(warehouse: Warehouse, batch_id: int) -> int:
 
 
 def _not_erased(warehouse: Warehouse, ledger: Ledger, chosen: ErasureList) -> str:
-    said = [_NOT_ERASED, *_beyond_tombstones(warehouse, ledger)]
+    said = [_NOT_ERASED, *_beyond_tombstones(warehouse, ledger), *dead_letters_text(ledger)]
     return "; ".join([*said, undecodable_text(chosen.undecodable)] if chosen.undecodable else said)
 
 

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pyspark.sql import functions as F
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.kafka.dead_letters import read_dead_letters_sent
 from spark_jobs.kafka.messages import header
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, ends_written, wait_for_markers
 from spark_jobs.kafka.output_topic import cleanup_of
 from spark_jobs.kafka.positions import Position, PublishRun
 from spark_jobs.kafka.records import Span, read_records, translate_read_errors
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -103,12 +104,17 @@ def _unknown(
 
 def _sent(warehouse: Warehouse, whole: PublishRun, spans: Mapping[Partition, Span]) -> dict[int, dict[int, int]]:
     """Partition -> batch_id -> messages of the run in the spans."""
-    records = read_records(warehouse.spark, warehouse.pipeline, spans, False, ["partition", "headers"])
-    messages = records.select("partition", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
     batches = range(whole.ledger_position + 1, whole.target + 1)
-    unpublished = warehouse.read(COMPOUNDS, ["pair_id", "revision", "batch_id"], batches=batches)
-    compounds = unpublished.select("pair_id", F.col("revision").cast("string").alias("revision"), "batch_id")
-    rows = messages.join(compounds, ["pair_id", "revision"]).groupBy("partition", "batch_id").count().collect()
+    if whole.step == PUBLISHED_REJECTED:
+        letters = read_dead_letters_sent(warehouse, spans)
+        found = letters.where(F.col("batch_id").between(batches.start, whole.target))
+    else:
+        records = read_records(warehouse.spark, warehouse.pipeline, spans, False, ["partition", "headers"])
+        messages = records.select("partition", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
+        unpublished = warehouse.read(COMPOUNDS, ["pair_id", "revision", "batch_id"], batches=batches)
+        compounds = unpublished.select("pair_id", F.col("revision").cast("string").alias("revision"), "batch_id")
+        found = messages.join(compounds, ["pair_id", "revision"])
+    rows = found.groupBy("partition", "batch_id").count().collect()
     sent: dict[int, dict[int, int]] = {}
     for row in rows:
         sent.setdefault(row["partition"], {})[row["batch_id"]] = row["count"]

@@ -39,17 +39,18 @@ MESSAGE_COLUMNS = pa.schema(
 _HEADERS = ("pair_id", "revision", "kind", "op")
 # What a broker's limit counts besides the content, each rounded up: the frame of a batch, of a record in it, and of a header.
 BATCH_FRAME, _RECORD_FRAME, _HEADER_FRAME = 128, 128, 16
-# More than headers and frames of any message take: the longest header, pair-id, is a topic's name and two numbers.
+# More than headers and frames of any compound take: the longest header, pair-id, is a topic's name and two numbers.
 _ALL_FRAMES = 2048
 
 
 class Message(NamedTuple):
-    """One record for the output topic."""
+    """One record for an output topic: a compound or a dead letter."""
 
     batch_id: int
-    key: bytes
-    value: bytes | None  # None is a retraction
+    key: bytes | None  # None only of a dead letter
+    value: bytes | None  # None is a retraction, or a dead letter that never had one
     headers: list[tuple[str, str | bytes | None]]
+    source: str | None = None  # of a dead letter: the place of its record
 
 
 def read_compounds(
@@ -127,17 +128,20 @@ def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
     Raises BrokenInvariant if a row is for another output partition.
     """
     for batch in batches:
-        strange = np.flatnonzero(batch.column("output_partition").to_numpy() != partition)
-        if len(strange):
-            other = batch.column("output_partition")[int(strange[0])]
-            raise BrokenInvariant(
-                f"a message for partition {other} came to the sender of {partition}: nothing of it is sent"
-            )
-        rows = batch.filter(pc.is_valid(batch.column("batch_id")))
+        rows = rows_for(partition, batch)
         columns = [_objects(rows.column(name)) for name in ("batch_id", "key", "value")]
         columns += [_objects(rows.column(name).cast(pa.string()).cast(pa.binary())) for name in _HEADERS]
         for batch_id, key, value, pair_id, revision, kind, op in zip(*columns, strict=True):
             yield Message(batch_id, key, value, [("pair-id", pair_id), ("revision", revision), ("kind", kind), ("op", op)])
+
+
+def rows_for(partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with a batch_id. Raises BrokenInvariant if a row is for another output partition."""
+    strange = np.flatnonzero(batch.column("output_partition").to_numpy() != partition)
+    if len(strange):
+        other = batch.column("output_partition")[int(strange[0])]
+        raise BrokenInvariant(f"a message for partition {other} came to the sender of {partition}: nothing of it is sent")
+    return batch.filter(pc.is_valid(batch.column("batch_id")))
 
 
 def _values_of_batches(rows: pa.RecordBatch, settings: BatchSettings) -> pa.Array:
@@ -179,7 +183,7 @@ def size(message: Message) -> int:
     289
     """
     headers = sum(len(name) + len(value or b"") + _HEADER_FRAME for name, value in message.headers)
-    return len(message.key) + len(message.value or b"") + headers + BATCH_FRAME + _RECORD_FRAME
+    return len(message.key or b"") + len(message.value or b"") + headers + BATCH_FRAME + _RECORD_FRAME
 
 
 def fits(message: Message, limit: int) -> bool:
@@ -189,11 +193,17 @@ def fits(message: Message, limit: int) -> bool:
     >>> fits(message, 289), fits(message, 288)
     (True, False)
     """
+    if message.source is not None:
+        # The headers of a dead letter may be of any length.
+        return size(message) <= limit
     # Called for every message, so it computes the exact size only near the limit.
-    return len(message.key) + len(message.value or b"") + _ALL_FRAMES <= limit or size(message) <= limit
+    return len(message.key or b"") + len(message.value or b"") + _ALL_FRAMES <= limit or size(message) <= limit
 
 
-def pair_id(message: Message) -> str:
+def name_of(message: Message) -> str:
+    """What operators call it: a dead letter by the place of its record, a compound by its pair_id."""
+    if message.source is not None:
+        return message.source
     return next(value.decode() for name, value in message.headers if name == "pair-id" and isinstance(value, bytes))
 
 

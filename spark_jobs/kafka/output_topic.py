@@ -26,13 +26,15 @@ class OutputTopic(NamedTuple):
     topic_id: str  # as Kafka's tools print it; a topic that is created again has another one
     largest: int  # bytes of the largest message that it takes, inclusive
     name: str
+    compacted: bool | None = None  # None if the user may not see it
 
 
 def output_topic(settings: Settings, topic: str, operation: str = "Write") -> OutputTopic:
     """Raises NeedsOperator if there is no such topic or the user may not do the operation on it, and BrokerProblem."""
     with admin_client(settings) as admin:
         partitions, topic_id = _partitions_and_id(admin, topic, settings, operation)
-        return OutputTopic(partitions, topic_id, _largest(admin, topic, settings), topic)
+        largest, compacted = _limits(admin, topic, settings)
+        return OutputTopic(partitions, topic_id, largest, topic, compacted)
 
 
 def topics_gone(settings: Settings, topics: Iterable[str]) -> list[str]:
@@ -55,10 +57,12 @@ def _partitions_and_id(admin: AdminClient, topic: str, settings: Settings, opera
     return len(partitions_of_topic(admin, topic, settings, operation)), topic_ids(admin, [topic])[topic]
 
 
-def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
-    """The smaller of the topic's and the producer's limit; the client's default if the user may not see the topic's."""
+def _limits(admin: AdminClient, topic: str, settings: Settings) -> tuple[int, bool | None]:
+    """The smaller of the topic's and the producer's limit, and whether it is compacted; the client's default and None if the user may not see it."""
+    compacted = None
     try:
-        limit = int(_broker_settings(admin, ConfigResource(ConfigResource.Type.TOPIC, topic))["max.message.bytes"].value)
+        configured = _broker_settings(admin, ConfigResource(ConfigResource.Type.TOPIC, topic))
+        limit, compacted = int(configured["max.message.bytes"].value), "compact" in configured["cleanup.policy"].value
     except KafkaException as error:
         # A larger message then fails its transaction instead of being left out.
         warn(
@@ -66,7 +70,7 @@ def _largest(admin: AdminClient, topic: str, settings: Settings) -> int:
             f"to see it: {grant_command(settings, on_topic('DescribeConfigs', topic))}"
         )
         limit = _CLIENT_LIMIT
-    return min(limit, int(settings.get("message.max.bytes", limit)))
+    return min(limit, int(settings.get("message.max.bytes", limit))), compacted
 
 
 class Cleanup(NamedTuple):

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S
+from spark_jobs.tables.ledger import PUBLISHED
 
 _METADATA = re.compile(r"(\S+) (\d{1,19}) (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*)", re.ASCII)
 _NONE: Mapping[int, int] = MappingProxyType({})
@@ -80,7 +81,7 @@ class PublishRun(NamedTuple):
     largest: int  # bytes of the largest message that is sent, inclusive
     # By partition: positions that expired and were read back from the topic.
     recovered: tuple[tuple[int, Position], ...] = ()
-    is_main: bool = True  # the output topic, not one beside it
+    step: str = PUBLISHED  # that the ledger gets: of the output topic, or of one beside it
     # The batch before was not published to the topic, so positions behind it are of an earlier time with the topic.
     joins: bool = False
     # The last paired batch, where `target` was lowered: another topic has to be finished first, and this one may be ahead of it.
@@ -89,6 +90,11 @@ class PublishRun(NamedTuple):
     @property
     def group(self) -> str:
         return publisher_group(self.pipeline)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it is the output topic."""
+        return self.step == PUBLISHED
 
     @property
     def slots(self) -> str:

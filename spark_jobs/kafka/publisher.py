@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import missing_right, refused_right
-from spark_jobs.kafka.messages import Message, fits, pair_id
+from spark_jobs.kafka.messages import Message, fits, name_of
 from spark_jobs.kafka.positions import Position, PublishRun, committed_positions, read_position, trusted_position
 from spark_jobs.kafka.routing import Expected
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
@@ -37,13 +37,13 @@ _SILENT_S = 30.0
 
 
 class PartitionReport(NamedTuple):
-    """What became of the compounds of one output partition; the dicts are batch_id -> number."""
+    """What became of the messages of one output partition; the dicts are batch_id -> number."""
 
     partition: int
     sent: int  # records sent in this run
     acknowledged: dict[int, int]  # records acknowledged in committed transactions of this run and earlier ones
-    refused: dict[int, int]  # compounds larger than the topic takes, which were left out
-    too_large: list[str]  # the pair_ids of the first of them
+    refused: dict[int, int]  # messages larger than the topic takes, which were left out
+    too_large: list[str]  # the names of the first of them
 
 
 def publish_partition(
@@ -193,7 +193,7 @@ class _PartitionPublisher:
         self.limits[message.batch_id] = limit
         self.refused[message.batch_id] += 1
         if len(self.too_large) < _SHOWN:
-            self.too_large.append(pair_id(message))
+            self.too_large.append(name_of(message))
         return True
 
     def _commit(self, transaction: Transaction, batch_id: int) -> Position:
@@ -235,9 +235,16 @@ def published_record(
 
     `ends`: partition -> end (exclusive) behind all batches of the run; the report reads up to there.
     """
+    state, refused = output_state(batch_id, run, reports, ends)
+    compounds = sum(state.sent.values()) - expected.withdrawn
+    return PublishedCounts(compounds=compounds, refused=refused, withdrawn=expected.withdrawn), state
+
+
+def output_state(
+    batch_id: int, run: PublishRun, reports: list[PartitionReport], ends: dict[int, int]
+) -> tuple[OutputState, int]:
+    """How a published batch left its topic, and how many of its messages were refused. `ends`: as for `published_record`."""
     acknowledged = {report.partition: report.acknowledged.get(batch_id, 0) for report in reports}
     refused = sum(report.refused.get(batch_id, 0) for report in reports)
     sent = {number: records for number, records in sorted(acknowledged.items()) if records}
-    state = OutputState(run.topic_id, run.partitions, ends=ends, sent=sent, position=run.target)
-    compounds = sum(acknowledged.values()) - expected.withdrawn
-    return PublishedCounts(compounds=compounds, refused=refused, withdrawn=expected.withdrawn), state
+    return OutputState(run.topic_id, run.partitions, ends=ends, sent=sent, position=run.target), refused

@@ -126,6 +126,8 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     others = [each.step for each in parts(warehouse.pipeline) if each.step != REMOVED_LEDGER]
     if part.step == REMOVED_RAW:
         oldest = oldest_batch(warehouse.newest(OPEN))
+        if _dead_letters_wait(state):
+            return 0
         # An open event may yet be rejected, with its bytes, which only raw rows have.
         return state.until if oldest is None else min(state.until, oldest - 1)
     if part.step == REMOVED_LEDGER:
@@ -137,10 +139,16 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
     return min(state.until, removed_through(state.removals, REMOVED_RAW))
 
 
+def _dead_letters_wait(state: LedgerState) -> bool:
+    """Whether a batch is not published yet that rejected records for a topic: their headers are in raw rows, of duplicates in those of earlier batches."""
+    waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
+    return any(row.paired.rejected and row.pipeline.output_rejected_topic for row in waiting)
+
+
 def _corrects_several_topics(warehouse: Warehouse, state: LedgerState) -> bool:
     """Whether a correction is not published yet that may take back on one topic what it sends to another: only the earlier compounds say where they are."""
     waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
-    return corrections_in(waiting) > 0 and any(len(each.output_topics) > 1 for each in Ledger(warehouse).settings())
+    return corrections_in(waiting) > 0 and any(len(each.compound_topics) > 1 for each in Ledger(warehouse).settings())
 
 
 def _count_rows(warehouse: Warehouse, part: Part, state: LedgerState, done: int, until: int) -> int:

@@ -52,6 +52,8 @@ class Finding(StrEnum):
     SENT_OTHERWISE = "compounds whose message says something else"
     SENT_ELSEWHERE = "compounds in another partition than their key's"
     SENT_UNKNOWN = "messages on the output topic of compounds that no table has"
+    LETTERS_OTHERWISE = "batches with more or fewer dead letters on the rejected topic than rejected events"
+    LETTERS_TWICE = "batches with dead letters that are on the rejected topic more than once"
 
 
 # A finding with the name of one offender.

@@ -7,7 +7,7 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
@@ -82,20 +82,34 @@ def delivery_scope(
         return None
     batch_ids, delivered = range(after + 1, until + 1), []
     for topic in topics_of(pipeline, after, known):
-        published = {row.batch_id: row for row in known if row.step in PUBLICATIONS and row.published_to == topic}
-        sent = [row for number, row in published.items() if number in batch_ids]
-        if any(row.output_state.topic_id != topics.ids[topic] for row in published.values()):
-            return NotJudged.RECREATED
-        if not sent:
-            continue
-        begins = published[after].output_state.ends if after in published else _begun_at(known, sent[0])
-        ends = sent[-1].output_state.ends
-        spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in ends.items()}
-        if _is_cut(spans, topics):
-            return NotJudged.RETENTION
-        check_readable(topics, {place: span.until for place, span in spans.items()})
-        delivered.append(Delivered(topic, spans, [sent_batch(row) for row in sent]))
+        found = delivered_to(topic, known, PUBLICATIONS, after, topics)
+        if isinstance(found, NotJudged):
+            return found
+        if found:
+            delivered.append(found)
     return DeliveryScope(batch_ids, delivered)
+
+
+def delivered_to(
+    topic: str, rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
+) -> Delivered | NotJudged | None:
+    """What rows of these steps say was sent to the topic behind batch `after`, or why it cannot be read back; None if nothing was.
+
+    `rows`: those of the publications from batch `after` on. Raises Unreadable.
+    """
+    published = {row.batch_id: row for row in rows if row.step in steps and row.published_to == topic}
+    sent = [row for number, row in published.items() if number > after]
+    if any(row.output_state.topic_id != topics.ids[topic] for row in published.values()):
+        return NotJudged.RECREATED
+    if not sent:
+        return None
+    begins = published[after].output_state.ends if after in published else _begun_at(rows, sent[0])
+    ends = sent[-1].output_state.ends
+    spans = {(topic, number): Span(begins.get(number, 0), end) for number, end in ends.items()}
+    if is_cut(spans, topics):
+        return NotJudged.RETENTION
+    check_readable(topics, {place: span.until for place, span in spans.items()})
+    return Delivered(topic, spans, [sent_batch(row) for row in sent])
 
 
 def topics_of(pipeline: Pipeline, after: int, rows: Iterable[LedgerRow]) -> list[str]:
@@ -112,7 +126,7 @@ def _begun_at(rows: list[LedgerRow], first: LedgerRow) -> Mapping[int, int]:
     return next((state.ends for state in begun if state.topic_id == first.output_state.topic_id), {})
 
 
-def _is_cut(spans: Spans, topics: TopicsNow) -> bool:
+def is_cut(spans: Spans, topics: TopicsNow) -> bool:
     """Whether the broker no longer has the beginning of one of the spans."""
     return any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until)
 
@@ -181,7 +195,7 @@ def _compared(warehouse: Warehouse, batch_ids: range, delivered: Delivered, diff
     settings = kafka_settings(warehouse.pipeline.output_connection)
     topic, its_spans, sent = delivered
     cleanup, topics = cleanup_of(settings, topic), ask_broker(settings, [topic])
-    if _is_cut(its_spans, topics):
+    if is_cut(its_spans, topics):
         return {"delivery_not_judged": NotJudged.RETENTION}
     if cleanup.compacted is False and difference is not None:
         return {"delivery_difference": difference}

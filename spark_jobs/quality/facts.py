@@ -141,21 +141,21 @@ def fingerprint(*columns: str) -> Column:
 
 
 def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, around: int) -> list[DataFrame]:
-    """Raw rows and rejected events of the batches first..last, the compounds from `sent_from` on; all inclusive.
+    """Raw rows of the batches first..last, rejected events and compounds from `sent_from` on; all inclusive.
 
     `around`: compounds further from it (epoch ms) are not counted by their hour.
     """
-    pipeline, mine = warehouse.pipeline, range(first, last + 1)
+    pipeline, mine, sent = warehouse.pipeline, range(first, last + 1), range(sent_from, last + 1)
     columns = ["problem", "partition", "offset", "record_timestamp", "batch_id"]
     tables = []
     for name, side in zip(SIDES, pipeline.sides, strict=True):
         raw = warehouse.read(raw_table(side), columns, batches=mine)
         others = {"bucket": F.col("partition").cast("bigint"), "mark": record_mark(), "at": F.col("record_timestamp")}
         tables.append(facts_of(raw, F.lit(f"raw_{name}"), F.coalesce("problem", F.lit("accepted")), **others))
-    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=mine)
+    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=sent)
     whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
     tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark()))
-    compounds = warehouse.read(COMPOUNDS, _OF_COMPOUNDS, batches=range(sent_from, last + 1))
+    compounds = warehouse.read(COMPOUNDS, _OF_COMPOUNDS, batches=sent)
     return [*tables, _compound_facts(compounds, around)]
 
 

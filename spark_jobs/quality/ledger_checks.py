@@ -22,6 +22,7 @@ from spark_jobs.tables.ledger import (
     PLANNED,
     PUBLISHED,
     PUBLISHED_ORPHANS,
+    PUBLISHED_REJECTED,
     PUBLISHING,
     REMOVED_COMPOUNDS,
     REMOVED_LEDGER,
@@ -133,7 +134,7 @@ def _row(ledger: Ledger, batch_id: int, step: str) -> LedgerRow | None:
 class LedgerSummary:
     """The ledger up to the last published batch. `batches`: those that answer for the input, by batch_id, so none after `last`, the last one
     that no rewind gave up; `corrections`: the replays and rewinds; `sent`: all published batches; `sent_beside`: those that were sent to a topic
-    beside the output topic, by its name.
+    beside the output topic, by its name; `sent_rejected`: those that sent dead letters to a topic and are not void, by its name.
     """
 
     last: int
@@ -142,6 +143,7 @@ class LedgerSummary:
     corrections: list[int] = field(default_factory=list)
     sent: list[SentBatch] = field(default_factory=list)
     sent_beside: dict[str, list[SentBatch]] = field(default_factory=dict)
+    sent_rejected: dict[str, list[SentBatch]] = field(default_factory=dict)
     offences: list[Offence] = field(default_factory=list)
 
     def add(self, rows: Sequence[LedgerRow]) -> None:
@@ -151,6 +153,8 @@ class LedgerSummary:
         self.sent += [sent_batch(steps[PUBLISHED])] if PUBLISHED in steps else []
         if beside := steps.get(PUBLISHED_ORPHANS):
             self.sent_beside.setdefault(beside.published_to, []).append(sent_batch(beside))
+        if (letters := steps.get(PUBLISHED_REJECTED)) and not void:
+            self.sent_rejected.setdefault(letters.published_to, []).append(sent_batch(letters))
         # A batch that was given up may have ended anywhere before it was paired.
         if not void or PAIRED in steps:
             self.offences += _wrong_steps(batch_id, rows)

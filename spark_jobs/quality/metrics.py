@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +14,13 @@ from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
+from spark_jobs.quality.dead_letters import (
+    DeadLetterScope,
+    dead_letter_facts,
+    dead_letter_metrics,
+    dead_letter_scope,
+    rejected_topics,
+)
 from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
 from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_counts, open_facts, table_facts
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
@@ -23,7 +30,7 @@ from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_fact
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
 from spark_jobs.tables.ledger import (
-    PUBLICATIONS,
+    ALL_PUBLICATIONS,
     PUBLISHED,
     PUBLISHING,
     REPORTED,
@@ -42,7 +49,8 @@ _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 
 class ReportInput(NamedTuple):
     """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
-    what the broker holds; `delivery`: what to read back from the output topic, or why that is not possible; `published`: the last published batch.
+    what the broker holds; `delivery`, `dead_letters`: what to read back from the output and the rejected topic, or why that is not possible;
+    `published`: the last published batch.
     """
 
     batches: Sequence[Batch]
@@ -50,6 +58,7 @@ class ReportInput(NamedTuple):
     history: Sequence[Batch]
     topics: TopicsNow
     delivery: DeliveryScope | NotJudged | None
+    dead_letters: DeadLetterScope | NotJudged | None
     published: int
 
 
@@ -64,11 +73,11 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     batches = [batch for batch in known if batch.batch_id > done]
     if not batches:
         return None
-    publications = [row for row in rows if row.step in (*PUBLICATIONS, PUBLISHING)]
-    topics, delivery = _ask(warehouse, publications, sent, published)
+    publications = [row for row in rows if row.step in (*ALL_PUBLICATIONS, PUBLISHING)]
+    topics, delivery, dead_letters = _ask(warehouse, publications, {batch.batch_id for batch in known}, sent, published)
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
-    return ReportInput(batches, earlier, history, topics, delivery, published)
+    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published)
 
 
 def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequence[Batch]) -> list[Batch]:
@@ -79,21 +88,27 @@ def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequ
 
 
 def _ask(
-    warehouse: Warehouse, publications: list[LedgerRow], after: int, until: int
-) -> tuple[TopicsNow, DeliveryScope | NotJudged | None]:
+    warehouse: Warehouse, publications: list[LedgerRow], valid: Collection[int], after: int, until: int
+) -> tuple[TopicsNow, DeliveryScope | NotJudged | None, DeadLetterScope | NotJudged | None]:
     pipeline = warehouse.pipeline
     settings = kafka_settings(pipeline.output_connection)
     outputs = topics_of(pipeline, after, (row for row in publications if row.batch_id <= until))
+    outputs += rejected_topics(publications, after, until)
     asked = [*pipeline.topics[:2], *outputs]
     topics = ask_topics(pipeline, asked)
+
+    def scopes() -> tuple[DeliveryScope | NotJudged | None, DeadLetterScope | NotJudged | None]:
+        letters = dead_letter_scope(publications, valid, after, until, topics)
+        return delivery_scope(pipeline, publications, after, until, topics), letters
+
     with suppress(Unreadable):
-        return topics, delivery_scope(pipeline, publications, after, until, topics)
+        return topics, *scopes()
     # What was committed a moment ago can be read a moment later.
     for topic in outputs:
         wait_for_markers(settings, topic)
     topics = ask_topics(pipeline, asked)
     try:
-        return topics, delivery_scope(pipeline, publications, after, until, topics)
+        return topics, *scopes()
     except Unreadable as problem:
         raise unreadable_problem(settings, problem) from None
 
@@ -121,6 +136,7 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts))
         if batch.batch_id == has_delivery:
             metrics |= delivery_metrics(warehouse, given.delivery, facts)
+            metrics |= dead_letter_metrics(warehouse, given.dead_letters, facts)
         numbers = {name: float(value) for name, value in metrics.items()}
         batch = replace(batch, metrics=numbers, changes=batch.changed_since(previous))
         found.append(batch)
@@ -131,8 +147,9 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
 
 def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     batches, delivery = given.batches, given.delivery if isinstance(given.delivery, DeliveryScope) else None
+    letters = given.dead_letters if isinstance(given.dead_letters, DeadLetterScope) else None
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
-    sent_from = min(first, delivery.batch_ids[0]) if delivery else first
+    sent_from = min([first, *(delivery.batch_ids[:1] if delivery else ()), *(letters.batches if letters else ())])
     versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
     counted, tables = open_counts(warehouse, versions), table_facts(warehouse, first, last, sent_from, batches[-1].at)
     if counted is None:
@@ -143,6 +160,7 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     scope = orphan_scope(batches, given.earlier)
     topics = [record_facts(warehouse, gaps)] if gaps else []
     topics += [message_facts(warehouse, delivery)] if delivery else []
+    topics += [dead_letter_facts(warehouse, letters)] if letters else []
     return count_facts(counted or [], tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 

@@ -37,7 +37,7 @@ def rows_of(breakdowns: Iterable[Breakdown], family: str) -> list[Breakdown]:
 
 
 class NotJudged(IntEnum):
-    """Why the messages on the output topic cannot be judged; the metric `delivery_not_judged`."""
+    """Why the messages on a topic cannot be judged; the metrics `delivery_not_judged` and `dead_letters_not_judged`."""
 
     RECREATED = 1
     RETENTION = 2

@@ -25,7 +25,7 @@ from spark_jobs.quality.silence import Notice, notices
 from spark_jobs.quality.suite import INFO, Verdict
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, STEPS, LedgerRow
+from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
 from spark_jobs.tables.records import ERASURE, REPLAY, REWIND, plan_struct
 
 _PAGE = re.compile(r"batch-(\d+)\.html")
@@ -96,7 +96,7 @@ def batch_details(batch: Batch, offenders: Iterable[Offender]) -> Markup:
     labels = sorted({each.label for each in of_batch})
     return render(
         "details.html",
-        steps=[_step(batch.steps[step]) for step in (*STEPS, PUBLISHED_ORPHANS) if step in batch.steps],
+        steps=[_step(batch.steps[step]) for step in (*STEPS, PUBLISHED_ORPHANS, PUBLISHED_REJECTED) if step in batch.steps],
         landed=batch.landed,
         given_up=ranges_given_up,
         began=[f"{at.topic}-{at.partition} began at {at.began:,}" for at in batch.landed.offsets if at.began],

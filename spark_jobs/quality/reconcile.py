@@ -21,6 +21,7 @@ from spark_jobs.kafka.records import Span, translate_read_errors
 from spark_jobs.kafka.routing import Route
 from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
+from spark_jobs.quality.dead_letters import check_dead_letters, counts_of_dead_letters
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
 from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import (
@@ -33,13 +34,14 @@ from spark_jobs.quality.sent_compounds import (
     with_compaction,
 )
 from spark_jobs.tables.ledger import (
+    ALL_PUBLICATIONS,
     PAIRED,
     PLANNED,
-    PUBLICATIONS,
     PUBLISHED,
     REMOVED_COMPOUNDS,
     REMOVED_LEDGER,
     REMOVED_RAW,
+    REMOVED_REJECTED,
     Ledger,
     removed_through,
 )
@@ -116,11 +118,11 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     pipeline = warehouse.pipeline
     settings = kafka_settings(pipeline.output_connection)
     batch_settings = ledger.batch_settings()
-    gone = topics_gone(settings, set(batch_settings.topics()) - {*pipeline.output_topics})
-    named = [topic for topic in batch_settings.topics() if topic not in gone]
-    ids = {topic: output_topic(settings, topic, operation="Read").topic_id for topic in named}
     first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
     summary = read_ledger(ledger, first, horizon, last, rewinds)
+    known = dict.fromkeys((*batch_settings.topics(), *summary.sent_rejected))
+    gone = topics_gone(settings, {*known} - {*pipeline.output_topics})
+    ids = {topic: output_topic(settings, topic, operation="Read").topic_id for topic in known if topic not in gone}
     for topic in ids:
         wait_for_markers(settings, topic)
     topics = ask_topics(pipeline, [*pipeline.topics[:2], *ids])
@@ -138,6 +140,7 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
             removed.ends if topic == pipeline.output_topic else removed.ends_beside.get(topic_id, {}),
         )
         for topic, topic_id in ids.items()
+        if topic in batch_settings.topics()
     ]
     return _Scope(
         horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, outputs, gone, ledger.last_erasure() > horizon
@@ -146,7 +149,7 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
 
 def _check_readable(ledger: Ledger, horizon: int, topics: TopicsNow, settings: Settings) -> None:
     """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
-    published = [row for row in ledger.rows(horizon, horizon) if row.step in PUBLICATIONS]
+    published = [row for row in ledger.rows(horizon, horizon) if row.step in ALL_PUBLICATIONS]
     now = [row for row in published if row.output_state.topic_id == topics.ids.get(row.published_to)]
     try:
         check_readable(
@@ -160,6 +163,12 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     ledger, removed = scope.ledger, scope.removed
     # While a rewind is not published, the tables are behind the horizon already.
     wrong = list(ledger.checked(raw_rows(warehouse, removed.raw, ledger.last), removed))
+    letters = [
+        check_dead_letters(warehouse, topic, sent, scope.topics, removed_through(removed.removals, REMOVED_REJECTED))
+        for topic, sent in ledger.sent_rejected.items()
+        if topic not in scope.gone
+    ]
+    wrong += [offence for each in letters for offence in each.offences]
     void = [batch_id for batch_id in range(removed.first_in_ledger, scope.horizon + 1) if ledger.is_void(batch_id)]
     claims = outcomes(warehouse, ledger.corrections, void, removed.unchecked, ledger.last, scope.open_version)
     gone = {"removed": was_removed(removed.removals.get(REMOVED_RAW)), "unchecked": was_removed(removed.last_outcomes)}
@@ -180,6 +189,7 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
         counts |= _records(scope, places)
         of_topics = [_messages(warehouse, scope, each, compounds) for each, _, compounds in compared]
         counts |= {name: sum(found[name] for found in of_topics) for name in of_topics[0]}
+        counts |= counts_of_dead_letters(letters)
     finally:
         places.unpersist()
         for _, persisted, _ in compared:

@@ -24,13 +24,13 @@ from spark_jobs.kafka.records import Spans, read_records
 from spark_jobs.kafka.routing import Route, read_messages
 from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import fingerprint
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.warehouse import Warehouse
 
 
 class SentBatch(NamedTuple):
-    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: compounds too large for it;
+    """A published batch: the topic that it was sent to, with how many partitions, and when. `refused`: messages too large for it;
     `withdrawn`: retractions of compounds that are on another topic now.
     """
 
@@ -43,8 +43,11 @@ class SentBatch(NamedTuple):
 
 
 def sent_batch(published: LedgerRow) -> SentBatch:
-    output, counts = published.output_state, published.published
+    output = published.output_state
     sent = (published.batch_id, output.partitions, published.finished_at, output.topic_id)
+    if published.step == PUBLISHED_REJECTED:
+        return SentBatch(*sent, published.dead_letters.refused)
+    counts = published.published
     return SentBatch(*sent, counts.refused, counts.withdrawn)
 
 

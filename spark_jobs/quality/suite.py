@@ -72,9 +72,11 @@ _LAWS = {
 }
 _PUBLISHED = {"publishing_difference": "every compound of the batch was published"}
 _DELIVERED = "every published compound was read back from the output topic once"
+_LETTERS = "every rejected record was read back from the rejected topic once"
 _OPTIONAL_LAWS = {
     "identity_difference_{side}": "the events that came out are those that went in ({side})",
     "delivery_difference": _DELIVERED,
+    "dead_letter_difference": _LETTERS,
 }
 _SILENCE = {
     "silent_{side}": "the {side} side is not silent while the other one sends, in ms",
@@ -100,9 +102,10 @@ def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None
     )
     if silence is not None:
         optional += [Check(metric, 0, silence, WARNING, text) for metric, text in of_sides(_SILENCE).items()]
-    if why := int(metrics.get("delivery_not_judged", 0)):
-        sentence = f"{_DELIVERED}: not judgeable, because {NotJudged(why).sentence}"
-        optional.append(Check("delivery_not_judged", 0, 0, INFO, sentence))
+    for metric, law in (("delivery_not_judged", _DELIVERED), ("dead_letters_not_judged", _LETTERS)):
+        if why := int(metrics.get(metric, 0)):
+            sentence = f"{law}: not judgeable, because {NotJudged(why).sentence}"
+            optional.append(Check(metric, 0, 0, INFO, sentence))
     found += [check for check in optional if check.metric in metrics]
     found = [check._replace(sentence=(said or {}).get(check.metric, check.sentence)) for check in found]
     return [

@@ -1,4 +1,4 @@
-"""Publishing: sends the compounds of every paired batch beyond the position to the pipeline's topics, exactly once.
+"""Publishing: sends the compounds and dead letters of every paired batch beyond the position to the pipeline's topics, exactly once.
 
 Each topic has transactions, positions and a row in the ledger of its own. All positions are read before anything is sent, and the topics are
 sent to in one order, so that a run that follows a crash finds none of them further than the output topic.
@@ -6,7 +6,6 @@ sent to in one order, so that a run that follows a crash finds none of them furt
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,34 +16,40 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from include.config.pipeline import BEFORE_PUBLISH, JSON
-from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.registry import registry_settings
 from spark_jobs.job.run import Counts
+from spark_jobs.kafka.dead_letters import check_policy
 from spark_jobs.kafka.fencing import fence_and_read_positions
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, recover_positions
 from spark_jobs.kafka.messages import Schemas
 from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
-from spark_jobs.kafka.publisher import (
-    PartitionReport,
-    check_acknowledged,
-    check_there,
-    published_record,
-)
+from spark_jobs.kafka.publisher import check_acknowledged, check_there, published_record
 from spark_jobs.kafka.routing import Expected, Route, corrections_in, expected_messages
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
-from spark_jobs.stages.send import send
+from spark_jobs.stages.publish_rejected import due_dead_letters, publish_rejected
+from spark_jobs.stages.send import compounds_of, send
+from spark_jobs.stages.sent import Sent, counts_of, refuse_too_large
 from spark_jobs.tables.batch_settings import BatchSettings, output_of
+from spark_jobs.tables.delta_log import mark_format
 from spark_jobs.tables.integrity import check_tables
-from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.ledger import (
+    ALL_PUBLICATIONS,
+    PAIRED,
+    PUBLISHED,
+    PUBLISHED_ORPHANS,
+    PUBLISHED_REJECTED,
+    PUBLISHING,
+    Ledger,
+    LedgerRow,
+)
 from spark_jobs.tables.output_schemas import OutputSchemas, keep_key_schema
 from spark_jobs.tables.records import OutputState, StepCounts
-from spark_jobs.tables.schemas import COMPOUNDS
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER
 from spark_jobs.tables.warehouse import Warehouse
 
-_SHOWN = 20
 # The position has the acknowledged number of each batch, and room for a few hundred of them.
 _BATCHES_A_RUN = 100
 
@@ -58,7 +63,7 @@ class LastPublished(NamedTuple):
     @staticmethod
     def of(rows: Iterable[LedgerRow]) -> LastPublished:
         """From rows of the last published batch."""
-        mine = {row.published_to: row for row in rows if row.step in PUBLICATIONS}
+        mine = {row.published_to: row for row in rows if row.step in ALL_PUBLICATIONS}
         return LastPublished(max((row.batch_id for row in mine.values()), default=0), mine)
 
 
@@ -71,14 +76,6 @@ class Accepted(NamedTuple):
     lost: bool = False
 
 
-class _Sent(NamedTuple):
-    """What was sent to one topic, and the rows that say so in the ledger, by batch."""
-
-    topic: str
-    reports: list[PartitionReport]
-    rows: list[LedgerRow]
-
-
 def publish_batches(
     warehouse: Warehouse, accepted_topic: str | None = None, released: int = 0, accepted_lost: bool = False
 ) -> Counts:
@@ -87,7 +84,7 @@ def publish_batches(
     `accepted_topic`: the id of an output topic that was created again and that the operator accepts; of several, with commas between.
     `released`: with the gate before_publish, batches up to this one are published even if they failed their checks. `accepted_lost`:
     messages of partitions whose positions have expired may be sent again if they cannot be found. Raises NeedsOperator if a topic refused
-    compounds for their size.
+    messages for their size.
     """
     ledger = Ledger(warehouse)
     last = ledger.last_ids()
@@ -101,29 +98,18 @@ def publish_batches(
     before = LastPublished.of(row for row in rows if row.batch_id == last[PUBLISHED])
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
     accepted = Accepted(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost)
-    todo, too_large = paired, dict[str, list[str]]()
+    todo, done = paired, list[Sent]()
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
-    counts = Counter({"batch_id": batch_id, "batches": len(paired), "compounds": 0, "sent": 0})
     while todo:
         sent = _publish(warehouse, ledger, _alike(todo), before, begun, accepted)
         todo = todo[len(sent[0].rows) :]
         before = LastPublished.of(each.rows[-1] for each in sent)
-        for topic, reports, published in sent:
-            counts["compounds"] += sum(row.published.compounds for row in published)
-            counts["sent"] += sum(report.sent for report in reports)
-            counts["refused"] += sum(row.published.refused for row in published)
-            too_large.setdefault(topic, []).extend(pair_id for report in reports for pair_id in report.too_large)
-    # The others are published and recorded: the next run continues behind them.
-    if counts["refused"]:
-        topics_refused = " and ".join(topic for topic, pair_ids in too_large.items() if pair_ids)
-        listed = sorted(pair_id for pair_ids in too_large.values() for pair_id in pair_ids)
-        raise NeedsOperator(
-            f"{counts['refused']} compounds are larger than {topics_refused} takes and were left out for good, all "
-            f"others are published: {', '.join(listed[:_SHOWN])}; raise the topic's max.message.bytes before more come"
-        )
+        done += sent
+    # What was not refused is published and recorded: the next run continues behind it.
+    refuse_too_large(done)
     if held:
         refuse_held(warehouse.pipeline.name, held, rows)
-    return {name: counts[name] for name in ("batch_id", "batches", "compounds", "sent")}
+    return {"batch_id": batch_id, "batches": len(paired)} | counts_of(done)
 
 
 def _alike(paired: list[LedgerRow]) -> list[LedgerRow]:
@@ -139,11 +125,13 @@ def _publish(
     before: LastPublished,
     begun: list[LedgerRow],
     accepted: Accepted,
-) -> list[_Sent]:
+) -> list[Sent]:
     """Publishes as many of the batches, which are alike, as one run takes, and records them; what was sent to each topic."""
     started = datetime.now(UTC)
     settings = kafka_settings(warehouse.pipeline.output_connection)
     topics = [output_topic(settings, topic) for topic in paired[0].pipeline.output_topics]
+    for topic in topics:
+        check_policy(topic.name, topic.name == paired[0].pipeline.output_rejected_topic and topic.compacted)
     runs = [plan_run(warehouse, settings, topic, paired, before, begun, accepted) for topic in topics]
     # One that has to be finished with fewer partitions ends earlier than the others.
     target = min(run.target for run in runs)
@@ -154,16 +142,23 @@ def _publish(
     corrections = corrections_in(mine)
     # What is corrected was published by earlier batches, whose settings may have been others.
     known = ledger.batch_settings() if corrections else BatchSettings.of((row.batch_id, row.config) for row in mine)
-    routes = [Route(run.topic, known, corrections=corrections) for run in runs]
+    rejected = [run for run in runs if run.step == PUBLISHED_REJECTED]
+    of_compounds = [run for run in runs if run.step != PUBLISHED_REJECTED]
+    routes = [Route(run.topic, known, corrections=corrections) for run in of_compounds]
     expected = [expected_messages(warehouse, route, mine) for route in routes]
     # Nor may a compound go to no topic, or to two.
     check_there(mine, {row.batch_id: sum(each[row.batch_id].compounds for each in expected) for row in mine})
     keep_key_schema(warehouse, was_sent=bool(before.batch_id or begun))
+    letters = due_dead_letters(warehouse, mine, ledger.rewinds()) if rejected else None
     schemas = _schemas(warehouse, mine, begun)
+    if letters:
+        # Older versions do not know the step.
+        mark_format(warehouse.store(LEDGER))
     for run in runs:
         begin(ledger, settings, run, mine, begun)
-    ways = zip(runs, routes, expected, strict=True)
+    ways = zip(of_compounds, routes, expected, strict=True)
     sent = [_publish_to(warehouse, settings, run, to._replace(schemas=schemas), due, mine, started) for run, to, due in ways]
+    sent += [publish_rejected(warehouse, settings, run, letters, mine, started) for run in rejected if letters]
     # In one commit, which the rows of the output topic, the last ones, give its name.
     ledger.append(*(row for each in reversed(sent) for row in each.rows))
     return sent
@@ -177,15 +172,15 @@ def _publish_to(
     expected: Mapping[int, Expected],
     paired: list[LedgerRow],
     started: datetime,
-) -> _Sent:
+) -> Sent:
     """Sends to one topic what is `expected` of each batch; the rows are not in the ledger yet."""
-    reports = send(warehouse, settings, run, route)
+    reports = send(warehouse, settings, run, compounds_of(warehouse, run, route))
     check_acknowledged(run.topic, expected, reports)
     ends, rows = ends_written(settings, run.topic), []
     for row in paired:
         done, state = published_record(row.batch_id, run, expected[row.batch_id], reports, ends)
-        rows.append(row.next_step(PUBLISHED if run.is_main else PUBLISHED_ORPHANS, started, done, output=state))
-    return _Sent(run.topic, reports, rows)
+        rows.append(row.next_step(run.step, started, done, output=state))
+    return Sent(run.topic, run.step, reports, rows)
 
 
 def plan_run(
@@ -201,8 +196,9 @@ def plan_run(
 
     `begun`: the `publishing` rows beyond the ledger's copy.
     """
-    pipeline, last = warehouse.pipeline, before.rows.get(topic.name)
-    is_main = topic.name == pipeline.output_topic
+    pipeline, last = paired[0].pipeline, before.rows.get(topic.name)
+    is_rejected = topic.name == pipeline.output_rejected_topic
+    step = PUBLISHED if topic.name == pipeline.output_topic else PUBLISHED_REJECTED if is_rejected else PUBLISHED_ORPHANS
     whole = PublishRun(
         pipeline=pipeline.name,
         topic=topic.name,
@@ -213,8 +209,8 @@ def plan_run(
         ledger_position=before.batch_id,
         target=paired[-1].batch_id,
         largest=topic.largest,
-        is_main=is_main,
-        joins=not is_main and last is None,
+        step=step,
+        joins=step != PUBLISHED and last is None,
     )
     # Kafka forgets positions together with the topic, so the ledger remembers which topic it was.
     if last and not whole.accepts_new_topic:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.kafka.messages import messages_for
+from spark_jobs.kafka.dead_letters import dead_letters_for, read_dead_letters, read_few_dead_letters
+from spark_jobs.kafka.messages import Message, messages_for
 from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.publisher import PartitionReport, publish_partition
 from spark_jobs.kafka.routing import Route, read_few_messages, read_messages
@@ -29,24 +33,54 @@ _REPORT = pa.schema(
 )
 _SPECULATION = "spark.speculation"
 _PARTITIONS_AT_ONCE = 8
-# Of an output partition. A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key:
-# the pair that takes an orphan's place rather than the retraction of the orphan.
-_ORDER = ("batch_id", "op", "ts", "key", "value")
 
 
-def send(warehouse: Warehouse, settings: Settings, run: PublishRun, route: Route) -> list[PartitionReport]:
+# The messages in rows that are read for an output partition.
+Messages = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Message]]
+
+
+class Outbox(NamedTuple):
+    """What is to be sent to one topic. Both reading functions get batch_id -> number of partitions, and the batches; `few` reads without Spark,
+    and returns None if they are more than few. `order`: the columns by which the messages of a batch are sent.
+    """
+
+    batches: Sequence[int]
+    few: Callable[[Mapping[int, int], Sequence[int]], pa.Table | None]
+    many: Callable[[Mapping[int, int], Sequence[int]], DataFrame]
+    order: tuple[str, ...]
+    messages: Messages
+
+
+def compounds_of(warehouse: Warehouse, run: PublishRun, route: Route) -> Outbox:
+    """The run's compounds for its topic."""
+    few, many = partial(read_few_messages, warehouse, route), partial(read_messages, warehouse, route)
+    # A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key: the pair that takes an
+    # orphan's place rather than the retraction of the orphan. A column with one value costs Spark a second for a million rows.
+    order = (*(["op"] if route.corrections else []), "ts", "key", "value")
+    return Outbox(range(run.ledger_position + 1, run.target + 1), few, many, order, messages_for)
+
+
+def dead_letters_of(warehouse: Warehouse, batches: Sequence[int]) -> Outbox:
+    """The dead letters of these batches."""
+    few, many = partial(read_few_dead_letters, warehouse), partial(read_dead_letters, warehouse)
+    messages = partial(dead_letters_for, warehouse.pipeline.name)
+    return Outbox(batches, few, many, ("topic", "partition", "offset"), messages)
+
+
+def send(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
     """Sends what the run has for its topic; what became of it, by partition. Raises JobProblem, BrokenInvariant."""
-    batches = range(run.ledger_position + 1, run.target + 1)
-    few = read_few_messages(warehouse, route, dict.fromkeys(batches, run.partitions), batches)
-    return _send_in_tasks(warehouse, settings, run, route, batches) if few is None else _send_few(settings, run, few)
+    few = outbox.few(dict.fromkeys(outbox.batches, run.partitions), outbox.batches)
+    return _send_in_tasks(warehouse, settings, run, outbox) if few is None else _send_few(settings, run, outbox, few)
 
 
-def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[PartitionReport]:
-    ordered = messages.take(pc.sort_indices(messages, sort_keys=[(name, "ascending", "at_start") for name in _ORDER]))
+def _send_few(settings: Settings, run: PublishRun, outbox: Outbox, messages: pa.Table) -> list[PartitionReport]:
+    # As Spark orders them.
+    order = [(name, "ascending", "at_start") for name in ("batch_id", *outbox.order)]
+    ordered = messages.take(pc.sort_indices(messages, sort_keys=order))
 
     def send(partition: int) -> PartitionReport:
         mine = ordered.filter(pc.equal(ordered["output_partition"], partition))
-        return publish_partition(settings, run, partition, messages_for(partition, mine.to_batches()))
+        return publish_partition(settings, run, partition, outbox.messages(partition, mine.to_batches()))
 
     # A transaction mostly waits for the broker.
     with ThreadPoolExecutor(max_workers=_PARTITIONS_AT_ONCE) as pool:
@@ -54,22 +88,19 @@ def _send_few(settings: Settings, run: PublishRun, messages: pa.Table) -> list[P
         return list(pool.map(send, range(run.partitions)))
 
 
-def _send_in_tasks(
-    warehouse: Warehouse, settings: Settings, run: PublishRun, route: Route, batches: range
-) -> list[PartitionReport]:
-    partitions = run.partitions
-    messages = read_messages(warehouse, route, dict.fromkeys(batches, partitions), batches)
+def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
+    partitions, batches = run.partitions, outbox.batches
+    messages = outbox.many(dict.fromkeys(batches, partitions), batches)
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
     empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
-    # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
-    same = {"batch_id"} if len(batches) == 1 else set()
-    order = [name for name in _ORDER if name not in same | (set() if route.corrections else {"op"})]
     rows = (
         messages.unionByName(empty, allowMissingColumns=True)
         .repartitionById(partitions, F.col("output_partition"))
-        .sortWithinPartitions(*order)
+        # Spark compares the first column alone as long as it differs, so a column with one value costs a second for a million rows.
+        .sortWithinPartitions(*(["batch_id"] if len(batches) > 1 else []), *outbox.order)
         .mapInArrow(
-            _sender(settings, run, warehouse.spark.conf.get(_SPECULATION, "false") == "true"), from_arrow_schema(_REPORT)
+            _sender(settings, run, outbox.messages, warehouse.spark.conf.get(_SPECULATION, "false") == "true"),
+            from_arrow_schema(_REPORT),
         )
         .collect()
     )
@@ -83,7 +114,7 @@ def _send_in_tasks(
     return [PartitionReport(*(row[name] for name in PartitionReport._fields)) for row in rows]
 
 
-def _sender(settings: Settings, run: PublishRun, speculative: bool) -> Stage:
+def _sender(settings: Settings, run: PublishRun, messages: Messages, speculative: bool) -> Stage:
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
@@ -91,7 +122,7 @@ def _sender(settings: Settings, run: PublishRun, speculative: bool) -> Stage:
         partition = task.partitionId()
         report, problem, retry = PartitionReport(partition, 0, {}, {}, []), None, True
         try:
-            report = publish_partition(settings, run, partition, messages_for(partition, batches), speculative)
+            report = publish_partition(settings, run, partition, messages(partition, batches), speculative)
         except (JobProblem, BrokenInvariant) as error:
             # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
             problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)

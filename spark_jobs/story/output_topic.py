@@ -63,11 +63,11 @@ class _Search:
         settings = kafka_settings(self.connection)
         wanted: dict[str, dict[Stretch, list[Revision]]] = {self.main: {}}
         for row in self.paired.values():
-            wanted |= {topic: {} for topic in row.pipeline.output_topics}
+            wanted |= {topic: {} for topic in row.pipeline.compound_topics}
         self.now = ask_broker(settings, wanted)
         for compound in compounds:
             paired = self.paired.get(compound.batch)
-            for topic in paired.pipeline.output_topics if paired else ():
+            for topic in paired.pipeline.compound_topics if paired else ():
                 published = self.published.get((compound.batch, topic))
                 if not (published and self._is_elsewhere(published)):
                     partition = self._partition(topic, published)

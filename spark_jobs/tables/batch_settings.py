@@ -12,8 +12,8 @@ from include.config.pipeline import Pipeline
 
 
 def output_of(pipeline: Pipeline) -> tuple[object, ...]:
-    """What of the settings says where compounds go, and what is in their messages."""
-    return pipeline.output_topics, pipeline.value_fields
+    """What of the settings says where compounds and dead letters go, and what is in the messages of compounds."""
+    return pipeline.compound_topics, pipeline.output_rejected_topic, pipeline.value_fields
 
 
 class BatchSettings(NamedTuple):
@@ -45,5 +45,5 @@ class BatchSettings(NamedTuple):
         return np.maximum(np.searchsorted(self.since, batch_ids, side="right") - 1, 0)
 
     def topics(self) -> tuple[str, ...]:
-        """Every topic that any of the batches was to be published to, the output topic first."""
-        return tuple(dict.fromkeys(topic for each in self.pipelines for topic in each.output_topics))
+        """Every topic that compounds of any of the batches were to be published to, the output topic first."""
+        return tuple(dict.fromkeys(topic for each in self.pipelines for topic in each.compound_topics))

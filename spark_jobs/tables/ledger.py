@@ -16,6 +16,7 @@ from spark_jobs.tables.records import (
     KINDS,
     REWIND,
     AnyPlan,
+    DeadLetterCounts,
     ErasedCounts,
     LandedCounts,
     LivePlan,
@@ -38,20 +39,34 @@ from spark_jobs.tables.warehouse import Condition, Tables
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
 # Written before the first message of a batch: where the output partitions end, so that messages sent from then on can be found.
 PUBLISHING = "publishing"
-# Of batches whose settings name a topic for orphans, in the same commit as `published`, which is of the output topic.
-PUBLISHED_ORPHANS = "published_orphans"
+# Of batches whose settings name such a topic, in the same commit as `published`, which is of the output topic.
+PUBLISHED_ORPHANS, PUBLISHED_REJECTED = "published_orphans", "published_rejected"
+# Of compounds; and of all messages.
 PUBLICATIONS = (PUBLISHED, PUBLISHED_ORPHANS)
+ALL_PUBLICATIONS = (*PUBLICATIONS, PUBLISHED_REJECTED)
 # Only some batches have these. They remove rows for their age: of raw rows, rejected rows and compounds those of the batch and of all
 # before it; of the ledger and the metrics those of all before it, so that the batch's own rows are the first that are left.
 REMOVALS = ("removed_raw", "removed_rejected", "removed_compounds", "removed_ledger")
 REMOVED_RAW, REMOVED_REJECTED, REMOVED_COMPOUNDS, REMOVED_LEDGER = REMOVALS
 # The last step of an erasure: nothing of what it erases is left.
 ERASED = "erased"
-_IN_ORDER = (PLANNED, LANDED, PAIRED, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED, REPORTED, *REMOVALS, ERASED)
+_IN_ORDER = (
+    PLANNED,
+    LANDED,
+    PAIRED,
+    PUBLISHING,
+    PUBLISHED_REJECTED,
+    PUBLISHED_ORPHANS,
+    PUBLISHED,
+    REPORTED,
+    *REMOVALS,
+    ERASED,
+)
 _COUNTS: Mapping[str, type[StepCounts]] = {
     LANDED: LandedCounts,
     PAIRED: PairedCounts,
     **dict.fromkeys(PUBLICATIONS, PublishedCounts),
+    PUBLISHED_REJECTED: DeadLetterCounts,
     REPORTED: ReportedCounts,
     **dict.fromkeys(REMOVALS, RemovedCounts),
     REMOVED_LEDGER: RemovedBatches,
@@ -154,14 +169,16 @@ class LedgerRow:
     @property
     def published_to(self) -> str:
         """The topic that a row of a publication is of."""
-        orphans = self.pipeline.output_orphans_topic if self.step == PUBLISHED_ORPHANS else None
-        return orphans or self.pipeline.output_topic
+        pipeline = self.pipeline
+        beside = {PUBLISHED_ORPHANS: pipeline.output_orphans_topic, PUBLISHED_REJECTED: pipeline.output_rejected_topic}
+        return beside.get(self.step) or pipeline.output_topic
 
     replay = _Typed("plan", ReplayPlan)
     rewind = _Typed("plan", RewindPlan)
     landed = _Typed("counts", LandedCounts)
     paired = _Typed("counts", PairedCounts)
     published = _Typed("counts", PublishedCounts)
+    dead_letters = _Typed("counts", DeadLetterCounts)
     reported = _Typed("counts", ReportedCounts)
     removed = _Typed("counts", RemovedCounts)
     output_state = _Typed("output", OutputState)

@@ -201,6 +201,14 @@ class PublishedCounts(StepCounts):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeadLetterCounts(StepCounts):
+    """Records on the rejected topic."""
+
+    dead_letters: int  # acknowledged records
+    refused: int = 0  # rejected records that the topic refuses because of their size
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportedCounts(StepCounts):
     """The verdict on a batch."""
 

@@ -13,7 +13,7 @@ from spark_jobs.faults.problems import NeedsOperator
 
 FORMAT = 2
 _FORMAT, _MADE_BY = "eventPairing.format", "eventPairing.version"
-# The properties of each table that this version creates, and of a ledger that has what older formats lack: erasures.
+# The properties of each table that this version creates, and of a ledger that has what older formats lack: erasures, and dead letters.
 MARK = {_FORMAT: str(FORMAT), _MADE_BY: VERSION}
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.config.pipeline import Pipeline
-from spark_jobs.tables.ledger import _COUNTS, PUBLICATIONS, PUBLISHING, LedgerRow
+from spark_jobs.tables.ledger import _COUNTS, ALL_PUBLICATIONS, PUBLISHING, LedgerRow
 from spark_jobs.tables.records import _PLANS, LIVE, AnyPlan, OutputState, StepCounts, TopicIds, Window
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +58,7 @@ def ledger_rows(
             "started_at": AT,
         }
         given["counts"] = counts(step, **of(_COUNTS.get(step, StepCounts)))
-        if step in (PUBLISHING, *PUBLICATIONS):
+        if step in (PUBLISHING, *ALL_PUBLICATIONS):
             given["output"] = output_state(**of(OutputState))
         rows.append(LedgerRow(batch_id, step, **given | of(LedgerRow) | {"plan": planned}))
     if unused := said.keys() - used:

@@ -23,7 +23,7 @@ def consume(bootstrap: str, topic: str, decode: Callable[[bytes], Any] = json.lo
          "enable.partition.eof": True, "auto.offset.reset": "earliest"}
     )  # fmt: skip
     partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    _wait_for_markers(bootstrap, [TopicPartition(topic, number) for number in partitions])
+    wait_for_markers(bootstrap, [TopicPartition(topic, number) for number in partitions])
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found, at_end = [], set()
     while len(at_end) < len(partitions):
@@ -47,7 +47,7 @@ def consume(bootstrap: str, topic: str, decode: Callable[[bytes], Any] = json.lo
     return found
 
 
-def _wait_for_markers(bootstrap: str, partitions: list[TopicPartition]) -> None:
+def wait_for_markers(bootstrap: str, partitions: list[TopicPartition]) -> None:
     """A commit is answered before the partitions have its markers: until then, for a moment, its records cannot be read."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + 1

@@ -19,7 +19,7 @@ from spark_jobs.corrections.erasure import erase, preview
 from spark_jobs.corrections.erasure_search import person
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, Ledger
+from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.table_format import MARK
 from spark_jobs.tables.warehouse import Warehouse
@@ -208,10 +208,16 @@ def test_killed_it_is_completed_by_the_dag_which_knows_no_name(point, traffic, s
 
 
 def test_the_certificate_names_what_no_tombstone_reaches(warehouse):
-    ledger, settings = Ledger(warehouse), replace(warehouse.pipeline, output_orphans_topic="former")
+    topics = {"output_orphans_topic": "former", "output_rejected_topic": "dead"}
+    ledger, settings = Ledger(warehouse), replace(warehouse.pipeline, **topics)
+    assert erasure_end.dead_letters_text(ledger) == []
     for batch_id, partitions in ((1, 2), (2, 3)):
-        orphans = ledger_row(batch_id, PUBLISHED_ORPHANS, pipeline=settings)
-        ledger.append(orphans, ledger_row(batch_id, PUBLISHED, pipeline=settings, partitions=partitions))
+        beside = [ledger_row(batch_id, step, pipeline=settings) for step in (PUBLISHED_REJECTED, PUBLISHED_ORPHANS)]
+        ledger.append(*beside, ledger_row(batch_id, PUBLISHED, pipeline=settings, partitions=partitions))
+    (text,) = erasure_end.dead_letters_text(ledger)
+    assert text.startswith(
+        "copies of rejected records on dead: no tombstone takes them away, so wait for the topic's retention"
+    )
     said = list(erasure_end._beyond_tombstones(warehouse, ledger))
     assert [text.split(":")[0] for text in said] == sorted(
         [

@@ -343,6 +343,19 @@ def test_compound_too_large(alarm, mend, warehouse, pipeline, broker, send):
     assert publish_compounds.main(warehouse)["sent"] == 2
 
 
+@pytest.mark.long
+def test_rejected_topic_compacted(alarm, mend, warehouse, pipeline, broker, send):
+    topic = f"{pipeline.output_topic}-rejected"
+    create_topics(broker.bootstrap, {topic: 1}, {"cleanup.policy": "compact"})
+    settings = replace(warehouse, pipeline=replace(pipeline, output_rejected_topic=topic))
+    send(1, "x")
+    land(settings)
+    pair_events.main(settings)
+    alarm(lambda: publish_compounds.main(settings))
+    mend(TOPIC=topic)
+    assert publish_compounds.main(settings)["dead_letters"] == 0
+
+
 def test_configuration_refused(alarm, mend, project):
     file = project / "include" / "pipelines" / "calls.yaml"
     right = file.read_text()

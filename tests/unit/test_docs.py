@@ -17,7 +17,7 @@ from include.config.pipeline_file import load_pipeline
 from include.config.setting_types import file_key
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, Reason
-from spark_jobs.tables.ledger import PUBLISHED_ORPHANS, PUBLISHING, STEPS
+from spark_jobs.tables.ledger import PUBLISHED_ORPHANS, PUBLISHED_REJECTED, PUBLISHING, STEPS
 from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
 
@@ -123,7 +123,9 @@ def test_the_glossary_has_the_reasons_in_their_order():
     assert [row[0].strip("`") for row in rows if row[1] == "at landing"] == [*AT_LANDING]
 
 
-@pytest.mark.parametrize(("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS, PUBLISHING, PUBLISHED_ORPHANS])])
+@pytest.mark.parametrize(
+    ("word", "values"), [("Outcome", [*Outcome]), ("Ledger", [*STEPS, PUBLISHING, PUBLISHED_ORPHANS, PUBLISHED_REJECTED])]
+)
 def test_the_glossary_lists_all_values(word, values):
     listed = re.findall(r"`([a-z_]+)`", paragraph(word))
     assert set(values) == set(listed) - {"batch_ledger", "live", "replay", "rewind", "erasure"}

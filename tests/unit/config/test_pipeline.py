@@ -137,6 +137,13 @@ BROKEN = {
                 "metricsTopic",
                 "metricsTopic is already the right topic; their events could not be told apart",
             ),
+            ("rejected_topic", "a/b", "'a/b' is no Kafka topic name"),
+            ("rejected_topic", "o", "o is already the output topic; they would stand among compounds"),
+            (
+                "rejected_topic",
+                "metricsTopic",
+                "metricsTopic is already the right topic; rejected records would be read again",
+            ),
         )
     },
     "unknown in the output": ({"output": {"topic": "o", "keys": "json"}}, "output.keys: unknown key"),

@@ -22,6 +22,7 @@ def test_every_setting_is_spelt_so_that_the_file_gives_it_back(tmp_path):
         consumer_group="lag",
         output_fields=(("who", "user2"), ("at", "left.ts"), ("a", "right.payload")),
         output_orphans_topic="orphans",
+        output_rejected_topic="rejected",
         quality=Quality(silence_ms=None, max_orphan_ratio=0.25),
         maintenance=Maintenance(raw_retention_ms=30 * 86_400_000, archive="/srv/archive"),
     )

@@ -60,7 +60,7 @@ def test_a_message_is_key_value_and_headers():
     (message,) = messages([ROW | {"analytics": None, "metrics": '{"loss":0.10}'}])
     headers = [("pair-id", b"a-0-1"), ("revision", b"0"), ("kind", b"pair"), ("op", b"upsert")]
     value = b'{"user1":"x","user2":"y","ts":5,"analytics":null,"metrics":{"loss":0.10}}'
-    assert message == (3, b"x-y", value, headers)
+    assert message == (3, b"x-y", value, headers, None)
 
 
 def test_with_any_order_of_the_key_a_message_says_who_named_whom_on_each_side():

@@ -24,6 +24,7 @@ OPTIONAL = {
     "identity_difference_left": 0.0,
     "identity_difference_right": 0.0,
     "delivery_difference": 0.0,
+    "dead_letter_difference": 0.0,
     "orphan_ratio_deviation": 1.0,
     "skew_drift": 10.0,
 }

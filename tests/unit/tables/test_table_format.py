@@ -37,15 +37,18 @@ COUNTS_OF_FORMAT_1 = {
 STEPS_OF_FORMAT_1 = "planned landed paired publishing published_orphans published reported removed_raw removed_rejected removed_compounds removed_ledger"
 
 
-# Written by erasures alone, which mark the ledger first.
+# Written by erasures, and where there is a rejected topic: both mark the ledger first.
 SINCE_FORMAT_2 = {"paired": " erased erased_landed"}
+STEPS_OF_FORMAT_2 = {"published_rejected": "dead_letters refused", "erased": None}
 
 
-def test_counts_steps_ranges_and_positions_are_those_of_1_0_but_for_erasures():
+def test_counts_steps_ranges_and_positions_are_those_of_1_0_but_for_erasures_and_dead_letters():
     assert FORMAT == 2
     counts = {step: names + SINCE_FORMAT_2.get(step, "") for step, names in COUNTS_OF_FORMAT_1.items()}
     assert {step: " ".join(each.name for each in fields(_COUNTS[step])) for step in counts} == counts
-    assert " ".join(_IN_ORDER) == f"{STEPS_OF_FORMAT_1} erased"
+    assert [step for step in _IN_ORDER if step not in STEPS_OF_FORMAT_2] == STEPS_OF_FORMAT_1.split()
+    assert set(_IN_ORDER) == {*STEPS_OF_FORMAT_1.split(), *STEPS_OF_FORMAT_2}
+    assert " ".join(each.name for each in fields(_COUNTS["published_rejected"])) == STEPS_OF_FORMAT_2["published_rejected"]
     assert (
         " ".join(OffsetRange._fields)
         == "topic partition from_offset until_offset end_offset max_ts lost began cut_from cut epoch"
