@@ -165,11 +165,14 @@ def _decided(played: Played) -> Iterator[Fate]:
                 landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
                 is_reversed = bool(row.get(f"{name}_{REVERSED}"))
                 events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other, is_reversed))
-    unique = [event for event in events if event.verdict != Outcome.DUPLICATE]
+    unique = [event for event in events if event.verdict not in (Outcome.DUPLICATE, Outcome.SUPERSEDED)]
     sessions = _sessions(unique, played.rules)
     kept = {(event.side, event.ts, event.is_reversed, payload[event.source]): event.source for event in unique}
     firsts = {(sessions[event.source], event.side): event.source for event in unique if event.verdict in COMPOUNDS}
     for event in events:
+        if event.verdict == Outcome.SUPERSEDED:
+            yield event
+            continue
         if event.verdict == Outcome.DUPLICATE:
             yield event._replace(partner=kept[event.side, event.ts, event.is_reversed, payload[event.source]])
             continue
