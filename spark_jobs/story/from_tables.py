@@ -115,7 +115,9 @@ def _message(pipeline: Pipeline, row: Row) -> Message:
     landed = Parsed(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
     source = zip(("pair-id", "revision"), (row[name] for name in source_names(pipeline)), strict=False)
     headers = tuple((name, str(value).encode()) for name, value in source if value is not None)
-    return Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, headers=headers, landed=landed)
+    return Message(
+        row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, headers=headers, landed=landed
+    )
 
 
 def _source(row: Row, side: str = "") -> str:
@@ -191,12 +193,12 @@ class KeyRows:
 
     def retractions(self, messages: list[Row]) -> list[Row]:
         """Raw rows that take back one of these messages, which are compounds of another pipeline: they have no key."""
-        pair_ids = {row.get(SOURCE_PAIR_ID) for row in messages} - {None}
+        pair_ids = sorted({row[SOURCE_PAIR_ID] for row in messages if row.get(SOURCE_PAIR_ID)})
         if not pair_ids:
             return []
 
         def condition(column: Any) -> Any:
-            return (column("problem") == Reason.RETRACTION.value) & column(SOURCE_PAIR_ID).isin(sorted(pair_ids))
+            return (column("problem") == Reason.RETRACTION.value) & column(SOURCE_PAIR_ID).isin(pair_ids)
 
         return self._whole(self._raw([*_PLACE, "ts"], condition))
 

@@ -17,7 +17,7 @@ from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stream_clock
-from tests.helpers.chained import Traffic, chain, expected, heal, run, state, words
+from tests.helpers.chained import Traffic, chain, heal, run, state, words
 from tests.helpers.comparing import differences
 from tests.helpers.reading import consume, table_rows
 

@@ -15,7 +15,7 @@ from spark_jobs.rules.compounds import mark_superseded, problems_of_compounds, s
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import decide_outcomes
 from spark_jobs.rules.parsed_columns import HEADERS, Columns
-from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
 from spark_jobs.story.play import _still_open
 from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.timeline import SMALL
