@@ -110,8 +110,9 @@ def expected(broker: LocalBroker, first: Pipeline, second: Pipeline) -> list[str
         place = {"side": side, "partition": 0, "offset": offset, "ts": ts, "payload": payload, "is_open": False}
         events.append({"user1": body["user1"], "user2": body["user2"]} | place)
     told = []
-    for (_, left, right), number in slow_outcomes(events, Rules(second, 2**60, None)).items():
-        assert number == 1
+    for outcome, left, right in slow_outcomes(events, Rules(second, 2**60, None)):
+        if outcome == "duplicate":
+            continue
         call = json.loads(events[left[-1]]["payload"]) if left else {}
         switch = json.loads(events[right[-1]]["payload"])["switch"] if right else None
         told.append(" ".join(side or "-" for side in (call.get("analytics"), call.get("metrics"), switch)))
