@@ -149,19 +149,20 @@ class LandedCounts(StepCounts):
     landed_right: int
     accepted_right: int
     filtered: int = 0  # not selected by `only`; in neither `accepted` nor the rejected events
-    retraction: int = 0
     unknown_schema: int = 0
     undecodable: int = 0
     malformed_json: int = 0
     missing_key: int = 0
     bad_timestamp: int = 0
     future: int = 0
-    not_compound: int = 0
     bad_header: int = 0
-    revised: int = 0  # records of compounds that are no first revision, retractions and others with a problem included
     gone_at_start: int = 0
     held: int  # offsets behind open transactions
     held_since: int | None = None  # the begin of the oldest of these (epoch ms)
+    # Of sides with `compounds`.
+    retraction: int = 0
+    not_compound: int = 0
+    revised: int = 0  # records with a revision above 0, those with a problem included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,6 @@ class PairedCounts(StepCounts):
     duplicate: int
     late: int
     collapsed: int
-    superseded: int = 0
     open_after: int
     new: int = 0
     changed: int = 0
@@ -186,6 +186,7 @@ class PairedCounts(StepCounts):
     unchanged: int = 0  # not written
     erased: int = 0  # events that were open
     erased_landed: int = 0  # raw rows emptied
+    superseded: int = 0
 
 
 def correction_counts(plan: Plan, **counts: int) -> PairedCounts:

@@ -132,7 +132,7 @@ def _steps(number: int, at: datetime, back: int, kind: str, metrics: Metrics, di
 def offenders(batch: Batch) -> list[Offender]:
     """Some of its rejected and lone events, as find_offenders would give them."""
     batch_id, at = batch.steps[PAIRED].batch_id, batch.steps[PAIRED].wall_time
-    labels = {reason: batch.metrics[f"rejected_{reason}"] for reason in Reason}
+    labels = {reason: batch.metrics.get(f"rejected_{reason}", 0) for reason in Reason}
     labels |= {name: batch.metrics[name] for name in ("left_only", "right_only")}
     return [
         Offender(batch_id, str(label), CALLS.left.topic, index % 4, batch_id * 2_000 + index * 7, at - 1_000 * index)
