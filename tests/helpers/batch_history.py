@@ -67,11 +67,7 @@ def _metrics(at: datetime, back: int, kind: str, dice: random.Random) -> Metrics
     rejected = dict.fromkeys(Reason, 0.0)
     if kind == LIVE:
         landed = round(8_000 * day * dice.uniform(0.9, 1.1))
-        rejected = {reason: float(dice.randrange(most)) for reason, most in _MOST.items()} | {
-            Reason.BAD_HEADER: 1.0,
-            Reason.UNKNOWN_SCHEMA: 0.0,
-            Reason.UNDECODABLE: 0.0,
-        }
+        rejected |= {reason: float(dice.randrange(most)) for reason, most in _MOST.items()} | {Reason.BAD_HEADER: 1.0}
         rejected[Reason.LATE] += 400 if 150 < back < 160 else 0
         ratio = dice.uniform(0.03, 0.06) + (0.2 if 168 < back < 176 else 0)
         compounds = round((landed - sum(rejected.values())) / 2)
@@ -132,7 +128,7 @@ def _steps(number: int, at: datetime, back: int, kind: str, metrics: Metrics, di
 def offenders(batch: Batch) -> list[Offender]:
     """Some of its rejected and lone events, as find_offenders would give them."""
     batch_id, at = batch.steps[PAIRED].batch_id, batch.steps[PAIRED].wall_time
-    labels = {reason: batch.metrics.get(f"rejected_{reason}", 0) for reason in Reason}
+    labels = {reason: batch.metrics[f"rejected_{reason}"] for reason in Reason}
     labels |= {name: batch.metrics[name] for name in ("left_only", "right_only")}
     return [
         Offender(batch_id, str(label), CALLS.left.topic, index % 4, batch_id * 2_000 + index * 7, at - 1_000 * index)
