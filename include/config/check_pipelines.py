@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from include.config.pipeline import PIPELINES, PipelineError
+from include.config.pipeline import PIPELINES, Pipeline, PipelineError, Side
 from include.config.pipeline_file import load_pipeline
+from include.config.time_text import setting
 
 
 def main(files: list[Path]) -> int:
-    """Prints a line for each file; returns the exit status: 0, or 1 if a file is refused."""
-    status = 0
+    """Prints a line for each file, and one for each chain of them that would go wrong; returns the exit status: 0, or 1 if a file is refused."""
+    status, accepted = 0, dict[Path, Pipeline]()
     for file in files:
         try:
             pipeline = load_pipeline(file)
@@ -20,6 +22,37 @@ def main(files: list[Path]) -> int:
         else:
             left, right, output = pipeline.topics
             print(f"accepted: {file}: {left} + {right} -> {output}")
+            accepted[file] = pipeline
+    for warning in _doubts_of_chains(accepted):
+        print(f"warning: {warning}")
     if not files:
         print(f"{PIPELINES} has no pipeline: write one as README.md describes")
     return status
+
+
+def _doubts_of_chains(pipelines: Mapping[Path, Pipeline]) -> Iterator[str]:
+    """What is doubtful about sides that other pipelines publish."""
+    for file, pipeline in pipelines.items():
+        for name, side in zip(("left", "right"), pipeline.sides, strict=True):
+            for first in pipelines.values():
+                if _publishes(first, side):
+                    yield from (f"{file}: {doubt}" for doubt in _doubts_of_side(pipeline, name, side, first))
+
+
+def _publishes(first: Pipeline, side: Side) -> bool:
+    return side.topic in first.output_topics and side.connection == first.output_connection
+
+
+def _doubts_of_side(pipeline: Pipeline, name: str, side: Side, first: Pipeline) -> Iterator[str]:
+    if not side.compounds:
+        yield (
+            f"{name}.compounds: {side.topic} has the compounds of {first.name}; without compounds: true their corrections would be second "
+            "events, and their retractions malformed"
+        )
+        return
+    waits = first.gap_ms + first.grace_ms
+    if pipeline.clock == "lag_aware" and pipeline.gap_ms + pipeline.grace_ms <= waits:
+        yield (
+            f"grace: gap and grace are {setting(pipeline.gap_ms + pipeline.grace_ms)} together; compounds of {first.name} come later than "
+            f"{setting(waits)} after their sessions, so nearly all would be late"
+        )

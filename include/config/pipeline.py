@@ -59,6 +59,7 @@ class Side:
     `payload_from`: None is the body field `payload`. `key`: (key field, source); those it does not name are body fields of the same name.
     `timestamp…`: None is what the pipeline says. `only`: (source, texts of which it has to have one); other records are filtered out.
     `schema`: the content of a schema file, None: from the registry, if the format has one. `message`: of a Protobuf schema file.
+    `compounds`: whether the topic is the output topic of another pipeline: records then name a compound and its revision in their headers.
     """
 
     __pydantic_config__ = _KEYS
@@ -75,6 +76,7 @@ class Side:
     schema: str | None = None
     message: kinds.MessageName = None
     key_format: Format = JSON
+    compounds: kinds.Flag = False
 
     @property
     def needs_registry(self) -> bool:
@@ -212,6 +214,11 @@ class Pipeline:
         return self.key_order == ANY_ORDER
 
     @property
+    def has_compounds(self) -> bool:
+        """Whether a side has compounds of another pipeline. Then tables say of each event which revision of which compound it is."""
+        return any(side.compounds for side in self.sides)
+
+    @property
     def reversed_fields(self) -> tuple[str, ...]:
         """Left, right: the fields of a message that say so; none if the order of the key fields matters."""
         return tuple(f"{side.payload}_reversed" for side in self.sides) if self.is_unordered else ()
@@ -245,6 +252,9 @@ class Pipeline:
 
     def times(self, side: Side) -> Times:
         """What the time of an event of this side looks like."""
+        if side.compounds:
+            # Whatever the pipeline says, another one has written these: `ts` in ms, unless its `output.fields` has another name.
+            return Times(side.timestamp or "ts", side.timestamp_format, side.timestamp_zone)
         form = side.timestamp_format or self.timestamp_format
         # One side may have texts, and the other numbers, which have no zone.
         zone = side.timestamp_zone or (self.timestamp_zone if is_text(form) else None)
@@ -267,5 +277,5 @@ class Pipeline:
     @property
     def identity(self) -> tuple[Any, ...]:
         """What the tables are made of: it may not change once a pipeline has run."""
-        sides = ((side.topic, side.payload) for side in self.sides)
+        sides = ((side.topic, side.payload, *["compounds"] * side.compounds) for side in self.sides)
         return *sides, self.output_topic, self.key, self.output_key, self.key_order

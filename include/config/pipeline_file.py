@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from include.config import setting_types as kinds
 from include.config.pipeline import AVRO, JSON, ON_DATA, PROTOBUF, Maintenance, Pipeline, PipelineError, Side
-from include.config.sources import KEY, Source, parse_source
+from include.config.sources import KEY, RECORD_TIME, Source, parse_source
 from include.config.times import zone_problem
 
 # Schema files of the pipelines in a folder, in a folder in it.
@@ -130,6 +130,8 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
         yield from _contradictions_of_order(p, columns)
     for name, side in (("left", p.left), ("right", p.right)):
         yield from ((f"{name}.{key}", problem) for key, problem in _contradictions_of_side(p, side))
+        if side.compounds:
+            yield from ((key.format(name), problem) for key, problem in _contradictions_of_compounds(side, columns))
     if p.timestamp_zone is not None and not any(p.times(side).zone == p.timestamp_zone for side in p.sides):
         yield (
             "timestamp_zone",
@@ -154,6 +156,19 @@ def _contradictions_of_order(p: Pipeline, columns: list[str]) -> Iterator[tuple[
     for name in columns:
         if name.lower() in taken:
             yield name, "with key_order: any a column or a field of messages has this name; one would hide the other"
+
+
+def _contradictions_of_compounds(side: Side, columns: list[str]) -> Iterator[tuple[str, str]]:
+    """What `compounds: true` cannot work with, `{}` for the side's name. `columns`: the names of key and payloads."""
+    if side.timestamp is not None and parse_source(side.timestamp).part == RECORD_TIME:
+        yield (
+            "{}.timestamp",
+            "the record of a compound has the time at which it was published, long after the call; name the field with ts",
+        )
+    taken = {name.lower() for name in kinds.COMPOUND_COLUMNS}
+    for name in columns:
+        if name.lower() in taken:
+            yield name, "with compounds: true a column of the tables has this name; one would hide the other"
 
 
 def _contradictions_of_values(p: Pipeline) -> Iterator[tuple[str, str]]:

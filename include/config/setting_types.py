@@ -32,6 +32,10 @@ RESERVED_COLUMNS = frozenset(
 )
 # Those that they use with `key_order: any`.
 DIRECTION_COLUMNS = ("reversed", "left_reversed", "right_reversed")
+# Those that they use where a side has compounds of another pipeline.
+COMPOUND_COLUMNS = tuple(
+    f"{side}{name}" for side in ("", "left_", "right_") for name in ("source_pair_id", "source_revision")
+)
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

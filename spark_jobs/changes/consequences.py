@@ -28,7 +28,11 @@ _OF_RECORDS = (
 )  # fmt: skip
 _IDENTITY = Consequence(NEVER, "tables and position are made of it; the changed pipeline needs a file name of its own")
 CONSEQUENCES: dict[str, Consequence] = {
-    **dict.fromkeys(("left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key", "key_order"), _IDENTITY),
+    **dict.fromkeys(
+        [f"{side}.{name}" for side in ("left", "right") for name in ("topic", "payload", "compounds")]
+        + ["output.topic", "output.key", "key", "key_order"],
+        _IDENTITY,
+    ),
     "output.fields": Consequence(
         NEXT_BATCH, "messages of later batches have the new fields, also those that correct earlier compounds; published ones stay as they are"
     ),

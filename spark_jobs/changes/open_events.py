@@ -19,7 +19,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.outcomes import Outcome, decide_outcomes
-from spark_jobs.rules.rules import LEFT, RIGHT, Ints, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, RIGHT, SUPERSEDED, Ints, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.tables.delta_log import all_files, table_at_version
 from spark_jobs.tables.read_files import Share, read_share
@@ -62,7 +62,7 @@ class Effect:
 def open_events(tables: Tables, version: int) -> pa.Table:
     """The rows of open_events at a version (`event_schema`); payloads as digests, which are equal where the texts are."""
     schema = event_schema(tables.pipeline)
-    names = [name for name in schema.names if name != "is_open"]
+    names = [name for name in schema.names if name not in ("is_open", SUPERSEDED)]
     read = pa.schema([pa.field("side", pa.string()) if name == "side" else schema.field(name) for name in names])
 
     def as_events(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -71,7 +71,7 @@ def open_events(tables: Tables, version: int) -> pa.Table:
         # Payloads may be large, and only their equality counts.
         digests = (None if text is None else sha256(text.encode()).hexdigest() for text in rows["payload"].to_pylist())
         columns["payload"] = pa.array(digests, pa.string())
-        columns["is_open"] = pa.repeat(pa.scalar(True), rows.num_rows)
+        columns |= {"is_open": pa.repeat(True, rows.num_rows), SUPERSEDED: pa.repeat(False, rows.num_rows)}
         return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
     store = tables.store(OPEN)

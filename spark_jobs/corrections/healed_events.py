@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import Registry, registry_settings
+from spark_jobs.rules.compounds import source_columns
 from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.rules.rules import event_schema
+from spark_jobs.rules.rules import SUPERSEDED, event_schema
 from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
 from spark_jobs.tables.ledger import LANDED, Ledger
 from spark_jobs.tables.read_files import InWorker
@@ -51,9 +52,9 @@ class Healed(NamedTuple):
     def events(self, times: Window, made: InWorker | None = None) -> list[DataFrame]:
         """As `rows`, all columns of `event_schema`."""
         schema = event_schema(self.warehouse.pipeline)
-        columns = [name for name in schema.names if name not in ("side", "is_open")]
+        columns = [name for name in schema.names if name not in ("side", "is_open", SUPERSEDED)]
         found = self.rows(columns, times, made or InWorker(lambda rows: rows))
-        given = [{"is_open": F.lit(False), "side": F.lit(number)} for number, _ in self._sides]
+        given = [{"is_open": F.lit(False), SUPERSEDED: F.lit(False), "side": F.lit(number)} for number, _ in self._sides]
         return [
             rows.select(*(own.get(name, F.col(name)).alias(name) for name in schema.names))
             for own, rows in zip(given, found, strict=True)
@@ -119,7 +120,7 @@ def decoded_rows(
     """
     # Workers get no warehouse, which has a Spark session.
     settings, schemas, key = registry_settings(), warehouse.store(SCHEMAS), warehouse.pipeline.key
-    number = warehouse.pipeline.sides.index(side)
+    number, is_chained = warehouse.pipeline.sides.index(side), warehouse.pipeline.has_compounds
     parsers: dict[int, Parser] = {}
     made: list[Registry] = []
 
@@ -140,6 +141,8 @@ def decoded_rows(
     def _read(rows: pa.RecordBatch, parse: Parser) -> pa.RecordBatch:
         parsed = parse(Columns(*(rows[name] for name in _READ[:4])))
         columns = dict(zip(key, parsed.key, strict=True)) | {name: rows[name] for name in _READ[4:]}
+        if is_chained:
+            columns |= source_columns(side, rows["headers"])
         return pa.record_batch(columns | {"ts": parsed.ts, "payload": parsed.payload, "problem": parsed.problem})
 
     return read

@@ -1,9 +1,12 @@
-"""The replays that late events of live batches request (`late: replay`): of which intervals, and which of them are due."""
+"""The replays that live batches request (`late: replay`) for their late events, and for compounds of another pipeline that their records correct
+after these were decided: of which intervals, and which of them are due.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, NamedTuple
 
 from croniter import croniter
@@ -11,11 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
-from include.config.pipeline import MS_PER_UNIT
+from include.config.pipeline import MS_PER_UNIT, Pipeline
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.rules.rules import REVERSED
-from spark_jobs.stages.pairing_input import accepted_events
-from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
+from spark_jobs.rules.rules import REVERSED, SOURCE, source_names
+from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
+from spark_jobs.stages.revisions import newest_revisions, revised_batches, superseded_events
+from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import OPEN, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
@@ -82,10 +86,14 @@ def _iso(ts: int) -> str:
 
 
 def late_batches(rows: list[LedgerRow]) -> list[LedgerRow]:
-    """The `paired` rows of valid live batches that rejected late events and were planned with `late: replay`."""
+    """The `paired` rows of valid live batches that rejected late events, or landed later revisions, and were planned with `late: replay`."""
     asking = {row.batch_id for row in rows if row.step == PLANNED and row.pipeline.late == "replay"}
-    paired = (steps[PAIRED] for steps in paired_batches(rows))
-    return [row for row in paired if row.kind == LIVE and row.paired.late and row.batch_id in asking]
+    found = []
+    for steps in paired_batches(rows):
+        paired, landed = steps[PAIRED], steps.get(LANDED)
+        if paired.kind == LIVE and paired.batch_id in asking and (paired.paired.late or (landed and landed.landed.revised)):
+            found.append(paired)
+    return found
 
 
 def _requested_replays(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[ReplayRequest]:
@@ -134,7 +142,10 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
     """For each minute with late events of the batch the event times that they affect: their chains, as far as a session reaches."""
     pipeline = warehouse.pipeline
     reach = pipeline.max_session_ms
-    late = _late_events(warehouse, batch_id).persist()
+    late = _late_events(warehouse, batch_id)
+    if revised_batches(warehouse, batch_id)[-1:] == [batch_id]:
+        late = late.unionAll(_corrected_events(warehouse, batch_id))
+    late = late.persist()
     try:
         edges = late.agg(F.min("ts"), F.max("ts")).collect()[0]
         if edges[0] is None:
@@ -147,7 +158,7 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"
         )
         if pipeline.drop_duplicates:
-            says = [*key, "side", "ts", "payload"] + [REVERSED] * pipeline.is_unordered
+            says = [*key, "side", "ts", "payload", *source_names(pipeline)] + [REVERSED] * pipeline.is_unordered
             same = Over.partitionBy(*says).orderBy("partition", "offset")
             # A late event that only repeats another one has no effect.
             marked = marked.withColumn(_COPY, F.row_number().over(same)).where(F.col(_COPY) == 1)
@@ -159,11 +170,34 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
 
 def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
     """Late events are new ones, so the batch that rejected them has landed them, too."""
-    topics = F.when(F.col("topic") == warehouse.pipeline.left.topic, 0).otherwise(1)
     place = ["topic", "partition", "offset"]
     rejected = warehouse.read(REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.LATE))
-    places = rejected.select(topics.alias("side"), "partition", "offset")
-    return accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
+    places = _with_side(warehouse, rejected)
+    events = accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
+    return events.select(*_event_columns(warehouse.pipeline))
+
+
+def _corrected_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
+    """The events of which this batch landed a later revision when they were decided already: those that it did not reject as superseded."""
+    pipeline, place = warehouse.pipeline, ["topic", "partition", "offset"]
+    columns = [*pipeline.key, "partition", "offset", "ts", *SOURCE.names]
+    tables = accepted_rows(warehouse, pipeline, columns, range(1, batch_id + 1), times=None)
+    earlier = [rows.withColumn("side", F.lit(number)) for number, rows in enumerate(tables)]
+    known = superseded_events(reduce(DataFrame.unionAll, earlier), newest_revisions(warehouse, [batch_id]))
+    in_time = warehouse.read(
+        REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.SUPERSEDED)
+    )
+    left = known.join(_with_side(warehouse, in_time), ["side", "partition", "offset"], "left_anti")
+    return left.select(*_event_columns(pipeline))
+
+
+def _with_side(warehouse: Warehouse, places: DataFrame) -> DataFrame:
+    side = F.when(F.col("topic") == warehouse.pipeline.left.topic, 0).otherwise(1)
+    return places.select(side.alias("side"), "partition", "offset")
+
+
+def _event_columns(pipeline: Pipeline) -> list[str]:
+    return [*pipeline.key, "side", "partition", "offset", "ts"]
 
 
 def _affected_times(marked: DataFrame, key: list[str], gap_ms: int, reach: int) -> DataFrame:

@@ -19,6 +19,7 @@ from spark_jobs.corrections.chains import AFTER, BEFORE, Edge, Reach, key_number
 from spark_jobs.corrections.healed_events import Healed, healed
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
+from spark_jobs.stages.revisions import mark_events, newest_revisions, revised_batches
 from spark_jobs.tables.ledger import Ledger, LedgerRow
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
@@ -69,7 +70,12 @@ class Surroundings:
                 times = edge.times(edge.begin, int(crossing.until.max()) + 1)
                 mine = InWorker(rows_of_chains(pipeline.key, edge.side, crossing))
                 parts += self._events(times, mine)
-        return reduce(DataFrame.unionAll, parts)
+        events = reduce(DataFrame.unionAll, parts)
+        if not pipeline.has_compounds:
+            return events
+        # A later revision may lie anywhere, and a retraction has no time.
+        revised = revised_batches(self.warehouse, self.planned.batch_id - 1)
+        return mark_events(events, newest_revisions(self.warehouse, revised))
 
     def _events(self, times: Window, mine: InWorker | None = None) -> list[DataFrame]:
         accepted = accepted_events(self.warehouse, self.planned.pipeline, self.batches(times.start), times, mine)

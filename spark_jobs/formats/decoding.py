@@ -22,6 +22,7 @@ from spark_jobs.formats.proto_schemas import ProtoSchema, compile_source
 from spark_jobs.formats.protobuf import ProtobufBodies
 from spark_jobs.formats.registry import VARIABLE, RegisteredSchema, Registry, registry_settings
 from spark_jobs.formats.wanted import Tree
+from spark_jobs.rules.compounds import problems_of_compounds
 from spark_jobs.rules.layout import Layout, Path, layout_of
 from spark_jobs.rules.parsed_columns import Columns, ParsedColumns, parse_columns
 from spark_jobs.rules.reasons import FILTERED, Reason
@@ -86,6 +87,13 @@ def event_parser(pipeline: Pipeline, side: Side, latest_ts: int, registry: Regis
     is_selected_by_key = any(source.part == KEY for source, _ in layout.only)
 
     def parse(records: Columns) -> ParsedColumns:
+        if not side.compounds:
+            return parse_bodies(records)
+        # A compound without a time is wrong: that of its record is when it was published.
+        parsed = parse_bodies(records._replace(timestamp=pa.nulls(len(records.value), pa.int64())))
+        return parsed._replace(problem=problems_of_compounds(side, parsed.problem, records.headers))
+
+    def parse_bodies(records: Columns) -> ParsedColumns:
         parts = []
         keys = decode_keys(records.key, records.headers) if has_keys else [_all_json(records.value)]
         for of_key in keys:

@@ -31,6 +31,7 @@ _COUNTS = {
     "landed": "Records landed",
     "accepted": "Records accepted as events",
     "filtered": "Records that only does not select",
+    "revised": "Records that correct or retract a compound of another pipeline",
     "open_before": "Events open before the batch",
     "open_after": "Events open after the batch",
     "pair": "Compounds with both sides",

@@ -187,6 +187,7 @@ def _counts(batch: Batch, facts: Facts) -> Metrics:
         **{name: getattr(batch.landing, name) for name in ("offset_gaps", "lost", "gone_at_start", "backlog", "held")},
         "landed": both_sides("raw", counted_ids),
         "accepted": both_sides("raw", counted_ids, "accepted"),
+        "revised": batch.landing.revised,
         "filtered": both_sides("raw", counted_ids, FILTERED),
         "open_before": both_sides("open", (batch.planned.versions[OPEN],)),
         "open_after": both_sides("open", (batch.paired.versions[OPEN],)),

@@ -14,13 +14,13 @@ class BrokenInvariant(RuntimeError):
 def check_conservation(open_before: int, accepted: int, outcomes: Mapping[str, int]) -> None:
     """Raises BrokenInvariant if the events that went in are not those that came out; `outcomes` counts rows by `Outcome` (absent: 0).
 
-    open before + accepted = matched x 2 + left_only + right_only + collapsed + duplicate + late + open after
+    open before + accepted = matched x 2 + left_only + right_only + collapsed + superseded + duplicate + late + open after
 
     >>> check_conservation(1, 4, {"pair": 2, "open": 1})
     >>> check_conservation(1, 4, {"pair": 2})
     Traceback (most recent call last):
     spark_jobs.rules.conservation.BrokenInvariant: conservation broken: 1 open before + 4 accepted = 5 events in, but \
-4 out (pair 2 x 2, left_only 0, right_only 0, open 0, duplicate 0, late 0, collapsed 0)
+4 out (pair 2 x 2, left_only 0, right_only 0, open 0, duplicate 0, late 0, collapsed 0, superseded 0)
     """
     counted = {outcome: outcomes.get(outcome, 0) for outcome in Outcome}
     events_out = sum(counted.values()) + counted[Outcome.PAIR]

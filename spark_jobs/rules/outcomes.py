@@ -17,7 +17,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.event_order import OrderedEvents, find_duplicates, order_events
 from spark_jobs.rules.large_columns import gather_texts, portions, text_bytes
 from spark_jobs.rules.matching import Partners, match_collapse, match_one_to_one
-from spark_jobs.rules.rules import LEFT, REVERSED, Flags, Ints, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, SOURCE_PAIR_ID, SUPERSEDED, Flags, Ints, Rules, event_schema, source_names
 from spark_jobs.rules.sessions import cut_sessions
 
 
@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     DUPLICATE = "duplicate"
     LATE = "late"
     COLLAPSED = "collapsed"
+    SUPERSEDED = "superseded"
 
 
 COMPOUNDS = (Outcome.PAIR, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)
@@ -40,7 +41,7 @@ _BYTES_AT_ONCE = 64_000_000
 
 def outcome_schema(pipeline: Pipeline) -> pa.Schema:
     """`outcome`, the key fields, then per side: ts (epoch ms), partition, offset, payload (JSON text or null), landing batch, and the direction
-    with `key_order: any`.
+    with `key_order: any`, and the compound that the event is (`SOURCE`) where a side has `compounds`.
     """
     events = event_schema(pipeline)
     sides = {f"{side}_{name}": events.field(name).type for side in ("left", "right") for name in names_of_side(pipeline)}
@@ -49,7 +50,7 @@ def outcome_schema(pipeline: Pipeline) -> pa.Schema:
 
 def names_of_side(pipeline: Pipeline) -> list[str]:
     """The columns that an outcome has of its left event, and of its right one."""
-    return ["ts", "partition", "offset", "payload", "batch_id"] + [REVERSED] * pipeline.is_unordered
+    return ["ts", "partition", "offset", "payload", "batch_id"] + [REVERSED] * pipeline.is_unordered + source_names(pipeline)
 
 
 class _Rows(NamedTuple):
@@ -89,12 +90,13 @@ def _joined(events: pa.Table) -> pa.Table:
 def _decide(events: pa.Table, rules: Rules) -> _Rows:
     ordered, pipeline = order_events(events, rules), rules.pipeline
     parts = []
-    if pipeline.drop_duplicates:
-        repeated = find_duplicates(
-            ordered, events.column("payload"), events.column(REVERSED) if pipeline.is_unordered else None
-        )
-        parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
-        ordered = ordered.where(~repeated)
+    if pipeline.has_compounds:
+        superseded = events.column(SUPERSEDED).to_numpy()[ordered.row]
+        parts.append(_single(ordered.where(superseded), Outcome.SUPERSEDED))
+        ordered = ordered.where(~superseded)
+    repeated = _repeated(events, ordered, pipeline)
+    parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
+    ordered = ordered.where(~repeated)
     sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
     late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
     parts += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]
@@ -107,6 +109,19 @@ def _decide(events: pa.Table, rules: Rules) -> _Rows:
         collapsed = np.zeros(len(session), dtype=bool)
     parts.append(_compounds(due, partners, collapsed))
     return _Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _repeated(events: pa.Table, ordered: OrderedEvents, pipeline: Pipeline) -> Flags:
+    """Rule 7. On a side with compounds an event repeats another one of its key and time if it is the same compound, and never stays."""
+    repeated = np.zeros(len(ordered.row), dtype=bool)
+    if pipeline.drop_duplicates:
+        repeated = find_duplicates(
+            ordered, events.column("payload"), events.column(REVERSED) if pipeline.is_unordered else None
+        )
+    if pipeline.has_compounds:
+        is_compound = np.array([side.compounds for side in pipeline.sides])[ordered.side]
+        repeated = np.where(is_compound, find_duplicates(ordered, events.column(SOURCE_PAIR_ID)), repeated)
+    return repeated
 
 
 def _single(events: OrderedEvents, outcome: Outcome) -> _Rows:
@@ -149,5 +164,5 @@ def _assemble(events: pa.Table, rows: _Rows, pipeline: Pipeline) -> pa.RecordBat
         index = pa.array(row, mask=row < 0)
         for name in names_of_side(pipeline):
             column = events.column(name)
-            columns.append(gather_texts(column, row) if name == "payload" else column.chunk(0).take(index))
+            columns.append(gather_texts(column, row) if pa.types.is_string(column.type) else column.chunk(0).take(index))
     return pa.RecordBatch.from_arrays(columns, schema=outcome_schema(pipeline))

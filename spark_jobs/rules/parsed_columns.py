@@ -136,7 +136,7 @@ class _Parts:
 
     def _whole(self, source: Source) -> list[bytes]:
         if source.part == HEADER:
-            return list(map(text_token, _header_texts(self._headers, source.path[0], len(self.texts))))
+            return list(map(text_token, header_texts(self._headers, source.path[0], len(self.texts))))
         if source.part == KEY:
             return list(map(text_token, self._keys))
         return [text or b"" for text in self.texts]
@@ -236,7 +236,7 @@ def _as_list(column: pa.Array | None) -> Texts:
     return [] if column is None else column.to_numpy(zero_copy_only=False).tolist()
 
 
-def _header_texts(headers: pa.Array | None, name: str, rows: int) -> Iterable[bytes | None]:
+def header_texts(headers: pa.Array | None, name: str, rows: int) -> Iterable[bytes | None]:
     """The value of each record's first header of that name, None without one."""
     found: Texts = [None] * rows
     if headers is not None:

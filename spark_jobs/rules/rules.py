@@ -13,6 +13,11 @@ from include.config.pipeline import Pipeline
 LEFT, RIGHT = 0, 1
 # The column of the direction of an event.
 REVERSED = "reversed"
+# The columns of an event that is a compound of another pipeline: that compound's pair_id and revision.
+SOURCE_PAIR_ID, SOURCE_REVISION = "source_pair_id", "source_revision"
+SOURCE = pa.schema({SOURCE_PAIR_ID: pa.string(), SOURCE_REVISION: pa.int32()})
+# The column that says whether a later revision has landed.
+SUPERSEDED = "superseded"
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -36,9 +41,17 @@ class Rules:
 def event_schema(pipeline: Pipeline) -> pa.Schema:
     """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it.
 
-    With `key_order: any` the key fields are in the pair's order, and `reversed` says whether the event's own order is the other one.
+    With `key_order: any` the key fields are in the pair's order, and `reversed` says whether the event's own order is the other one. Where a side
+    has `compounds`: `SOURCE`, null in events of a side without, and `superseded`.
     """
     place = {"side": pa.int32(), "partition": pa.int32(), "offset": pa.int64()}
     about = {"ts": pa.int64(), "payload": pa.string(), "batch_id": pa.int64(), "is_open": pa.bool_()}
     direction = {REVERSED: pa.bool_()} if pipeline.is_unordered else {}
-    return pa.schema(dict.fromkeys(pipeline.key, pa.string()) | place | about | direction)
+    compound = {name: SOURCE.field(name).type for name in source_names(pipeline)}
+    compound |= {SUPERSEDED: pa.bool_()} if pipeline.has_compounds else {}
+    return pa.schema(dict.fromkeys(pipeline.key, pa.string()) | place | about | direction | compound)
+
+
+def source_names(pipeline: Pipeline) -> list[str]:
+    """The columns of `SOURCE`, if a side has `compounds`."""
+    return SOURCE.names if pipeline.has_compounds else []

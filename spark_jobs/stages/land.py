@@ -32,11 +32,13 @@ from spark_jobs.kafka.ranges import (
 from spark_jobs.kafka.records import BAD_HEADER, RECORD, Share, Span, read_shares, shares, translate_read_errors
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
+from spark_jobs.rules.compounds import source_columns
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.rules.parsed_columns import Columns, problems_with_headers
 from spark_jobs.rules.times import likelier_unit
 from spark_jobs.spark.workers import release_memory, work_on
 from spark_jobs.stages.landed_counts import LandedRows, advance, count, landed_counts
+from spark_jobs.stages.revisions import revised_records
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
 from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
@@ -110,7 +112,7 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
         raise
     rows = landed_counts(warehouse, planned)
     offsets = tuple(advance(known, rows) for known in ranges)
-    counts = count(planned, offsets, rows, _warn_of_held(warehouse.pipeline, now))
+    counts = count(planned, offsets, rows, _warn_of_held(warehouse.pipeline, now), revised_records(warehouse, planned))
     for side in pipeline.sides:
         _warn_of_unit(side, pipeline.times(side).format, rows, planned.wall_time)
     # The setting of the file counts, not that of the plan: changing it is the operator's remedy.
@@ -183,7 +185,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         return commit(warehouse, table, [], table, planned.batch_id)
     place, parts = warehouse.place_for_files(table), shares(spans)
     parse = _side_parser(warehouse, planned, side)
-    land_part = _part_lander(settings_of(warehouse.pipeline, side.topic), place, pipeline.key, parse, planned.batch_id)
+    land_part = _part_lander(settings_of(warehouse.pipeline, side.topic), place, pipeline, side, parse, planned.batch_id)
 
     def append() -> None:
         offsets = sum(span.until - span.first for span in spans.values())
@@ -208,16 +210,18 @@ def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callab
 
 
 def _part_lander(
-    settings: Settings, place: FilePlace, key: tuple[str, ...], parser: Callable[[], Parser], batch_id: int
+    settings: Settings, place: FilePlace, pipeline: Pipeline, side: Side, parser: Callable[[], Parser], batch_id: int
 ) -> Callable[[tuple[Share, ...]], Iterator[pa.RecordBatch]]:
     """A function that reads the shares of a part, writes their records into a file, and returns that (`NEW_FILE`)."""
 
     def raw_rows(records: pa.RecordBatch, parse: Parser) -> pa.RecordBatch:
         parsed = parse(Columns(records["value"], records["record_timestamp"], records["key"], records["headers"]))
-        columns = {name: records[name] for name in RECORD} | dict(zip(key, parsed.key, strict=True))
+        columns = {name: records[name] for name in RECORD} | dict(zip(pipeline.key, parsed.key, strict=True))
         problem = problems_with_headers(parsed.problem, records[BAD_HEADER])
         columns |= {"ts": parsed.ts, "payload": parsed.payload, "problem": problem}
         columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), records.num_rows)
+        if pipeline.has_compounds:
+            columns |= source_columns(side, records["headers"])
         return pa.record_batch([columns[field.name].cast(field.type) for field in place.schema], schema=place.schema)
 
     def all_rows(part: tuple[Share, ...]) -> Iterator[pa.RecordBatch]:

@@ -135,9 +135,16 @@ def advance(known: OffsetRange, rows: list[LandedRows]) -> OffsetRange:
 
 
 def count(
-    planned: LedgerRow, ranges: Sequence[OffsetRange], rows: list[LandedRows], held: tuple[int, int | None]
+    planned: LedgerRow,
+    ranges: Sequence[OffsetRange],
+    rows: list[LandedRows],
+    held: tuple[int, int | None],
+    revised: int,
 ) -> LandedCounts:
-    """The counts of the landed rows (`landed_counts`); `held`: see `total_held`. Raises BrokenInvariant if more are landed than planned."""
+    """The counts of the landed rows (`landed_counts`); `held`: see `total_held`; `revised`: of `revised_records`.
+
+    Raises BrokenInvariant if more are landed than planned.
+    """
     offsets_planned = sum(known.planned for known in ranges)
     landed, accepted, problems = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:
@@ -165,5 +172,6 @@ def count(
         gone_at_start=planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0,
         held=held[0],
         held_since=held[1],
+        revised=revised,
         **problems,
     )

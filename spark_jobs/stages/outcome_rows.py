@@ -21,7 +21,7 @@ from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
-from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, source_names
 from spark_jobs.spark.workers import Stage, are_few, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
@@ -89,6 +89,7 @@ def make_open(outcomes: pa.RecordBatch, pipeline: Pipeline, declared: pa.Schema)
     columns |= _of_side(still_open, "partition", "offset", "ts", "payload", "batch_id")
     if pipeline.is_unordered:
         columns |= _of_side(still_open, REVERSED)
+    columns |= _of_side(still_open, *source_names(pipeline))
     columns["topic"] = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
     columns["side"] = pc.if_else(is_left, "left", "right")
     return pa.record_batch([columns[name] for name in declared.names], schema=declared)

@@ -14,8 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
+from spark_jobs.rules.compounds import mark_superseded
 from spark_jobs.rules.outcomes import outcome_batches
-from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SUPERSEDED, Rules, event_schema, source_names
+from spark_jobs.stages.revisions import few_revised, mark_events, newest_revisions
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.read_files import InWorker
@@ -44,6 +46,8 @@ def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
         _events(waiting, planned.pipeline, side, is_open=True)
     )
+    if planned.pipeline.has_compounds:
+        events = mark_events(events, newest_revisions(warehouse, [planned.batch_id], planned.versions[OPEN]))
     if (corrected := planned.plan.corrected) is None:
         return events
     return events.unionAll(known_revisions(warehouse, events, corrected.first, corrected.last))
@@ -54,7 +58,7 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     if planned.plan.corrected is not None:
         return None
     pipeline, mine = planned.pipeline, [planned.batch_id]
-    columns = [*pipeline.key, *_COLUMNS]
+    columns = _raw_columns(pipeline)
     made = in_key_order(pipeline, columns)
     left, right = (
         warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem, made=made)
@@ -67,17 +71,25 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     waiting_left, waiting_right = waiting.filter(is_left), waiting.filter(pc.invert(is_left))
     schema = event_schema(pipeline)
     tables = [(left, LEFT, False), (right, RIGHT, False), (waiting_left, LEFT, True), (waiting_right, RIGHT, True)]
-    return pa.concat_tables(_few_events(rows, side, is_open, schema) for rows, side, is_open in tables)
+    events = pa.concat_tables(_few_events(rows, side, is_open, schema) for rows, side, is_open in tables)
+    if not pipeline.has_compounds:
+        return events
+    # They are of the raw tables that were few.
+    return mark_superseded(events, [events, *(few_revised(warehouse, planned) or ())])
 
 
 def _few_events(rows: pa.Table, side: int, is_open: bool, schema: pa.Schema) -> pa.Table:
-    given = {"side": side, "is_open": is_open}
+    given = {"side": side, "is_open": is_open, SUPERSEDED: False}
     columns = [pa.repeat(given[field.name], rows.num_rows) if field.name in given else rows[field.name] for field in schema]
     return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _open_columns(pipeline: Pipeline) -> list[str]:
-    return [*pipeline.key, "side", *_COLUMNS] + [REVERSED] * pipeline.is_unordered
+    return [*_raw_columns(pipeline), "side"] + [REVERSED] * pipeline.is_unordered
+
+
+def _raw_columns(pipeline: Pipeline) -> list[str]:
+    return [*pipeline.key, *_COLUMNS, *source_names(pipeline)]
 
 
 def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
@@ -95,7 +107,7 @@ def accepted_events(
 
     `made`: workers choose among them.
     """
-    sides = accepted_rows(warehouse, pipeline, [*pipeline.key, *_COLUMNS], batches, times, made)
+    sides = accepted_rows(warehouse, pipeline, _raw_columns(pipeline), batches, times, made)
     numbered = zip((LEFT, RIGHT), sides, strict=True)
     return reduce(DataFrame.unionAll, (_events(rows, pipeline, F.lit(number), is_open=False) for number, rows in numbered))
 
@@ -150,8 +162,9 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
 
 
 def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
-    direction = [REVERSED] * pipeline.is_unordered
-    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"), *direction)
+    more = [REVERSED] * pipeline.is_unordered + source_names(pipeline)
+    marks = [F.lit(False).alias(SUPERSEDED)] * pipeline.has_compounds
+    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"), *more, *marks)
 
 
 def by_key(events: DataFrame, pipeline: Pipeline, expected: int) -> DataFrame:
@@ -162,7 +175,13 @@ def by_key(events: DataFrame, pipeline: Pipeline, expected: int) -> DataFrame:
         places[REVERSED] = _REVERSED
     numbers = reduce(Column.__add__, (F.col(name).cast("bigint") * 2**place for name, place in places.items()))
     # Sorting by one number is several times cheaper than by texts. Keys with the same hash by chance are decided together.
-    packed = events.select(*key, F.xxhash64(*key).alias(KEY_HASH), numbers.alias(PACKED), "offset", "ts", "payload")
+    packed = events.select(
+        *key,
+        F.xxhash64(*key).alias(KEY_HASH),
+        numbers.alias(PACKED),
+        *("offset", "ts", "payload", *source_names(pipeline)),
+        *[SUPERSEDED] * pipeline.has_compounds,
+    )
     return packed.repartition(tasks, KEY_HASH).sortWithinPartitions(KEY_HASH)
 
 

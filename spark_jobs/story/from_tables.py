@@ -12,8 +12,8 @@ from include.config.time_text import count
 from spark_jobs.kafka.messages import output_key
 from spark_jobs.rules.key_order import order_key
 from spark_jobs.rules.parsing import Parsed
-from spark_jobs.rules.reasons import WITHOUT_KEY
-from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.rules.reasons import WITHOUT_KEY, Reason
+from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE_PAIR_ID, source_names
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
@@ -51,7 +51,9 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
         # Messages without a readable key have no time to compare.
         batches = {batch.batch_id for batch in paired if near.start <= batch.wall_time < near.end}
         batches |= {row["batch_id"] for row in own}
-    unreadable = rows.without_key(batches)
+    retractions = rows.retractions(own)
+    own += retractions
+    unreadable = [row for row in rows.without_key(batches) if row not in retractions]
     around_them = near and Window(near.start - reach, near.end + reach)
     compounds = [_compound(row, corrections.get(row["batch_id"])) for row in rows.compounds(around_them)]
     removed = [f"{what} up to batch {removals[step].batch_id}" for step, what in _REMOVABLE.items() if step in removals]
@@ -111,7 +113,11 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
 
 def _message(pipeline: Pipeline, row: Row) -> Message:
     landed = Parsed(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
-    return Message(row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, landed=landed)
+    source = zip(("pair-id", "revision"), (row[name] for name in source_names(pipeline)), strict=False)
+    headers = tuple((name, str(value).encode()) for name, value in source if value is not None)
+    return Message(
+        row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, headers=headers, landed=landed
+    )
 
 
 def _source(row: Row, side: str = "") -> str:
@@ -185,6 +191,17 @@ class KeyRows:
 
         return [] if batches is not None and not batches else self._whole(self._raw([*_PLACE, "ts"], condition))
 
+    def retractions(self, messages: list[Row]) -> list[Row]:
+        """Raw rows that take back one of these messages, which are compounds of another pipeline: they have no key."""
+        pair_ids = sorted({row[SOURCE_PAIR_ID] for row in messages if row.get(SOURCE_PAIR_ID)})
+        if not pair_ids:
+            return []
+
+        def condition(column: Any) -> Any:
+            return (column("problem") == Reason.RETRACTION.value) & column(SOURCE_PAIR_ID).isin(pair_ids)
+
+        return self._whole(self._raw([*_PLACE, "ts"], condition))
+
     def compounds(self, near: Window | None) -> list[Row]:
         """All revisions of the key's compounds, by batch; with `near` of those whose ts lies in it."""
         sides = [f"{side}_{name}" for side in ("left", "right") for name in ("ts", "topic", "partition", "offset")]
@@ -220,7 +237,10 @@ class KeyRows:
             return []
         batches, offsets = sorted({row["batch_id"] for row in found}), sorted({row["offset"] for row in found})
         rows = self._raw(
-            [*_PLACE, *self.warehouse.pipeline.key, "record_timestamp", "ts", "payload", "problem"],
+            [
+                *(*_PLACE, *self.warehouse.pipeline.key, "record_timestamp", "ts", "payload", "problem"),
+                *source_names(self.warehouse.pipeline),
+            ],
             lambda column: column("batch_id").isin(batches) & column("offset").isin(offsets),
         )
         sources = set(map(_source, found))

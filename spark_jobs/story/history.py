@@ -61,7 +61,8 @@ class Fate(NamedTuple):
     """What became of one message. `source`: its `topic-partition-offset`; `ts`: epoch ms, None if it cannot be read. `landed`: the
     batch that read it; `batch`: the batch that decided, or the last one if it is open.
 
-    `verdict`: an `Outcome`, a `Reason` of a rejection at landing, or NOT_PAIRED. `session` is None for the latter two and duplicates.
+    `verdict`: an `Outcome`, a `Reason` of a rejection at landing, or NOT_PAIRED. `session` is None for the latter two, and of duplicates and
+    superseded events.
     `partner`: source of the other half, of the event that a duplicate repeats, or of the first event of a collapsed one's side.
     `is_reversed`: its key fields are in the other order than the pair's.
     """

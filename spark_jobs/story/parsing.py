@@ -40,12 +40,17 @@ def _read(messages: list[Message], parse: Parser) -> list[Parsed]:
         pa.array([message.value for message in messages], pa.binary()),
         pa.array([message.timestamp for message in messages], pa.int64()),
         pa.array([message.key for message in messages], pa.binary()),
-        pa.array([[{"key": name, "value": value} for name, value in message.headers] for message in messages], HEADERS),
+        headers_of(messages),
     )
     parsed = parse(records)
     fields = zip(*(column.to_pylist() for column in (parsed.ts, parsed.payload, parsed.problem)), strict=True)
     keys = zip(*(column.to_pylist() for column in parsed.key), strict=True)
     return [Parsed(key, ts, payload, problem) for key, (ts, payload, problem) in zip(keys, fields, strict=True)]
+
+
+def headers_of(messages: list[Message]) -> pa.Array:
+    """Their headers as raw tables have them."""
+    return pa.array([[{"key": name, "value": value} for name, value in message.headers] for message in messages], HEADERS)
 
 
 def _judged(message: Message, says: Parsed, latest_ts: int) -> Parsed:

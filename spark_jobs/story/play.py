@@ -11,14 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.config.pipeline import Pipeline
+from spark_jobs.rules.compounds import mark_superseded, source_columns
 from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names_of_side
 from spark_jobs.rules.reasons import FILTERED
-from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SUPERSEDED, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.story.history import Batch, Fate, Session
-from spark_jobs.story.parsing import parse_messages
+from spark_jobs.story.parsing import headers_of, parse_messages
 
 Row = dict[str, Any]
 SIDES = ((LEFT, "left"), (RIGHT, "right"))
@@ -52,6 +53,8 @@ class Rehearsal:
         messages, schema = land(batch), event_schema(batch.pipeline)
         accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
         events = pa.concat_tables([self.open_events, accepted])
+        if batch.pipeline.has_compounds:
+            events = mark_superseded(events, [self.open_events, messages])
         outcomes = decide_outcomes(events, rules)
         check_conservation(self.open_events.num_rows, accepted.num_rows, Counter(outcomes.column("outcome").to_pylist()))
         self.open_events, self.clock = _still_open(outcomes, batch.pipeline), rules.clock
@@ -96,6 +99,8 @@ def land(batch: Batch) -> pa.Table:
         columns |= {name: [getattr(each, name) for each in says] for name in ("ts", "payload", "problem")}
         columns |= {"side": [number] * len(mine), "batch_id": [batch.batch_id] * len(mine), "is_open": [False] * len(mine)}
         columns |= {name: [getattr(message, name) for message in mine] for name in ("partition", "offset")}
+        if pipeline.has_compounds:
+            columns |= {**source_columns(side, headers_of(mine)), SUPERSEDED: [False] * len(mine)}
         tables.append(order_keys(pa.table(columns, schema=as_they_came), pipeline).select(schema.names))
     return pa.concat_tables(tables)
 
@@ -126,7 +131,7 @@ def source_order(text: str) -> tuple[str, int, int]:
 def _still_open(outcomes: pa.Table, pipeline: Pipeline) -> pa.Table:
     rows = [
         {name: row[name] for name in pipeline.key}
-        | {"side": number, "is_open": True}
+        | {"side": number, "is_open": True, SUPERSEDED: False}
         | {column: row[f"{side}_{column}"] for column in names_of_side(pipeline)}
         for row in rows_of(outcomes, Outcome.OPEN)
         for number, side in SIDES
@@ -160,11 +165,14 @@ def _decided(played: Played) -> Iterator[Fate]:
                 landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
                 is_reversed = bool(row.get(f"{name}_{REVERSED}"))
                 events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other, is_reversed))
-    unique = [event for event in events if event.verdict != Outcome.DUPLICATE]
+    unique = [event for event in events if event.verdict not in (Outcome.DUPLICATE, Outcome.SUPERSEDED)]
     sessions = _sessions(unique, played.rules)
     kept = {(event.side, event.ts, event.is_reversed, payload[event.source]): event.source for event in unique}
     firsts = {(sessions[event.source], event.side): event.source for event in unique if event.verdict in COMPOUNDS}
     for event in events:
+        if event.verdict == Outcome.SUPERSEDED:
+            yield event
+            continue
         if event.verdict == Outcome.DUPLICATE:
             yield event._replace(partner=kept[event.side, event.ts, event.is_reversed, payload[event.source]])
             continue

@@ -141,7 +141,7 @@ class EventStory:
             yield f"rejected in batch {fate.batch} as duplicate of {fate.partner}: same side, key, timestamp and payload"
         elif fate.verdict == NOT_PAIRED:
             yield "the batch is not paired yet"
-        elif fate.verdict in AT_LANDING:
+        elif fate.verdict in (*AT_LANDING, Outcome.SUPERSEDED):
             yield f"rejected in batch {fate.batch} as {fate.verdict}: {Reason(fate.verdict).sentence}"
             if fate.verdict in WITHOUT_KEY:
                 yield "of this pair by its Kafka key only"

@@ -159,6 +159,10 @@ class LandedCounts(StepCounts):
     gone_at_start: int = 0
     held: int  # offsets behind open transactions
     held_since: int | None = None  # the begin of the oldest of these (epoch ms)
+    # Of sides with `compounds`.
+    retraction: int = 0
+    not_compound: int = 0
+    revised: int = 0  # records with a revision above 0, those with a problem included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +186,7 @@ class PairedCounts(StepCounts):
     unchanged: int = 0  # not written
     erased: int = 0  # events that were open
     erased_landed: int = 0  # raw rows emptied
+    superseded: int = 0
 
 
 def correction_counts(plan: Plan, **counts: int) -> PairedCounts:
@@ -246,6 +251,7 @@ class RemovedBatches(RemovedCounts):
     duplicate: int = 0
     late: int = 0
     collapsed: int = 0
+    superseded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from functools import cache
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline, Side
-from spark_jobs.rules.rules import REVERSED
+from spark_jobs.rules.rules import REVERSED, SOURCE, source_names
 from spark_jobs.tables.records import OUTPUT_COLUMNS, PLAN_COLUMNS
 
 LEDGER = "batch_ledger"
@@ -21,6 +21,7 @@ _OFFSETS = (
     "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
     "max_ts: bigint, lost: bigint, began: bigint, cut_from: bigint, cut: bigint, epoch: int>>"
 )
+_SOURCE_TYPES = dict(zip(SOURCE.names, ("STRING", "INT"), strict=True))
 
 
 def raw_table(side: Side) -> str:
@@ -43,21 +44,23 @@ def _columns(declaration: str) -> StructType:
 def schemas(pipeline: Pipeline) -> dict[str, str]:
     """Table name -> columns in SQL. Times are epoch ms (BIGINT), payloads JSON texts as they came, null where there is none."""
     key = ", ".join(f"`{name}` STRING" for name in pipeline.key)
+    source = "".join(f", {name} {_SOURCE_TYPES[name]}" for name in source_names(pipeline))
     raw = (
         "topic STRING, partition INT, offset BIGINT, record_timestamp BIGINT, `key` BINARY, value BINARY, "
-        f"headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>, ts BIGINT, {key}, payload STRING, problem STRING, batch_id BIGINT"
+        f"headers ARRAY<STRUCT<`key`: STRING, value: BINARY>>, ts BIGINT, {key}, payload STRING, problem STRING, batch_id BIGINT{source}"
     )
     left, right = pipeline.sides
     coordinates = ", ".join(
         f"{side}_ts BIGINT, {side}_topic STRING, {side}_partition INT, {side}_offset BIGINT"
         + f", {side}_{REVERSED} BOOLEAN" * pipeline.is_unordered
+        + "".join(f", {side}_{name} {_SOURCE_TYPES[name]}" for name in source_names(pipeline))
         for side in ("left", "right")
     )
     direction = f"{REVERSED} BOOLEAN, " * pipeline.is_unordered
     return {
         raw_table(left): raw,
         raw_table(right): raw,
-        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, {direction}batch_id BIGINT",
+        OPEN: f"{key}, side STRING, topic STRING, partition INT, offset BIGINT, ts BIGINT, payload STRING, {direction}batch_id BIGINT{source}",
         COMPOUNDS: (
             f"pair_id STRING, revision INT, op STRING, kind STRING, {key}, ts BIGINT, `{left.payload}` STRING, "
             f"`{right.payload}` STRING, {coordinates}, batch_id BIGINT"

@@ -67,11 +67,7 @@ def _metrics(at: datetime, back: int, kind: str, dice: random.Random) -> Metrics
     rejected = dict.fromkeys(Reason, 0.0)
     if kind == LIVE:
         landed = round(8_000 * day * dice.uniform(0.9, 1.1))
-        rejected = {reason: float(dice.randrange(most)) for reason, most in _MOST.items()} | {
-            Reason.BAD_HEADER: 1.0,
-            Reason.UNKNOWN_SCHEMA: 0.0,
-            Reason.UNDECODABLE: 0.0,
-        }
+        rejected |= {reason: float(dice.randrange(most)) for reason, most in _MOST.items()} | {Reason.BAD_HEADER: 1.0}
         rejected[Reason.LATE] += 400 if 150 < back < 160 else 0
         ratio = dice.uniform(0.03, 0.06) + (0.2 if 168 < back < 176 else 0)
         compounds = round((landed - sum(rejected.values())) / 2)

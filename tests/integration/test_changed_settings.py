@@ -170,6 +170,7 @@ IDENTITY = {
     "left.payload": lambda p: {"left": replace(p.left, payload="other")},
     "right.topic": lambda p: {"right": replace(p.right, topic="elsewhere")},
     "right.payload": lambda p: {"right": Side(p.right.topic, "other")},
+    "right.compounds": lambda p: {"right": replace(p.right, compounds=True)},
     "output.topic": lambda p: {"output_topic": "elsewhere"},
     "output.key": lambda p: {"output_key": "json"},
     "key": lambda p: {"key": p.key[::-1]},

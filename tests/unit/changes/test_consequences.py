@@ -20,8 +20,10 @@ def test_those_that_may_never_change_are_the_identity():
     refused = {
         "left.topic",
         "left.payload",
+        "left.compounds",
         "right.topic",
         "right.payload",
+        "right.compounds",
         "output.topic",
         "output.key",
         "key",

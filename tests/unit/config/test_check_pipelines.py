@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+
+import pytest
 
 from include.config.check_pipelines import main
 from include.config.pipeline import PIPELINES
@@ -26,3 +29,49 @@ def test_without_a_file_it_is_all_that_are_deployed():
     files = sorted(path.name for path in PIPELINES.glob("*.yaml"))
     assert (done.returncode, len(done.stdout.splitlines())) == (0, len(files)), done.stderr
     assert "calls.yaml" in files
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """The two files of docs/three-sides.md."""
+    text = (ROOT / "docs/three-sides.md").read_text()
+    found = re.findall(r"`include/pipelines/(\w+\.yaml)`:.*?```yaml\n(.*?)```", text, re.S)
+    for name, content in found:
+        (tmp_path / name).write_text(content)
+    return [tmp_path / name for name, _ in found]
+
+
+def test_the_documented_chain_is_accepted_without_a_doubt(chain, capsys):
+    assert main(chain) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["accepted", "accepted"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warning"),
+    [
+        (", compounds: true", "", "left.compounds: callLegs has the compounds of call_legs; without compounds: true"),
+        # Exactly as long is too short: the compounds come after that.
+        ("grace: 15m", "grace: 2m", "grace: gap and grace are 4m together; compounds of call_legs come later than 4m"),
+    ],
+)
+def test_a_chain_that_would_go_wrong_is_a_warning(chain, capsys, old, new, warning):
+    second = chain[1]
+    second.write_text(second.read_text().replace(old, new))
+    assert main(chain) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(f"warning: {second}: {warning}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("grace: 15m", "grace: 120001ms"),
+        ("grace: 15m", "grace: 1m\nclock: stream_time"),
+        ("topic: callLegs", "connection: other, topic: callLegs"),
+    ],
+)
+def test_what_waits_long_enough_or_reads_another_topic_is_no_doubt(chain, capsys, old, new):
+    second = chain[1]
+    second.write_text(second.read_text().replace(old, new))
+    assert main(chain) == 0
+    assert "warning" not in capsys.readouterr().out

@@ -96,6 +96,21 @@ BROKEN = {
         {"key_order": "any", "right": {"topic": "x", "payload": "analytics_reversed"}},
         "analytics_reversed: with key_order: any",
     ),
+    "compounds": (
+        {"left": {"topic": "x", "payload": "y", "compounds": "yes"}},
+        "left.compounds: 'yes' is neither true nor false",
+    ),
+    "compounds by the time of their records": (
+        {"left": {"topic": "x", "payload": "y", "compounds": True, "timestamp": "$timestamp"}},
+        "left.timestamp: the record of a compound has the time at which it was published",
+    ),
+    **{
+        f"the name of a column of compounds, {name}": (
+            {"key": ["user1", name], "right": {"topic": "x", "payload": "y", "compounds": True}},
+            f"{name}: with compounds: true a column of the tables has this name",
+        )
+        for name in ("source_pair_id", "Left_source_revision")
+    },
     "reserved column": ({"key": ["offset"]}, "key: 'offset' is a column the tables need"),
     "no key": ({"key": []}, "key: missing"),
     "key of a number": ({"key": [5]}, "key: 5 cannot name a column"),

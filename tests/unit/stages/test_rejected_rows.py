@@ -34,7 +34,7 @@ BYTES = [("key", pa.binary()), ("value", pa.binary())]
 RAW = pa.schema([*PLACE, *BYTES, ("payload", pa.string()), ("problem", pa.string()), ("batch_id", pa.int64())])
 DECLARED = pa.schema([("reason", pa.string()), *PLACE, *BYTES, ("batch_id", pa.int64())])
 BATCH = 7
-LATE = REASONS.index(str(Reason.LATE))
+LATE, DUPLICATE = REASONS.index("late"), REASONS.index("duplicate")
 
 
 def raw(partition, offset, batch_id=BATCH, problem=None):
@@ -154,9 +154,9 @@ def test_problems_of_the_batch_and_refused_events_are_written_with_their_bytes(t
         [raw(0, 1, 5, "no_key"), raw(0, 2, 5), raw(1, 2, 5), raw(0, 3, 5)],
         [raw(0, 4, BATCH, "no_key"), raw(0, 5), raw(1, 4), raw(1, 5, BATCH, "bad_json"), raw(0, 6)],
     ]
-    refused = refused_rows((LEFT, 0, 2, LATE, 5), (LEFT, 1, 4, 1 - LATE, BATCH), (RIGHT, 0, 6, LATE, BATCH))
+    refused = refused_rows((LEFT, 0, 2, LATE, 5), (LEFT, 1, 4, DUPLICATE, BATCH), (RIGHT, 0, 6, LATE, BATCH))
     assert rejected_of(tmp_path, groups, refused) == [
-        (0, 2, REASONS[LATE]), (0, 4, "no_key"), (1, 4, REASONS[1 - LATE]), (1, 5, "bad_json"),
+        (0, 2, REASONS[LATE]), (0, 4, "no_key"), (1, 4, REASONS[DUPLICATE]), (1, 5, "bad_json"),
     ]  # fmt: skip
 
 

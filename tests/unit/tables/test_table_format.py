@@ -40,11 +40,15 @@ STEPS_OF_FORMAT_1 = "planned landed paired publishing published_orphans publishe
 # Written by erasures, and where there is a rejected topic: both mark the ledger first.
 SINCE_FORMAT_2 = {"paired": " erased erased_landed"}
 STEPS_OF_FORMAT_2 = {"published_rejected": "dead_letters refused", "erased": None}
+# Written by pipelines with `compounds` alone: versions that do not know the setting refuse the file, and the columns of its tables.
+OF_CHAINS = {"landed": " retraction not_compound revised", "paired": " superseded", "removed_ledger": " superseded"}
 
 
 def test_counts_steps_ranges_and_positions_are_those_of_1_0_but_for_erasures_and_dead_letters():
     assert FORMAT == 2
-    counts = {step: names + SINCE_FORMAT_2.get(step, "") for step, names in COUNTS_OF_FORMAT_1.items()}
+    counts = {
+        step: names + SINCE_FORMAT_2.get(step, "") + OF_CHAINS.get(step, "") for step, names in COUNTS_OF_FORMAT_1.items()
+    }
     assert {step: " ".join(each.name for each in fields(_COUNTS[step])) for step in counts} == counts
     assert [step for step in _IN_ORDER if step not in STEPS_OF_FORMAT_2] == STEPS_OF_FORMAT_1.split()
     assert set(_IN_ORDER) == {*STEPS_OF_FORMAT_1.split(), *STEPS_OF_FORMAT_2}
