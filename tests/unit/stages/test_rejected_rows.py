@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.config.store import Store
-from spark_jobs.rules.reasons import AT_PAIRING, Reason
+from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import LEFT, RIGHT
 from spark_jobs.stages import outcome_rows as rejected
 from spark_jobs.stages.outcome_rows import (
