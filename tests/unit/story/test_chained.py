@@ -14,7 +14,7 @@ CHAINED = replace(SMALL, left=replace(SMALL.left, compounds=True))
 
 def compound(offset, pair_id, revision, at=None, spaces=None):
     """A record of the left topic; without a time a retraction."""
-    body = {"user1": "u", "user2": "v", "ts": T0 + (at or 0), "analytics": 1}
+    body = {"user1": "u", "user2": "v", "ts": T0 + (at or 0), "analytics": {"n": 1}}
     value = None if at is None else json.dumps(body, indent=spaces).encode()
     op = b"retract" if value is None else b"upsert"
     headers = (("pair-id", pair_id), ("revision", str(revision).encode()), ("kind", b"pair"), ("op", op))
