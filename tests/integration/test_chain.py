@@ -176,10 +176,10 @@ def test_killed_between_its_steps_the_chain_goes_on(three, broker, monkeypatch):
     traffic.send("m20:ann a310:cat a4000:tick m4000:tick s4000:tick")
     run(first)
     heal(first)
-    with killed_at(monkeypatch, "raw_file_complete"):
+    with killed_at(monkeypatch, "after_raw_left"):
         land(second)
     land(second)
-    with killed_at(monkeypatch, "paired_files_complete"):
+    with killed_at(monkeypatch, "after_rejected_events"):
         pair_events.main(second)
     run(second)
     publish_compounds.main(second)
