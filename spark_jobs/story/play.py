@@ -16,7 +16,7 @@ from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names_of_side
 from spark_jobs.rules.reasons import FILTERED
-from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SUPERSEDED, Rules, event_schema
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE_PAIR_ID, SUPERSEDED, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.story.history import Batch, Fate, Session
 from spark_jobs.story.parsing import headers_of, parse_messages
@@ -157,24 +157,26 @@ def _rejected_at_landing(played: Played) -> Iterator[Fate]:
 
 
 def _decided(played: Played) -> Iterator[Fate]:
-    events, payload = [], {}
+    # What two events have in common of which one repeats the other.
+    events, says = [], {}
     for row in played.outcomes.to_pylist():
         sources = [source_in(played.batch.pipeline, row, side, name) for side, name in SIDES]
         for (side, name), at, other in zip(SIDES, sources, reversed(sources), strict=True):
             if at is not None:
-                landed, ts, payload[at] = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
+                landed, ts, payload = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))
+                says[at] = row.get(f"{name}_{SOURCE_PAIR_ID}") or payload
                 is_reversed = bool(row.get(f"{name}_{REVERSED}"))
                 events.append(Fate(at, side, ts, landed, row["outcome"], played.batch.batch_id, None, other, is_reversed))
     unique = [event for event in events if event.verdict not in (Outcome.DUPLICATE, Outcome.SUPERSEDED)]
     sessions = _sessions(unique, played.rules)
-    kept = {(event.side, event.ts, event.is_reversed, payload[event.source]): event.source for event in unique}
+    kept = {(event.side, event.ts, event.is_reversed, says[event.source]): event.source for event in unique}
     firsts = {(sessions[event.source], event.side): event.source for event in unique if event.verdict in COMPOUNDS}
     for event in events:
         if event.verdict == Outcome.SUPERSEDED:
             yield event
             continue
         if event.verdict == Outcome.DUPLICATE:
-            yield event._replace(partner=kept[event.side, event.ts, event.is_reversed, payload[event.source]])
+            yield event._replace(partner=kept[event.side, event.ts, event.is_reversed, says[event.source]])
             continue
         session = sessions[event.source]
         partner = firsts[session, event.side] if event.verdict == Outcome.COLLAPSED else event.partner

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from include.local.broker import create_topics
-from spark_jobs import pair_events, publish_compounds, reconcile, replay_late, report_quality
+from spark_jobs import publish_compounds, reconcile, replay_late, report_quality
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, REJECTED
@@ -176,11 +176,11 @@ def test_killed_between_its_steps_the_chain_goes_on(three, broker, monkeypatch):
     traffic.send("m20:ann a310:cat a4000:tick m4000:tick s4000:tick")
     run(first)
     heal(first)
-    with killed_at(monkeypatch, "raw_file_complete"):
+    with killed_at(monkeypatch, "after_raw_left"):
         land(second)
-    land(second)
-    with killed_at(monkeypatch, "paired_files_complete"):
-        pair_events.main(second)
+    # The next job finishes the batch that was begun, and dies of that.
+    with killed_at(monkeypatch, "after_rejected_events"):
+        land(second)
     run(second)
     publish_compounds.main(second)
     assert replay_late.main(second)["replays"] == replay_late.main(second)["replays"]
