@@ -23,6 +23,7 @@ from spark_jobs.tables.ledger import (
     PUBLICATIONS,
     PUBLISHED,
     PUBLISHED_ORPHANS,
+    PUBLISHED_REJECTED,
     PUBLISHING,
     REMOVALS,
     REPORTED,
@@ -70,11 +71,12 @@ OUTPUTS = {
         output_state(partitions=1, position=3),
     ],
 }
-OUTPUTS[PUBLISHED_ORPHANS] = OUTPUTS[PUBLISHED]
+OUTPUTS |= dict.fromkeys((PUBLISHED_ORPHANS, PUBLISHED_REJECTED), OUTPUTS[PUBLISHED])
 ACCESSORS = {
     "landed": (LANDED,),
     "paired": (PAIRED,),
     "published": PUBLICATIONS,
+    "dead_letters": (PUBLISHED_REJECTED,),
     "reported": (REPORTED,),
     "removed": REMOVALS,
 }
@@ -139,9 +141,9 @@ def test_all_of_it_comes_back_out_of_the_table(ledger):
             for number, batch in enumerate(PLANS.values(), 1)
         ]  # fmt: skip
         written += rows
-        if step == PUBLISHED_ORPHANS:
+        if step in (PUBLISHED_ORPHANS, PUBLISHED_REJECTED):
             # In one commit with those of the output topic, which follow.
-            beside = rows
+            beside += rows
         else:
             ledger.append(*beside, *rows)
             beside = []
