@@ -315,7 +315,8 @@ def test_a_proposal_and_a_rehearsal_read_avro_and_protobuf_from_the_topics(pipel
     file = tmp_path / f"{pipeline.name}.yaml"
     topics = {"left": pipeline.left.topic, "right": pipeline.right.topic, "output": None}
     clusters = {"left_connection": KAFKA, "right_connection": KAFKA}
-    given = Namespace(**topics, **clusters, sample=1_000, write=file, force=False)
+    plain = dict.fromkeys(f"{side}_{what}" for side in ("left", "right") for what in ("schema_file", "message"))
+    given = Namespace(**topics, **clusters, **plain, sample=1_000, write=file, force=False)
     propose_file(given, pipeline.name)
     proposed = load_pipeline(file)
     assert [(side.format, side.timestamp) for side in proposed.sides] == [("avro", "ended"), ("protobuf", "at")]
