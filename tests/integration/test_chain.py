@@ -21,7 +21,6 @@ from tests.helpers.chained import Traffic, chain, expected, heal, run, state, wo
 from tests.helpers.comparing import differences
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.stream_clock import killed_at, stories
-from tests.integration.test_rejected_topic import letters
 
 pytestmark = pytest.mark.integration
 
@@ -103,26 +102,6 @@ def test_both_ways_give_the_same_and_every_record_is_in_one_count(three, broker,
     told = stories(second)
     assert any("as superseded: a later revision of the same compound has landed" in line for line in told["ann"])
     assert any("as retraction: it takes a compound of another pipeline back" in line for line in told["cat"])
-
-
-def test_an_event_that_waited_until_it_was_superseded_is_a_dead_letter(three, broker, monkeypatch):
-    """Its raw row, which has the headers, is of an earlier batch."""
-    first, *both, traffic = three
-    refusing = [
-        replace(each, pipeline=replace(each.pipeline, output_rejected_topic=f"{each.pipeline.name}-rejected"))
-        for each in both
-    ]
-    create_topics(broker.bootstrap, {each.pipeline.output_rejected_topic: 1 for each in refusing}, {"retention.ms": "-1"})
-    for words_sent, found in (("a0:ann", {}), ("m20:ann", {"revised": 1, "superseded": 1})):
-        at = 4000 if found else 2000
-        traffic.send(f"{words_sent} a{at}:tick m{at}:tick s{at}:tick")
-        run(first)
-        heal(first)
-        for each, few in zip(refusing, ("1000", "0"), strict=True):
-            monkeypatch.setenv(FEW_VARIABLE, few)
-            assert counted(run(each)) == found
-    for each in refusing:
-        assert [said for _, *said in letters(each, broker)] == [["superseded", 2]]
 
 
 @pytest.mark.long
