@@ -74,7 +74,7 @@ def _landed(counts: Counts) -> str:
 def _paired(counts: Counts) -> str:
     if not counts:
         return "paired before"
-    kinds = {kind: kind for kind in ("pair", "left_only", "right_only", "duplicate", "late")}
+    kinds = {kind: kind for kind in ("pair", "left_only", "right_only", "superseded", "duplicate", "late")}
     words = _listed(counts, kinds, "{number:,} {words}") or ["nothing closed"]
     return ", ".join(words + _listed(counts, {"open_after": "events wait"}, "{number:,} {words}"))
 

@@ -40,7 +40,7 @@ def _doubts_of_chains(pipelines: Mapping[Path, Pipeline]) -> Iterator[str]:
 
 
 def _publishes(first: Pipeline, side: Side) -> bool:
-    return side.topic in first.output_topics and side.connection == first.output_connection
+    return side.topic in first.compound_topics and side.connection == first.output_connection
 
 
 def _doubts_of_side(pipeline: Pipeline, name: str, side: Side, first: Pipeline) -> Iterator[str]:
@@ -55,4 +55,10 @@ def _doubts_of_side(pipeline: Pipeline, name: str, side: Side, first: Pipeline) 
         yield (
             f"grace: gap and grace are {setting(pipeline.gap_ms + pipeline.grace_ms)} together; compounds of {first.name} come later than "
             f"{setting(waits)} after their sessions, so nearly all would be late"
+        )
+    kept, correctable = pipeline.maintenance.raw_retention_ms, first.maintenance.raw_retention_ms
+    if kept is not None and (correctable is None or correctable > kept):
+        yield (
+            f"maintenance.raw_retention: {first.name} can correct older compounds than those of which this pipeline keeps rows for {setting(kept)}; "
+            "such a correction changes nothing here"
         )

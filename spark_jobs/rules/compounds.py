@@ -27,7 +27,8 @@ def source_columns(side: Side, headers: pa.Array) -> dict[str, pa.Array]:
     >>> from include.config.pipeline import PIPELINES
     >>> from include.config.pipeline_file import load_pipeline
     >>> calls = load_pipeline(PIPELINES / "calls.yaml")
-    >>> headers = [[{"key": "pair-id", "value": b"a-0-7"}, {"key": "revision", "value": b"1"}], [{"key": "revision", "value": b"1"}], None]
+    >>> named = [{"key": "pair-id", "value": b"a-0-7"}, {"key": "revision", "value": b"1"}, {"key": "op", "value": b"upsert"}]
+    >>> headers = [named, named[:2], None]
     >>> found = source_columns(replace(calls.left, compounds=True), pa.array(headers, HEADERS))
     >>> [column.to_pylist() for column in found.values()]
     [['a-0-7', None, None], [1, None, None]]
@@ -35,12 +36,15 @@ def source_columns(side: Side, headers: pa.Array) -> dict[str, pa.Array]:
     rows = len(headers)
     if not side.compounds:
         return {field.name: pa.nulls(rows, field.type) for field in SOURCE}
-    named = zip(header_texts(headers, "pair-id", rows), header_texts(headers, "revision", rows), strict=True)
-    found = [_source(pair_id, revision) for pair_id, revision in named]
+    named = zip(*(header_texts(headers, name, rows) for name in ("pair-id", "revision", "op")), strict=True)
+    found = [_source(*texts) for texts in named]
     return {field.name: pa.array([each[at] for each in found], field.type) for at, field in enumerate(SOURCE)}
 
 
-def _source(pair_id: bytes | None, revision: bytes | None) -> tuple[str, int] | tuple[None, None]:
+def _source(pair_id: bytes | None, revision: bytes | None, op: bytes | None) -> tuple[str, int] | tuple[None, None]:
+    # What is no compound supersedes none.
+    if op not in (_UPSERT, _RETRACT):
+        return None, None
     # Ten digits are enough for any revision, and int() is slow for millions of them.
     if not pair_id or not is_utf8(pair_id) or not revision or not revision.isdigit() or len(revision) > 10:
         return None, None
@@ -52,9 +56,7 @@ def problems_of_compounds(side: Side, problems: pa.Array, headers: pa.Array | No
     """The problems of a side's records, with those that their headers show: a retraction, whatever else is wrong, and a record that is no compound."""
     headers = pa.nulls(len(problems), HEADERS) if headers is None else headers
     ops = pa.array(header_texts(headers, "op", len(problems)), pa.binary())
-    is_compound = pc.and_(
-        source_columns(side, headers)[SOURCE_PAIR_ID].is_valid(), pc.is_in(ops, pa.array([_UPSERT, _RETRACT]))
-    )
+    is_compound = source_columns(side, headers)[SOURCE_PAIR_ID].is_valid()
     retracts = pc.and_(is_compound, pc.fill_null(pc.equal(ops, _RETRACT), False))
     stays = pc.or_(is_compound, problems.is_valid())
     return pc.if_else(retracts, str(Reason.RETRACTION), pc.if_else(stays, problems, str(Reason.NOT_COMPOUND)))

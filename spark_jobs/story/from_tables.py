@@ -114,7 +114,8 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
 def _message(pipeline: Pipeline, row: Row) -> Message:
     landed = Parsed(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
     source = zip(("pair-id", "revision"), (row[name] for name in source_names(pipeline)), strict=False)
-    headers = tuple((name, str(value).encode()) for name, value in source if value is not None)
+    named = [(name, str(value).encode()) for name, value in source if value is not None]
+    headers = (*named, ("op", b"retract" if row["problem"] == Reason.RETRACTION else b"upsert")) if named else ()
     return Message(
         row["topic"], row["partition"], row["offset"], row["record_timestamp"], None, headers=headers, landed=landed
     )

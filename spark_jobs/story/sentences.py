@@ -138,7 +138,8 @@ class EventStory:
         elif fate.verdict == Reason.FUTURE:
             yield from self._future(fate)
         elif fate.verdict == Outcome.DUPLICATE:
-            yield f"rejected in batch {fate.batch} as duplicate of {fate.partner}: same side, key, timestamp and payload"
+            same = "compound" if self.pipeline.sides[fate.side].compounds else "payload"
+            yield f"rejected in batch {fate.batch} as duplicate of {fate.partner}: same side, key, timestamp and {same}"
         elif fate.verdict == NOT_PAIRED:
             yield "the batch is not paired yet"
         elif fate.verdict in (*AT_LANDING, Outcome.SUPERSEDED):

@@ -24,6 +24,10 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
             {"land_events": {"batch_id": 8, "landed": 0}, "pair_events": {"pair": 0, "open_after": 20}, "publish_compounds": {}},
             "batch 8: no new records; nothing closed, 20 events wait; nothing to publish",
         ),
+        (
+            {"land_events": {"batch_id": 9, "landed": 3}, "pair_events": {"superseded": 2, "open_after": 1}},
+            "batch 9: 3 records landed; 2 superseded, 1 events wait",
+        ),
         # Its publication failed, so it says nothing.
         ({"land_events": LANDED | {"backlog": 9_000}}, "batch 7: 1,024 records landed, 9,000 more are waiting"),
         (
@@ -61,7 +65,7 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
         ({"replay_late": {"started": [], "waiting": 0}, "report_quality": {"batch_id": 7}}, ""),
     ],
     ids=[
-        *("a batch", "nothing new", "a backlog", "held", "begun", "many begun", "finished by another", "a replay", "nothing differs"),
+        *("a batch", "nothing new", "superseded", "a backlog", "held", "begun", "many begun", "finished by another", "a replay", "nothing differs"),
         *("a silent side", "maintenance", "nothing maintained", "late events", "none late"),
     ],
 )  # fmt: skip

@@ -52,6 +52,11 @@ def test_the_documented_chain_is_accepted_without_a_doubt(chain, capsys):
         (", compounds: true", "", "left.compounds: callLegs has the compounds of call_legs; without compounds: true"),
         # Exactly as long is too short: the compounds come after that.
         ("grace: 15m", "grace: 2m", "grace: gap and grace are 4m together; compounds of call_legs come later than 4m"),
+        (
+            "late: replay",
+            "maintenance: {time_travel: 7d, raw_retention: 30d}",
+            "maintenance.raw_retention: call_legs can correct older compounds",
+        ),
     ],
 )
 def test_a_chain_that_would_go_wrong_is_a_warning(chain, capsys, old, new, warning):
@@ -73,5 +78,15 @@ def test_a_chain_that_would_go_wrong_is_a_warning(chain, capsys, old, new, warni
 def test_what_waits_long_enough_or_reads_another_topic_is_no_doubt(chain, capsys, old, new):
     second = chain[1]
     second.write_text(second.read_text().replace(old, new))
+    assert main(chain) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_side_that_is_dead_letters_of_another_pipeline_has_no_compounds(chain, capsys):
+    first, second = chain
+    first.write_text(first.read_text().replace("{topic: callLegs}", "{topic: callLegs, rejected_topic: callLegsRejected}"))
+    second.write_text(
+        second.read_text().replace("topic: callLegs,", "topic: callLegsRejected,").replace(", compounds: true", "")
+    )
     assert main(chain) == 0
     assert "warning" not in capsys.readouterr().out

@@ -88,6 +88,15 @@ def test_raw_rows_of_duplicates_are_looked_for_from_the_batch_that_landed_the_ol
     assert dead_letters._first_landing(ledger, oldest, 31) == first
 
 
+@pytest.mark.parametrize(("reason", "first"), [("duplicate", 2), ("superseded", 2), ("late", 31), ("retraction", 31)])
+def test_events_that_waited_have_their_raw_rows_in_earlier_batches(reason, first, monkeypatch):
+    known = SimpleNamespace(rows=lambda low, high: [row for row in LEDGER if low <= row.batch_id <= high])
+    monkeypatch.setattr(dead_letters, "Ledger", lambda _: known)
+    rows = pa.table({"topic": ["left"], "partition": [0], "offset": [19], "reason": [reason]})
+    warehouse = SimpleNamespace(read_if_few=lambda *_, **__: rows)
+    assert dead_letters._landed(warehouse, [31]).batches == range(first, 32)
+
+
 def test_a_compacted_topic_is_refused():
     for compacted in (False, None):
         check_policy("dead", compacted)

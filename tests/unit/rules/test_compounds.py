@@ -70,6 +70,12 @@ def test_a_side_without_compounds_names_none_and_refuses_none():
     assert problems_of_compounds(CHAINED.left, pa.nulls(1, pa.string()), None).to_pylist() == ["not_compound"]
 
 
+@pytest.mark.parametrize("op", [b"delete", b"", None])
+def test_a_record_that_is_no_compound_supersedes_none(op):
+    of = pa.array([headers(revision=b"1", op=op)], HEADERS)
+    assert [column.to_pylist() for column in source_columns(CHAINED.left, of).values()] == [[None], [None]]
+
+
 def event(offset, ts, pair_id=None, revision=None, user="u", payload="1"):
     return {
         "user1": user, "user2": "v", "side": LEFT if pair_id else RIGHT, "partition": 0, "offset": offset, "ts": ts,

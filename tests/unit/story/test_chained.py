@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from spark_jobs.story.history import Batch, Message
 from spark_jobs.story.play import fates, play
+from spark_jobs.story.sentences import EventStory
 from tests.helpers.timeline import SMALL, T0
 
 CHAINED = replace(SMALL, left=replace(SMALL.left, compounds=True))
@@ -29,6 +30,10 @@ def test_each_record_has_its_fate():
     batches = [
         Batch(n, mine, clock, clock, CHAINED) for n, (mine, clock) in enumerate(zip((first, second), clocks, strict=True), 1)
     ]
+    events = EventStory(CHAINED, batches, play(batches))
+    (copy,) = (fate for fate in events.fates if fate.verdict == "duplicate")
+    # What they say differs in their spaces, and might in more.
+    assert list(events.paragraph(copy))[-1].endswith("same side, key, timestamp and compound")
     told = {fate.source.rpartition("-")[2]: (fate.verdict, fate.batch, fate.partner) for fate in fates(play(batches))}
     assert told == {
         "0": ("superseded", 2, None),
