@@ -40,7 +40,7 @@ def _doubts_of_chains(pipelines: Mapping[Path, Pipeline]) -> Iterator[str]:
 
 
 def _publishes(first: Pipeline, side: Side) -> bool:
-    return side.topic in first.output_topics and side.connection == first.output_connection
+    return side.topic in first.compound_topics and side.connection == first.output_connection
 
 
 def _doubts_of_side(pipeline: Pipeline, name: str, side: Side, first: Pipeline) -> Iterator[str]:

@@ -75,3 +75,11 @@ def test_what_waits_long_enough_or_reads_another_topic_is_no_doubt(chain, capsys
     second.write_text(second.read_text().replace(old, new))
     assert main(chain) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+def test_who_reads_the_rejected_records_of_another_pipeline_reads_no_compounds(chain, capsys):
+    first, second = chain
+    first.write_text(first.read_text().replace("topic: callLegs", "rejected_topic: callRejects, topic: callLegs"))
+    second.write_text(second.read_text().replace("topic: callLegs", "topic: callRejects").replace(", compounds: true", ""))
+    assert main(chain) == 0
+    assert "warning" not in capsys.readouterr().out
