@@ -78,13 +78,16 @@ def finish_erasures(warehouse: Warehouse) -> list[dict[str, Any]]:
 
 def _sent(rows: Iterable[LedgerRow]) -> dict[Partition, Span]:
     """Between which offsets of the output partitions the messages were sent. A publication that is begun again may be noted again, further behind."""
-    begun, sent = dict[Partition, int](), dict[Partition, Span]()
+    begun, sent = dict[tuple[str, int], int](), dict[Partition, Span]()
     for row in rows:
-        ends = {(row.published_to, number): end for number, end in row.output_state.ends.items()} if row.output else {}
+        if not row.output:
+            continue
+        # A `publishing` row says of which topic it is only by the id.
+        topic_id, ends = row.output_state.topic_id, row.output_state.ends
         if row.step == PUBLISHING:
-            begun |= {place: min(end, begun.get(place, end)) for place, end in ends.items()}
+            begun |= {(topic_id, number): min(end, begun.get((topic_id, number), end)) for number, end in ends.items()}
         elif row.step in PUBLICATIONS:
-            sent |= {place: Span(begun.get(place, 0), end) for place, end in ends.items()}
+            sent |= {(row.published_to, number): Span(begun.get((topic_id, number), 0), end) for number, end in ends.items()}
     return sent
 
 

@@ -29,8 +29,8 @@ from spark_jobs.tables.warehouse import Condition, Warehouse
 
 # No header of a producer should begin like this. As Kafka Connect's `__connect.errors.`.
 _PREFIX = "__rejected."
-# Only such events may have been open before the batch that rejects them. Late ones are new.
-_WAITED = (str(Reason.SUPERSEDED), str(Reason.DUPLICATE))
+# The reasons of events that may have been open before their batch. Late events are new ones.
+_OF_OPEN = [str(Reason.DUPLICATE), str(Reason.SUPERSEDED)]
 _PLACE = ("topic", "partition", "offset")
 # The columns of rejected_events whose texts are headers, by name.
 _HEADERS = {
@@ -119,12 +119,12 @@ def _source(topic: str, partition: int, offset: int) -> str:
 def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _Landed:
     few = warehouse.read_if_few(REJECTED, [*_PLACE, "reason"], batches=batches)
     if few is None:
-        rows = warehouse.read(REJECTED, _PLACE, batches=batches, where=lambda column: column("reason").isin(_WAITED))
-        waited = rows.groupBy("topic", "partition").agg(F.min("offset").alias("offset")).toArrow()
+        rows = warehouse.read(REJECTED, _PLACE, batches=batches, where=lambda column: column("reason").isin(_OF_OPEN))
+        opened = rows.groupBy("topic", "partition").agg(F.min("offset").alias("offset")).toArrow()
     else:
-        waited = few.filter(pc.is_in(few["reason"], pa.array(_WAITED)))
+        opened = few.filter(pc.is_in(few["reason"], pa.array(_OF_OPEN)))
     # The smallest offset comes last.
-    oldest = {(topic, partition): offset for topic, partition, offset in sorted(_places(waited), reverse=True)}
+    oldest = {(topic, partition): offset for topic, partition, offset in sorted(_places(opened), reverse=True)}
     landed = range(_first_landing(Ledger(warehouse), oldest, min(batches)), max(batches) + 1)
     if few is None:
         return _Landed(landed, None)

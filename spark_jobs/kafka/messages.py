@@ -182,7 +182,7 @@ def size(message: Message) -> int:
     >>> size(Message(1, b"x-y", b"{}", [("pair-id", b"a-0-1")]))
     289
     """
-    headers = sum(len(name) + len(value or b"") + _HEADER_FRAME for name, value in message.headers)
+    headers = sum(len(name.encode()) + len(value or b"") + _HEADER_FRAME for name, value in message.headers)
     return len(message.key or b"") + len(message.value or b"") + headers + BATCH_FRAME + _RECORD_FRAME
 
 

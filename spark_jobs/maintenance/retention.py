@@ -140,7 +140,7 @@ def _bound(warehouse: Warehouse, state: LedgerState, part: Part) -> int:
 
 
 def _dead_letters_wait(state: LedgerState) -> bool:
-    """Whether a batch is not published yet that rejected records for a topic: their headers are in raw rows, of duplicates in those of earlier batches."""
+    """Whether a batch is not published yet that rejected records for a topic: their headers are in raw rows, some in those of earlier batches."""
     waiting = [row for row in state.rows if row.step == PAIRED and row.batch_id > state.until]
     return any(row.paired.rejected and row.pipeline.output_rejected_topic for row in waiting)
 

@@ -67,7 +67,7 @@ def _record(
     # A void batch may be sent in part.
     if acknowledged + refused > rejected or (row.batch_id in due.valid and acknowledged + refused < rejected):
         raise BrokenInvariant(
-            f"batch {row.batch_id}: {rejected} records were rejected, but {run.topic} acknowledged {acknowledged}: reconcile says of which "
-            "batches dead letters are missing or there twice"
+            f"batch {row.batch_id}: {rejected} records were rejected, but {run.topic} acknowledged {acknowledged}: reconcile names the "
+            "batches with dead letters that are there twice"
         )
     return DeadLetterCounts(dead_letters=acknowledged, refused=refused), state

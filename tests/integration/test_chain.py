@@ -21,6 +21,8 @@ from tests.helpers.chained import Traffic, chain, expected, heal, run, state, wo
 from tests.helpers.comparing import differences
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.stream_clock import killed_at, stories
+from tests.integration.test_rejected_topic import letters
+from tests.integration.test_rejected_topic import rejected as rejected_events
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +104,24 @@ def test_both_ways_give_the_same_and_every_record_is_in_one_count(three, broker,
     told = stories(second)
     assert any("as superseded: a later revision of the same compound has landed" in line for line in told["ann"])
     assert any("as retraction: it takes a compound of another pipeline back" in line for line in told["cat"])
+
+
+def test_an_event_that_was_superseded_while_it_waited_is_a_dead_letter(three, broker):
+    """Its raw row is that of an earlier batch."""
+    first, second, _, traffic = three
+    rejected = f"{second.pipeline.name}-rejected"
+    create_topics(broker.bootstrap, {rejected: 2}, {"retention.ms": "-1"})
+    second = replace(second, pipeline=replace(second.pipeline, output_rejected_topic=rejected))
+    traffic.send("a100:ann m120:ann a2000:tick m2000:tick s110:ann s2000:tick")
+    run(first)
+    run(second)
+    # Nearer to the callee than the other caller.
+    traffic.send("a120:ann a4000:tick m4000:tick s4000:tick")
+    run(first)
+    assert len(heal(first)) == 1
+    run(second)
+    assert letters(second, broker) == rejected_events(second)
+    assert "superseded" in {reason for _, reason, _ in letters(second, broker)}
 
 
 @pytest.mark.long

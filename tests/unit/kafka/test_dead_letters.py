@@ -71,6 +71,13 @@ def test_its_size_counts_headers_of_any_length():
     assert name_of(letter) == "left-1-7"
 
 
+def test_its_size_counts_the_bytes_of_a_name_not_its_letters():
+    """The broker would refuse the whole transaction, at each try."""
+    (letter,) = messages(ROW | {"headers": [{"key": "中" * 5000, "value": b""}]})
+    assert size(letter) > 15_000
+    assert not fits(letter, 15_000)
+
+
 LEDGER = [
     row
     for batch_id, first in ((1, 0), (2, 10), (30, 20), (31, 30))
@@ -83,7 +90,7 @@ LEDGER = [
     [({}, 31), ({("left", 0): 30}, 31), ({("left", 0): 29}, 30), ({("left", 0): 20}, 30), ({("left", 0): 19}, 2),
      ({("left", 0): 0}, 1), ({("left", 0): 30, ("left", 1): 0}, 1)],
 )  # fmt: skip
-def test_raw_rows_of_duplicates_are_looked_for_from_the_batch_that_landed_the_oldest(oldest, first):
+def test_raw_rows_of_events_that_waited_are_looked_for_from_the_batch_that_landed_the_oldest(oldest, first):
     ledger = SimpleNamespace(rows=lambda low, high: [row for row in LEDGER if low <= row.batch_id <= high])
     assert dead_letters._first_landing(ledger, oldest, 31) == first
 
