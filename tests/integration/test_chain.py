@@ -106,6 +106,7 @@ def test_both_ways_give_the_same_and_every_record_is_in_one_count(three, broker,
     assert any("as retraction: it takes a compound of another pipeline back" in line for line in told["cat"])
 
 
+@pytest.mark.long
 def test_an_event_that_was_superseded_while_it_waited_is_a_dead_letter(three, broker):
     """Its raw row is that of an earlier batch."""
     first, second, _, traffic = three
