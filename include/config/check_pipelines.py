@@ -18,8 +18,8 @@ def main(files: list[Path]) -> int:
             print(f"refused: {refusal}")
             status = 1
         else:
-            left, right, output = pipeline.topics
-            print(f"accepted: {file}: {left} + {right} -> {output}")
+            left, right = (side.input for side in pipeline.sides)
+            print(f"accepted: {file}: {left} + {right} -> {pipeline.output_topic}")
     if not files:
         print(f"{PIPELINES} has no pipeline: write one as README.md describes")
     return status

@@ -27,8 +27,13 @@ _OF_RECORDS = (
     "payload_from", "key", "timestamp", "timestamp_format", "timestamp_zone", "only", "format", "schema", "message", "key_format",
 )  # fmt: skip
 _IDENTITY = Consequence(NEVER, "tables and position are made of it; the changed pipeline needs a file name of its own")
+_TOPICS = Consequence(
+    NEXT_BATCH,
+    "topics may only be added: a new one is read from its first offset on, and what it has from before the clock is late",
+)
 CONSEQUENCES: dict[str, Consequence] = {
-    **dict.fromkeys(("left.topic", "left.payload", "right.topic", "right.payload", "output.topic", "output.key", "key", "key_order"), _IDENTITY),
+    **dict.fromkeys(("left.payload", "right.payload", "output.topic", "output.key", "key", "key_order"), _IDENTITY),
+    **dict.fromkeys(("left.topic", "left.topic_pattern", "right.topic", "right.topic_pattern"), _TOPICS),
     "output.fields": Consequence(
         NEXT_BATCH, "messages of later batches have the new fields, also those that correct earlier compounds; published ones stay as they are"
     ),

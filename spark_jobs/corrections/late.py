@@ -13,9 +13,11 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.rules.rules import REVERSED
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.stages.pairing_input import accepted_events
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
+from spark_jobs.tables.places import placed_by_side
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import OPEN, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
@@ -132,16 +134,16 @@ def is_done(request: ReplayRequest, rows: list[LedgerRow]) -> bool:
 
 def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[int, Window]]:
     """For each minute with late events of the batch the event times that they affect: their chains, as far as a session reaches."""
-    pipeline = warehouse.pipeline
+    pipeline, topics = warehouse.pipeline, Ledger(warehouse).topics()
     reach = pipeline.max_session_ms
-    late = _late_events(warehouse, batch_id).persist()
+    late = _late_events(warehouse, topics, batch_id).persist()
     try:
         edges = late.agg(F.min("ts"), F.max("ts")).collect()[0]
         if edges[0] is None:
             return []
         # Far enough to see the gap before the earliest session, and the one after the last.
         around = Window(edges[0] - reach - pipeline.gap_ms, edges[1] + reach + pipeline.gap_ms + 1)
-        events = accepted_events(warehouse, pipeline, range(1, last_batch + 1), around)
+        events = accepted_events(warehouse, pipeline, topics, range(1, last_batch + 1), around)
         place, key = ["side", "partition", "offset"], list(pipeline.key)
         marked = events.join(late.select(*key).distinct(), key, "left_semi").join(
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"
@@ -157,13 +159,18 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
     return [(row[_MINUTE_OF], Window(row["start"], row["end"])) for row in rows]
 
 
-def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
+def _late_events(warehouse: Warehouse, topics: SideTopics, batch_id: int) -> DataFrame:
     """Late events are new ones, so the batch that rejected them has landed them, too."""
-    topics = F.when(F.col("topic") == warehouse.pipeline.left.topic, 0).otherwise(1)
-    place = ["topic", "partition", "offset"]
+    is_left, place = F.col("topic").isin(*topics.left), ["topic", "partition", "offset"]
+    side, number = (
+        F.when(is_left, LEFT).otherwise(RIGHT),
+        placed_by_side(topics, is_left),
+    )
     rejected = warehouse.read(REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.LATE))
-    places = rejected.select(topics.alias("side"), "partition", "offset")
-    return accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
+    places = rejected.select(side.alias("side"), number.alias("partition"), "offset")
+    return accepted_events(warehouse, warehouse.pipeline, topics, batches=[batch_id]).join(
+        places, places.columns, "left_semi"
+    )
 
 
 def _affected_times(marked: DataFrame, key: list[str], gap_ms: int, reach: int) -> DataFrame:

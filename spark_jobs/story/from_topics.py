@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from include.config.pipeline import Pipeline
 from spark_jobs.kafka.clusters import by_cluster
+from spark_jobs.kafka.input_topics import find_topics
 from spark_jobs.kafka.newest import read_newest
 from spark_jobs.kafka.records import BAD_HEADER
 from spark_jobs.story.history import Batch, Message
@@ -18,7 +19,8 @@ def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Ba
 
     `since`: epoch ms, inclusive; no records with an older timestamp. Raises what `read_newest` raises.
     """
-    clusters = by_cluster(pipeline, [side.topic for side in pipeline.sides])
+    left, right = find_topics(pipeline)
+    clusters = by_cluster(pipeline, [*left, *right])
     times, samples = zip(*(read_newest(settings, topics, most, since) for settings, topics in clusters), strict=True)
     messages = [message for of_cluster in samples for sample in of_cluster for message in messages_of(sample.records)]
     yield Batch(1, messages, min(times), min(times), pipeline)

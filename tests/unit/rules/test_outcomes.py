@@ -15,6 +15,7 @@ from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rules.side_topics import SideTopics, pack, unpack
 from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, complete_keys, decide_keys
 from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.timeline import SMALL
@@ -175,6 +176,43 @@ def dense_events(draw):
 def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
     decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(SMALL)), rules)
     assert named(decided) == slow_outcomes(drawn, rules)
+
+
+@settings(max_examples=500, deadline=None)
+@given(dense_events(), any_rules, st.sets(st.sampled_from("abcde"), min_size=2), st.data())
+def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules, names, data):
+    names = sorted(names)
+    left = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
+    topics = SideTopics(tuple(sorted(left)), tuple(sorted({*names} - left)))
+    drawn = [event | {"topic": data.draw(st.sampled_from(topics[event["side"]]))} for event in drawn]
+    numbered = pa.Table.from_pylist(
+        [event | {"partition": place(topics, event)} for event in drawn], schema=event_schema(SMALL)
+    )
+    decided = decide_outcomes(numbered, replace(rules, read=topics))
+    found = Counter()
+    for row in decided.to_pylist():
+        sides = [
+            row[f"{side}_offset"] is not None
+            and (
+                row["user1"],
+                row["user2"],
+                number,
+                *topic_and_partition(topics, number, row[f"{side}_partition"]),
+                row[f"{side}_offset"],
+            )
+            for number, side in enumerate(("left", "right"))
+        ]
+        found[row["outcome"], *(each or None for each in sides)] += 1
+    assert found == slow_outcomes(drawn, rules)
+
+
+def place(topics, event):
+    topic, partition = pa.array([event["topic"]]), pa.array([event["partition"]], pa.int32())
+    return pack(topics[event["side"]], topic, partition)[0].as_py()
+
+
+def topic_and_partition(topics, side, place):
+    return [column[0].as_py() for column in unpack(topics[side], pa.array([place], pa.int32()))]
 
 
 USERS = ["a", "b", "\uffff", "\U0001f3a7"]
