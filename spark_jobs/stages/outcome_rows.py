@@ -218,18 +218,16 @@ def _rejected(
     """The raw rows that this batch rejects, as rows of rejected_events."""
     of_batch = pc.and_(pc.equal(rows["batch_id"], batch_id), pc.fill_null(pc.not_equal(rows["problem"], FILTERED), False))
     problem = pc.if_else(of_batch, rows["problem"], pa.scalar(None, pa.string()))
-    partition = pack(topics, rows["topic"], rows["partition"])
-    reason = pc.coalesce(problem, _reasons(partition.to_numpy(), rows["offset"].to_numpy(), known))
+    reason = pc.coalesce(problem, _reasons(rows, topics, known))
     columns = {name: rows[name] for name in _READ if name != "problem"} | {"reason": reason}
     columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
     return pa.record_batch([columns[name] for name in schema.names], schema=schema).filter(pc.is_valid(reason))
 
 
-def _reasons(
-    partition: npt.NDArray[np.int32], offset: npt.NDArray[np.int64], known: Mapping[int, npt.NDArray[np.void]]
-) -> pa.Array:
+def _reasons(rows: pa.RecordBatch, topics: tuple[str, ...], known: Mapping[int, npt.NDArray[np.void]]) -> pa.Array:
     """The reasons of the rows refused at pairing, null for others."""
-    code = np.full(len(offset), -1)
+    partition, offset = pack(topics, rows["topic"], rows["partition"]).to_numpy(), rows["offset"].to_numpy()
+    code = np.full(rows.num_rows, -1)
     for number, places in known.items():
         (mine,) = np.nonzero(partition == number)
         at = np.minimum(np.searchsorted(places["offset"], offset[mine]), len(places) - 1)
