@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.faults.problems import warn
+from spark_jobs.faults.problems import NeedsOperator, warn
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import Registry, registry_settings
 from spark_jobs.kafka.clusters import by_cluster, settings_of
@@ -70,6 +70,8 @@ def plan_batch(
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
     began = first_offsets(ranges, joined := new_topics(ranges, previous.values()))
+    if last:
+        _refuse_own_outputs(ledger, joined)
     for topic in joined if last else ():
         print(f"topic {topic} is new: it is read from its first offset on")
     for (topic, number), first in began.items():
@@ -93,6 +95,16 @@ def plan_batch(
         started_at=started,
     )
     return ledger.plan(plan)
+
+
+def _refuse_own_outputs(ledger: Ledger, joined: Collection[str]) -> None:
+    """Raises NeedsOperator for a new topic to which earlier settings published: a pattern may match it once they no longer name it."""
+    outputs = {topic for each in ledger.settings() for topic in each.output_topics} if joined else set[str]()
+    if own := sorted(outputs.intersection(joined)):
+        raise NeedsOperator(
+            f"topic {own[0]} has compounds of this pipeline, which would be read as its events: correct topic_pattern in the pipeline's file, or "
+            "delete the topic"
+        )
 
 
 def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str] = ()) -> LedgerRow:

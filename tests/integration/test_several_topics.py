@@ -262,9 +262,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(warehouse, send, topics, bro
     both = refused(left=replace(pipeline.left, topic=None, topic_pattern=f"{pipeline.name}-right-b"))
     assert both.startswith(f"both sides would read {topics['right-b']}, ")
     assert refused(left=replace(pipeline.left, topic=("gone-a", "gone-b"))).startswith("topic gone-a is not on the broker")
-    # A topic that was read and vanished.
+    # One that orphans went to under earlier settings.
+    orphans = f"{pipeline.name}-right-orphans"
     send([(topics["left-eu"], 0, 0, "x")])
-    run(warehouse)
+    before = replace(warehouse, pipeline=replace(pipeline, output_orphans_topic=orphans))
+    land(before)
+    pair_events.main(before)
+    create_topics(broker.bootstrap, {orphans: 1})
+    assert refused().startswith(f"topic {orphans} has compounds of this pipeline")
+    # One that was read and vanished.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (answer,) = admin.delete_topics([topics["right-c"]]).values()
     answer.result(timeout=20)
