@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
@@ -142,11 +142,16 @@ def run(warehouse):
 
 
 def first_two(warehouse, send, topics, broker):
-    """A batch of four topics; then one that appeared meanwhile is in the next one, and in the third all sessions are closed."""
+    """A batch of four topics; then one that appeared meanwhile, its first record gone, is in the next one, and in the third all sessions are closed."""
     old = [topics[name] for name in ("left-eu", "left-us", "right-b", "right-c")]
     send(traffic(old, 0, 1))
     run(warehouse)
     create_topics(broker.bootstrap, {topics["right-a"]: PARTITIONS}, {"retention.ms": "-1"})
+    send([(topics["right-a"], 0, 950, "gone")])
+    del send.sent[-1]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (answer,) = admin.delete_records([TopicPartition(topics["right-a"], 0, 1)]).values()
+    answer.result(timeout=20)
     send(traffic([*topics.values()], 1_000, 2))
     run(warehouse)
     send(ticks(topics.values(), 9_000))
@@ -155,7 +160,9 @@ def first_two(warehouse, send, topics, broker):
 
 def test_a_topic_that_appears_joins_the_next_batch_and_every_law_holds(warehouse, send, topics, broker, begun, capsys):
     first_two(warehouse, send, topics, broker)
-    assert f"topic {topics['right-a']} is new: it is read from its first offset on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"topic {topics['right-a']} is new: it is read from its first offset on" in said
+    assert f"{topics['right-a']}-0 began at 1: older records were gone before this pipeline" in said
     assert not table_rows(warehouse, REJECTED)
     assert made(warehouse) == brute(send, warehouse.pipeline, begun + 9_000)
     assert {row["topic"] for row in table_rows(warehouse, OPEN)} == set(topics.values())
@@ -168,7 +175,9 @@ def test_a_topic_that_appears_joins_the_next_batch_and_every_law_holds(warehouse
     assert all(numbers[law] == 0 for numbers in metrics.values() for law in numbers if law.endswith("_difference"))
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-2.html").read_text()
     assert f"Topics that are new with this batch: {topics['right-a']}." in page
-    assert reconcile.main(warehouse).offenders == []
+    assert [metrics[batch]["gone_at_start"] for batch in (1, 2, 3)] == [0, 1, 0]
+    answer = reconcile.main(warehouse)
+    assert (answer.offenders, answer.counts["records that were gone when the pipeline began"]) == ([], 1)
     assert len(consumed(warehouse, broker)) == sum(made(warehouse).values())
     (rehearsed,) = read_topics(warehouse.pipeline, 1_000, None)
     assert len(rehearsed.messages) == len(send.sent)
