@@ -94,7 +94,9 @@ class RecordsWaiting(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and arguments from which Airflow's triggerer makes the trigger."""
-        kwargs = {"topics": self.topics, "group": self.group, "settle_s": self.settle_s, "patterns": self.patterns}
+        kwargs = {"topics": self.topics, "group": self.group, "settle_s": self.settle_s}
+        # Without patterns it is the same trigger as in earlier versions.
+        kwargs |= {"patterns": self.patterns} if self.patterns else {}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
