@@ -159,8 +159,10 @@ class LedgerRow:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Kafka's id of each of these topics."""
-        return self.plan.topic_ids.by_topic(self.topics)
+        """Kafka's id of each topic that the batch or one before it has read; the settings of a correction may name others already."""
+        read = {at.topic for at in self.offsets}
+        left, right = (tuple(topic for topic in mine if topic in read) for mine in self.topics)
+        return self.plan.topic_ids.by_topic(SideTopics(left, right))
 
     @property
     def published_to(self) -> str:
