@@ -19,6 +19,7 @@ from spark_jobs import pair_events, publish_compounds, reconcile, replay_interva
 from spark_jobs.changes.plan import plan_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.arguments import time_argument
+from spark_jobs.kafka.messages import output_partition
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules
 from spark_jobs.rules.side_topics import SideTopics, pack
@@ -36,6 +37,7 @@ from tests.helpers.pages import pages_folder
 from tests.helpers.reading import table_rows
 from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.stream_clock import consumed, stories
+from tests.integration.test_rejected_topic import OURS, delivered, letters, records, rejected
 
 pytestmark = pytest.mark.integration
 
@@ -257,6 +259,49 @@ def test_an_empty_new_topic_does_not_hold_back_the_clock(warehouse, send, topics
     assert Ledger(lagging).last_batch()["landed"].clock > before
 
 
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.long)], ids=["here", "by Spark"])
+def test_a_dead_letter_is_of_the_topic_that_it_names(few, warehouse, topics, broker, begun, monkeypatch):
+    """Records of several topics have the same partition and offset."""
+    if not few:
+        monkeypatch.setenv(FEW_VARIABLE, "0")
+    names, to = ("left-eu", "left-us", "right-b", "right-c"), f"{warehouse.pipeline.name}-rejected"
+    create_topics(broker.bootstrap, {to: 3}, {"retention.ms": "-1"})
+    mine = replace(warehouse, pipeline=replace(warehouse.pipeline, output_rejected_topic=to))
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    def produce(name, value):
+        producer.produce(topics[name], value, partition=0, headers=[("from", name.encode())])
+        assert producer.flush(20) == 0
+
+    for name in names:
+        produce(name, f"{{nope {name}")
+    event = json.dumps({"user1": "x", "user2": "v", "timestamp": begun, "analytics": 1})
+    produce("left-us", event)
+    run(mine)
+    # Of two equal events, that of the first topic by name counts. The other one was landed by the batch before.
+    produce("left-eu", event)
+    run(mine)
+    assert letters(mine, broker) == rejected(mine)
+    wanted = [(f"{topics[name]}-0-0", "malformed_json", 1) for name in names] + [
+        (f"{topics['left-us']}-0-1", "duplicate", 2)
+    ]
+    assert rejected(mine) == sorted(wanted)
+    sources = {
+        f"{each.topic()}-0-{each.offset()}": each for name in names for each in records(broker.bootstrap, topics[name])
+    }
+    for letter in records(broker.bootstrap, to):
+        headers = letter.headers()
+        ours = {name.removeprefix("__rejected."): value.decode() for name, value in headers[-len(OURS) :]}
+        place = "-".join(ours[name] for name in ("topic", "partition", "offset"))
+        assert (letter.key(), letter.value()) == (None, sources[place].value())
+        assert headers[: -len(OURS)] == sources[place].headers()
+        assert letter.partition() == output_partition(place.encode(), 3)
+    report_quality.main(mine)
+    assert delivered(mine, 2) == (5, 5, 0)
+    answer = reconcile.main(mine)
+    assert (answer.offenders, answer.counts["… on the rejected topic"]) == ([], 5)
+
+
 def test_what_cannot_be_read_is_refused_in_one_line(warehouse, send, topics, broker):
     pipeline = warehouse.pipeline
 
@@ -271,14 +316,15 @@ def test_what_cannot_be_read_is_refused_in_one_line(warehouse, send, topics, bro
     both = refused(left=replace(pipeline.left, topic=None, topic_pattern=f"{pipeline.name}-right-b"))
     assert both.startswith(f"both sides would read {topics['right-b']}, ")
     assert refused(left=replace(pipeline.left, topic=("gone-a", "gone-b"))).startswith("topic gone-a is not on the broker")
-    # One that orphans went to under earlier settings.
-    orphans = f"{pipeline.name}-right-orphans"
+    # Those that orphans and rejected records went to under earlier settings.
+    orphans, strange = f"{pipeline.name}-right-orphans", f"{pipeline.name}-right-rejected"
     send([(topics["left-eu"], 0, 0, "x")])
-    before = replace(warehouse, pipeline=replace(pipeline, output_orphans_topic=orphans))
+    before = replace(warehouse, pipeline=replace(pipeline, output_orphans_topic=orphans, output_rejected_topic=strange))
     land(before)
     pair_events.main(before)
-    create_topics(broker.bootstrap, {orphans: 1})
-    assert refused().startswith(f"topic {orphans} has compounds or rejected records of this pipeline")
+    for own in (strange, orphans):
+        create_topics(broker.bootstrap, {own: 1})
+        assert refused().startswith(f"topic {own} has compounds or rejected records of this pipeline")
     # One that was read and vanished.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (answer,) = admin.delete_topics([topics["right-c"]]).values()

@@ -100,6 +100,10 @@ BROKEN = {
         {"left": {"topic": "x", "payload": "y", "compounds": "yes"}},
         "left.compounds: 'yes' is neither true nor false",
     ),
+    "compounds of several topics": (
+        {"left": {"topic": ["x", "z"], "payload": "y", "compounds": True}},
+        "left.compounds: true needs a side of one topic; each output topic is corrected on its own",
+    ),
     "compounds by the time of their records": (
         {"left": {"topic": "x", "payload": "y", "compounds": True, "timestamp": "$timestamp"}},
         "left.timestamp: the record of a compound has the time at which it was published",
@@ -142,6 +146,14 @@ BROKEN = {
     "one of several topics is on the other side": (
         {"left": {"topic": ["a", "metricsTopic"], "payload": "analytics"}},
         "right.topic: metricsTopic is already the left topic; their events could not be told apart",
+    ),
+    "a pattern has the rejected topic": (
+        {"left": {"topic_pattern": "r.*", "payload": "analytics"}, "output": {"topic": "o", "rejected_topic": "r"}},
+        "left.topic_pattern: 'r.*' matches output.rejected_topic, r; it would be read as left events",
+    ),
+    "one of several topics is the rejected topic": (
+        {"left": {"topic": ["a", "r"], "payload": "analytics"}, "output": {"topic": "o", "rejected_topic": "r"}},
+        "output.rejected_topic: r is already the left topic; rejected records would be read again",
     ),
     "several topics without a type": (
         {
