@@ -13,7 +13,7 @@ from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.formats.decoding import check_schema_files
 from spark_jobs.job.arguments import add_accept_lost_range
 from spark_jobs.job.run import Counts, job_parser, run_job
-from spark_jobs.kafka.ranges import first_offsets
+from spark_jobs.kafka.ranges import first_offsets, new_topics
 from spark_jobs.stages.land import land_batch, plan_batch
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger
@@ -34,9 +34,9 @@ def main(warehouse: Warehouse, max_records: int, accepted_losses: Collection[str
     check_schema_files(warehouse.pipeline)
     planned = plan_batch(warehouse, ledger, last, max_records, accepted_losses)
     counts = {"batch_id": planned.batch_id, **land_batch(warehouse, ledger, planned, accepted_losses).landed.flat()}
-    if last:
-        return counts
-    return counts | {f"began_{topic}-{number}": at for (topic, number), at in first_offsets(planned.offsets).items()}
+    joined = new_topics(planned.offsets, last.offsets if last else ())
+    began = first_offsets(planned.offsets, joined)
+    return counts | {f"began_{topic}-{number}": at for (topic, number), at in began.items()}
 
 
 if __name__ == "__main__":

@@ -55,12 +55,12 @@ def main(warehouse: Warehouse) -> None:
     messages = read_compounds(warehouse, {1: 2}, [1])
     messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("ts", "key", "value").collect()
     batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
-    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, None, 0))
+    measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, None, 0, planned.topics))
     find_offenders(warehouse, 1, 1)
 
 
 def _plan(pipeline: Pipeline, now: int, open_version: int) -> LedgerRow:
-    offsets = tuple(OffsetRange(side.topic, 0, 0, 3, 3) for side in pipeline.sides)
+    offsets = tuple(OffsetRange(side.single_topic, 0, 0, 3, 3) for side in pipeline.sides)
     return LedgerRow(
         batch_id=1,
         step=PLANNED,
@@ -83,7 +83,21 @@ def _append_raw(warehouse: Warehouse, now: int) -> None:
     }
     for number, side in enumerate(warehouse.pipeline.sides):
         rows = [
-            (side.topic, 0, offset, ago, b"k", b"{}", None, ago, user, user, payload, None if user else "malformed_json", 1)
+            (
+                side.single_topic,
+                0,
+                offset,
+                ago,
+                b"k",
+                b"{}",
+                None,
+                ago,
+                user,
+                user,
+                payload,
+                None if user else "malformed_json",
+                1,
+            )
             for offset, (user, payload) in enumerate(events[number])
         ]
         frame = warehouse.spark.createDataFrame(rows, declared_schema(warehouse.pipeline, raw_table(side)))

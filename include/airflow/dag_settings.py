@@ -66,7 +66,8 @@ def _records(pipeline: Pipeline) -> Asset:
     closed_after = (pipeline.gap_ms + pipeline.grace_ms) / 1000 + 1
     # With stream_time silence closes nothing. A session stamped ahead of the clock closes later than all others, by up to max_future.
     settle = [closed_after, closed_after + pipeline.max_future_ms / 1000] if pipeline.clock == "lag_aware" else []
-    topics = {side.topic: side.connection for side in pipeline.sides}
-    waiting = RecordsWaiting(topics, str(pipeline.consumer_group), sorted(set(settle)))
+    topics = {topic: side.connection for side in pipeline.sides for topic in side.named_topics}
+    patterns = {side.topic_pattern: side.connection for side in pipeline.sides if side.topic_pattern is not None}
+    waiting = RecordsWaiting(topics, str(pipeline.consumer_group), sorted(set(settle)), patterns)
     watcher = AssetWatcher(f"{pipeline.name}_records", waiting)
     return _asset(pipeline, "records", watchers=[watcher])

@@ -15,9 +15,9 @@ def live_doc(pipeline: Pipeline) -> str:
     left, right = pipeline.sides
     replay = f"[{pipeline.name}{REPLAY_SUFFIX}](dags/{pipeline.name}{REPLAY_SUFFIX})"
     starts = f"\n5. **replay_late** starts a run of {replay} for each interval in which events came too late."
-    return f"""### {left.topic} + {right.topic} → {pipeline.output_topic}
+    return f"""### {_literal(left.input)} + {_literal(right.input)} → {pipeline.output_topic}
 
-1. **land_events** plans a batch and lands both topics into Delta tables.
+1. **land_events** plans a batch and lands both sides into Delta tables.
 2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
 {_last_two(pipeline, 3)}{starts if pipeline.late == "replay" else ""}
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from include.airflow.connections import kafka_settings
 from include.config.secret_values import without_values
 from include.config.tokens import CONNECTION, NoToken, with_tokens
+from include.config.topic_pattern import matching
 
 LOOK_EVERY_S = 5.0
 # A run that landed nothing has failed or waits for its turn: after so long another one is started.
@@ -53,8 +54,8 @@ class WakeUps:
 class _Cluster:
     """The clients of one Kafka cluster, whose consumer never joins the group. Raises NoToken and KafkaException, as do the methods."""
 
-    def __init__(self, settings: dict[str, Any], topics: list[str], group: str) -> None:
-        self._topics = topics
+    def __init__(self, settings: dict[str, Any], topics: list[str], patterns: list[str], group: str) -> None:
+        self._topics, self._patterns = topics, patterns
         ready = with_tokens(settings)
         # The admin client would not do to read offsets: once it has asked for those of a group whose coordinator is still loading, its next
         # request crashes the process.
@@ -64,9 +65,8 @@ class _Cluster:
     def look(self) -> tuple[Ends, bool]:
         """The ends of its topics, and whether records wait to be landed."""
         known = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
-        places = [
-            TopicPartition(topic, number) for topic in self._topics if topic in known for number in known[topic].partitions
-        ]
+        names = {*self._topics} & {*known} | {topic for pattern in self._patterns for topic in matching(pattern, known)}
+        places = [TopicPartition(topic, number) for topic in sorted(names) for number in known[topic].partitions]
         first, ends = (_offsets(self._admin, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         shown = self._reader.committed(places, timeout=_ANSWER_WITHIN_S) if places else []
         landed = {(at.topic, at.partition): at.offset for at in shown}
@@ -77,19 +77,26 @@ class _Cluster:
 
 
 class RecordsWaiting(BaseEventTrigger):
-    """Watches the ends of topics against what the consumer group `group` shows as landed. `topics`: topic -> connection of its cluster."""
+    """Watches the ends of topics against what the consumer group `group` shows as landed. `topics`: topic -> connection of its cluster;
+    `patterns`: the same of regular expressions for whole names of topics.
+    """
 
-    def __init__(self, topics: dict[str, str], group: str, settle_s: list[float]) -> None:
+    def __init__(
+        self, topics: dict[str, str], group: str, settle_s: list[float], patterns: dict[str, str] | None = None
+    ) -> None:
         super().__init__()
         self.topics = topics
         self.group = group
         self.settle_s = settle_s
+        self.patterns = patterns or {}
         self._clusters: dict[str, _Cluster] = {}
         self._settings: dict[str, dict[str, Any]] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and arguments from which Airflow's triggerer makes the trigger."""
         kwargs = {"topics": self.topics, "group": self.group, "settle_s": self.settle_s}
+        # Without patterns it is the same trigger as in earlier versions.
+        kwargs |= {"patterns": self.patterns} if self.patterns else {}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -102,7 +109,7 @@ class RecordsWaiting(BaseEventTrigger):
                 reason = str(error)
                 for settings in self._settings.values() if isinstance(error, KafkaException) else ():
                     reason = without_values(settings, reason)
-                self.log.warning("no answer from Kafka about %s: %s", ", ".join(self.topics), reason)
+                self.log.warning("no answer from Kafka about %s: %s", ", ".join((*self.topics, *self.patterns)), reason)
             else:
                 if why := wake_ups.due(ends, is_behind, time.monotonic()):
                     yield TriggerEvent({"why": why})
@@ -110,11 +117,13 @@ class RecordsWaiting(BaseEventTrigger):
 
     def _look(self) -> tuple[Ends, bool]:
         all_ends, behind = dict[tuple[str, int], int](), False
-        for connection in dict.fromkeys(self.topics.values()):
+        for connection in dict.fromkeys((*self.topics.values(), *self.patterns.values())):
             if connection not in self._clusters:
                 settings = self._settings[connection] = kafka_settings(connection) | {CONNECTION: connection}
-                mine = [topic for topic, at in self.topics.items() if at == connection]
-                self._clusters[connection] = _Cluster(settings, mine, self.group)
+                names, patterns = (
+                    [each for each, at in named.items() if at == connection] for named in (self.topics, self.patterns)
+                )
+                self._clusters[connection] = _Cluster(settings, names, patterns, self.group)
             ends, is_behind = self._clusters[connection].look()
             all_ends |= ends
             behind = behind or is_behind

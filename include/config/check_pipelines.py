@@ -20,8 +20,8 @@ def main(files: list[Path]) -> int:
             print(f"refused: {refusal}")
             status = 1
         else:
-            left, right, output = pipeline.topics
-            print(f"accepted: {file}: {left} + {right} -> {output}")
+            left, right = (side.input for side in pipeline.sides)
+            print(f"accepted: {file}: {left} + {right} -> {pipeline.output_topic}")
             accepted[file] = pipeline
     for warning in _doubts_of_chains(accepted):
         print(f"warning: {warning}")
@@ -35,18 +35,21 @@ def _doubts_of_chains(pipelines: Mapping[Path, Pipeline]) -> Iterator[str]:
     for file, pipeline in pipelines.items():
         for name, side in zip(("left", "right"), pipeline.sides, strict=True):
             for first in pipelines.values():
-                if _publishes(first, side):
-                    yield from (f"{file}: {doubt}" for doubt in _doubts_of_side(pipeline, name, side, first))
+                for topic in _published_to(first, side):
+                    yield from (f"{file}: {doubt}" for doubt in _doubts_of_side(pipeline, name, topic, first))
 
 
-def _publishes(first: Pipeline, side: Side) -> bool:
-    return side.topic in first.compound_topics and side.connection == first.output_connection
+def _published_to(first: Pipeline, side: Side) -> list[str]:
+    """The topics of a side that have the compounds of a pipeline."""
+    topics = first.compound_topics if side.connection == first.output_connection else ()
+    return list(filter(side.has, topics))
 
 
-def _doubts_of_side(pipeline: Pipeline, name: str, side: Side, first: Pipeline) -> Iterator[str]:
+def _doubts_of_side(pipeline: Pipeline, name: str, topic: str, first: Pipeline) -> Iterator[str]:
+    side = pipeline.left if name == "left" else pipeline.right
     if not side.compounds:
         yield (
-            f"{name}.compounds: {side.topic} has the compounds of {first.name}; without compounds: true their corrections would be second "
+            f"{name}.compounds: {topic} has the compounds of {first.name}; without compounds: true their corrections would be second "
             "events, and their retractions malformed"
         )
         return

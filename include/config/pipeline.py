@@ -7,7 +7,7 @@ pipeline that code makes is not checked.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from include.config import setting_types as kinds
 from include.config.project import ROOT
 from include.config.setting_types import MAINTENANCE_SUFFIX, MS_PER_UNIT, ON_DATA, REPLAY_SUFFIX
 from include.config.times import Times, is_text
+from include.config.topic_pattern import matches
 
 # The Airflow connection of the Kafka cluster that has a topic, unless the pipeline names another one.
 KAFKA: Final = "kafka_default"
@@ -54,8 +55,9 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two input topics, the name of the payload in which its events differ, and where everything is in its records.
+    """The topics of one side, the name of the payload in which its events differ, and where everything is in their records.
 
+    `topic`: one name, or several; None: those whose whole name `topic_pattern`, a regular expression, matches.
     `payload_from`: None is the body field `payload`. `key`: (key field, source); those it does not name are body fields of the same name.
     `timestamp…`: None is what the pipeline says. `only`: (source, texts of which it has to have one); other records are filtered out.
     `schema`: the content of a schema file, None: from the registry, if the format has one. `message`: of a Protobuf schema file.
@@ -63,7 +65,7 @@ class Side:
     """
 
     __pydantic_config__ = _KEYS
-    topic: kinds.Topic
+    topic: kinds.Topics
     payload: kinds.Column
     connection: kinds.Connection = KAFKA
     payload_from: kinds.Source = None
@@ -77,6 +79,37 @@ class Side:
     message: kinds.MessageName = None
     key_format: Format = JSON
     compounds: kinds.Flag = False
+    topic_pattern: kinds.TopicPattern = None
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that the settings name, by name; none of a pattern."""
+        return tuple(sorted((self.topic,) if isinstance(self.topic, str) else self.topic or ()))
+
+    @property
+    def single_topic(self) -> str:
+        """The topic of a side that has only one. Raises PipelineError if it may have several."""
+        if not isinstance(self.topic, str):
+            raise PipelineError(f"{self.input}: this works with one topic a side only")
+        return self.topic
+
+    @property
+    def input(self) -> str:
+        """What lines for people call the topics: `calls`, `calls-eu and calls-us`, `topics like calls-.*`."""
+        *others, last = self.named_topics or (f"topics like {self.topic_pattern}",)
+        return f"{', '.join(others)} and {last}" if others else last
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic is of this side. Topics that Kafka keeps for itself match no pattern."""
+        if self.topic_pattern is None:
+            return topic in self.named_topics
+        return matches(self.topic_pattern, topic)
+
+    def includes(self, earlier: Side) -> bool:
+        """Whether every topic that a side with the earlier settings can have read is of this one."""
+        if earlier.topic_pattern is not None:
+            return self.topic_pattern == earlier.topic_pattern
+        return all(map(self.has, earlier.named_topics))
 
     @property
     def needs_registry(self) -> bool:
@@ -190,18 +223,18 @@ class Pipeline:
         return self.left, self.right
 
     @property
-    def topics(self) -> tuple[str, str, str]:
-        """Left, right, output."""
-        return self.left.topic, self.right.topic, self.output_topic
+    def input_topics(self) -> tuple[str, ...]:
+        """Those that the settings name, the left ones first."""
+        return *self.left.named_topics, *self.right.named_topics
 
     def connection(self, topic: str) -> str:
         """The Airflow connection of the cluster that has this input or output topic."""
-        return next((side.connection for side in self.sides if side.topic == topic), self.output_connection)
+        return next((side.connection for side in self.sides if side.has(topic)), self.output_connection)
 
     @property
     def connections(self) -> tuple[str, ...]:
         """Of all its clusters, each once."""
-        return tuple(dict.fromkeys(map(self.connection, self.topics)))
+        return tuple(dict.fromkeys((self.left.connection, self.right.connection, self.output_connection)))
 
     @property
     def key_has_schema(self) -> bool:
@@ -276,6 +309,17 @@ class Pipeline:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What the tables are made of: it may not change once a pipeline has run."""
-        sides = ((side.topic, side.payload, *["compounds"] * side.compounds) for side in self.sides)
+        """What the tables are made of: it may not change once a pipeline has run, but for topics that are added."""
+        sides = ((side.topic or side.topic_pattern, side.payload, *["compounds"] * side.compounds) for side in self.sides)
         return *sides, self.output_topic, self.key, self.output_key, self.key_order
+
+    def goes_on_from(self, earlier: Pipeline) -> bool:
+        """Whether the tables of a pipeline with the earlier settings can be continued with these."""
+        sides = zip(self.sides, earlier.sides, strict=True)
+        if not all(side.includes(old) for side, old in sides):
+            return False
+        left, right = (
+            replace(side, topic=old.topic, topic_pattern=old.topic_pattern)
+            for side, old in zip(self.sides, earlier.sides, strict=True)
+        )
+        return replace(self, left=left, right=right).identity == earlier.identity

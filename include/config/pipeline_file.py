@@ -104,19 +104,7 @@ def _one_line(error: object) -> str:
 
 def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
     """Settings that cannot work together: the key, and why not."""
-    topics = {"left.topic": p.left.topic, "right.topic": p.right.topic, "output.topic": p.output_topic}
-    if p.output_orphans_topic is not None:
-        topics["output.orphans_topic"] = p.output_orphans_topic
-    if p.output_rejected_topic is not None:
-        topics["output.rejected_topic"] = p.output_rejected_topic
-    for first, second in combinations(topics, 2):
-        if topics[first] == topics[second]:
-            is_input = not second.startswith("output.") or not first.startswith("output.")
-            otherwise = "their events could not be told apart" if is_input else "leave it out, for that is the default"
-            if second == "output.rejected_topic":
-                otherwise = "rejected records would be read again" if is_input else "they would stand among compounds"
-            known = first.removesuffix(".topic").removesuffix("_topic")
-            yield second, f"{topics[second]} is already the {known} topic; {otherwise}"
+    yield from _contradictions_of_topics(p)
     for _, source in p.output_fields or ():
         if source not in p.value_sources:
             yield "output.fields", f"{source!r} is in no compound; write one of {', '.join(p.value_sources)}"
@@ -145,6 +133,34 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
     yield from _ages_in_the_wrong_order(p.maintenance)
 
 
+def _contradictions_of_topics(p: Pipeline) -> Iterator[tuple[str, str]]:
+    for name, side in (("left", p.left), ("right", p.right)):
+        if (side.topic is None) == (side.topic_pattern is None):
+            yield f"{name}.topic", "write a topic, a list of topics, or topic_pattern instead; one of them says what is read"
+    places = [("left.topic", topic) for topic in p.left.named_topics]
+    places += [("right.topic", topic) for topic in p.right.named_topics]
+    places.append(("output.topic", p.output_topic))
+    if p.output_orphans_topic is not None:
+        places.append(("output.orphans_topic", p.output_orphans_topic))
+    if p.output_rejected_topic is not None:
+        places.append(("output.rejected_topic", p.output_rejected_topic))
+    for (first, one), (second, other) in combinations(places, 2):
+        if one == other:
+            is_input = not second.startswith("output.") or not first.startswith("output.")
+            otherwise = "their events could not be told apart" if is_input else "leave it out, for that is the default"
+            if second == "output.rejected_topic":
+                otherwise = "rejected records would be read again" if is_input else "they would stand among compounds"
+            known = first.removesuffix(".topic").removesuffix("_topic")
+            yield second, f"{other} is already the {known} topic; {otherwise}"
+    for name, side in (("left", p.left), ("right", p.right)):
+        for where, topic in places if side.topic_pattern is not None else ():
+            if side.has(topic):
+                yield (
+                    f"{name}.topic_pattern",
+                    f"{side.topic_pattern!r} matches {where}, {topic}; it would be read as {name} events",
+                )
+
+
 def _contradictions_of_order(p: Pipeline, columns: list[str]) -> Iterator[tuple[str, str]]:
     """What `key_order: any` cannot work with. `columns`: the names of key and payloads."""
     if len(p.key) != 2:
@@ -165,6 +181,12 @@ def _contradictions_of_compounds(side: Side, columns: list[str]) -> Iterator[tup
             "{}.timestamp",
             "the record of a compound has the time at which it was published, long after the call; name the field with ts",
         )
+    if not isinstance(side.topic, str):
+        yield (
+            "{}.compounds",
+            "true needs a side of one topic; each output topic is corrected on its own, so corrections on one would take back compounds on "
+            "another; give each a pipeline of its own",
+        )
     taken = {name.lower() for name in kinds.COMPOUND_COLUMNS}
     for name in columns:
         if name.lower() in taken:
@@ -178,6 +200,13 @@ def _contradictions_of_values(p: Pipeline) -> Iterator[tuple[str, str]]:
     if p.output_format == JSON:
         return
     typed = {f"{name}.payload" for name, side in (("left", p.left), ("right", p.right)) if side.format == p.output_format}
+    for name, side in (("left", p.left), ("right", p.right)):
+        if f"{name}.payload" in typed and side.schema is None and not isinstance(side.topic, str):
+            yield (
+                f"{name}.schema",
+                f"missing; with output.format: {p.output_format} the payload's type comes from the subject of one topic, and this side may "
+                "have several; name a schema file, or set output.format: json",
+            )
     # Beside a payload with a type is a field for the text of one that does not fit it.
     names = [*(name for name, _ in p.value_fields), *(f"{name}_json" for name, source in p.value_fields if source in typed)]
     yield from _contradictions_of_names(p.output_format, names, "output.format", JSON)

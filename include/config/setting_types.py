@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Strict
 
 from include.config.sources import RECORD_TIME, VALUE, parse_source
 from include.config.times import check_time_format, check_time_source, check_zone
+from include.config.topic_pattern import INTERNAL, check_topic_pattern
 
 MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A year: anything longer is a mistake, and sums of a few of these stay far from the end of 64 bits.
@@ -146,9 +147,21 @@ def _name(value: str) -> str:
 def _topic(value: object) -> str:
     if not isinstance(value, str) or not _TOPIC_NAME.fullmatch(value) or value in (".", ".."):
         raise ValueError(f"{value!r} is no Kafka topic name (1 to 249 of letters, digits, '.', '_', '-')")
-    if value.startswith("__"):
+    if value.startswith(INTERNAL):
         raise ValueError(f"{value!r} is a topic that Kafka keeps for itself; name one of your own")
     return value
+
+
+def _topics(value: object) -> str | tuple[str, ...] | None:
+    """One name, or several in alphabetical order; None where a pattern may stand for them."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return _topic(value)
+    names = tuple(sorted(map(_topic, value)))
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{value!r} is no list of topics, each once; write [calls-eu, calls-us]")
+    return names if len(names) > 1 else names[0]
 
 
 def _field(value: object) -> str:
@@ -250,6 +263,8 @@ def _folder(value: object) -> object:
 
 PipelineName = Annotated[str, BeforeValidator(_name)]
 Topic = Annotated[str, BeforeValidator(_topic)]
+Topics = Annotated[str | tuple[str, ...] | None, BeforeValidator(_topics)]
+TopicPattern = Annotated[str | None, BeforeValidator(check_topic_pattern)]
 # `Field`: of a message's body; `Column`: one that also names a column of the tables.
 Field = Annotated[str, BeforeValidator(_field)]
 Column = Annotated[str, BeforeValidator(_column)]

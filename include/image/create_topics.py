@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 30
 def pipeline_topics() -> list[str]:
     """Input and output topics of all pipelines, each once, in alphabetical order; raises PipelineError."""
     pipelines = [load_pipeline(path) for path in PIPELINES.glob("*.yaml")]
-    return sorted({topic for pipeline in pipelines for topic in (*pipeline.topics, *pipeline.output_topics)})
+    return sorted({topic for pipeline in pipelines for topic in (*pipeline.input_topics, *pipeline.output_topics)})
 
 
 def create_missing(admin: AdminClient, topics: list[str]) -> list[str]:

@@ -62,7 +62,7 @@ def demo() -> None:
     start_servers(broker, servers.spark, airflow)
     start_watch()
     # No retention: the check reads the output topic from the first demo on.
-    topics = dict.fromkeys((*pipeline.topics, *pipeline.output_topics), PARTITIONS)
+    topics = dict.fromkeys((*pipeline.input_topics, *pipeline.output_topics), PARTITIONS)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     say(f"topics {', '.join(topics)} with {PARTITIONS} partitions each")
     client, kafka = airflow.client(), {"bootstrap.servers": broker.bootstrap}

@@ -202,6 +202,8 @@ def _share(text: str) -> float:
 def _check_layout(pipeline: Pipeline) -> None:
     """Raises SampleError if the pipeline reads or pairs something else than what is sent: JSON with all fields in the body, times in epoch ms."""
     others = (pipeline.timestamp_format, pipeline.timestamp_zone, pipeline.key_text)
+    if any(side.topic is None or side.named_topics != (side.topic,) for side in pipeline.sides):
+        raise SampleError(f"{pipeline.name}: sample traffic is sent to one topic a side, and this pipeline reads several")
     if any(others) or any(side != Side(side.topic, side.payload) for side in pipeline.sides):
         raise SampleError(
             f"{pipeline.name}: sample traffic is JSON with every field in the body and times in epoch ms, and this pipeline reads other records"
@@ -218,7 +220,7 @@ def _run(arguments: argparse.Namespace) -> str:
     shares = Shares(arguments.orphans, arguments.duplicates, arguments.broken, late=arguments.late)
     pipeline = load_pipeline(arguments.pipeline)
     _check_layout(pipeline)
-    topics = [side.topic for side in pipeline.sides]
+    topics = [side.single_topic for side in pipeline.sides]
     calls, truth = arguments.calls, arguments.truth
     sender = None if arguments.dry_run else Sender(settings_of(arguments.bootstrap), topics)
     if sender is not None and arguments.rate is not None:

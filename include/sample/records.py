@@ -73,7 +73,7 @@ class RecordWriter:
         self.pipeline, self.rng, self.now_ms, self.spread = pipeline, rng, now_ms, spread
         self.records: list[tuple[float, Record]] = []
         self.truth: list[str] = []
-        self.topics = pipeline.left.topic, pipeline.right.topic
+        self.topics = pipeline.left.single_topic, pipeline.right.single_topic
 
     def send(self, record: Record, at: int) -> None:
         """Sends a record about the moment `at`, out of order by up to the spread."""

@@ -141,7 +141,7 @@ class Traffic:
         reason, spell = next(self.broken)
         side, ts = self.rng.randrange(2), self._between(window.first_end, window.last_end)
         value = spell(self.pipeline, side, self.users, ts)
-        record = Record(self.pipeline.sides[side].topic, self.users.kafka_key, value, window.now_ms)
+        record = Record(self.pipeline.sides[side].single_topic, self.users.kafka_key, value, window.now_ms)
         out.send(record, ts)
         out.reject(reason, record)
 
@@ -151,7 +151,7 @@ class Traffic:
         ts = window.now_ms + self.pipeline.max_future_ms + FUTURE_MARGIN_MS if ahead is None else ahead
         side = self.rng.randrange(2)
         value = body(self.pipeline, side, self.users, str(ts), payload(self.rng, side), extra=False)
-        record = Record(self.pipeline.sides[side].topic, self.users.kafka_key, value, window.now_ms)
+        record = Record(self.pipeline.sides[side].single_topic, self.users.kafka_key, value, window.now_ms)
         out.send(record, self._between(window.first_end, window.last_end))
         out.reject("future", record)
 

@@ -27,12 +27,17 @@ _OF_RECORDS = (
     "payload_from", "key", "timestamp", "timestamp_format", "timestamp_zone", "only", "format", "schema", "message", "key_format",
 )  # fmt: skip
 _IDENTITY = Consequence(NEVER, "tables and position are made of it; the changed pipeline needs a file name of its own")
+_TOPICS = Consequence(
+    NEXT_BATCH,
+    "topics may only be added: a new one is read from its first offset on, and what it has from before the clock is late",
+)
 CONSEQUENCES: dict[str, Consequence] = {
     **dict.fromkeys(
-        [f"{side}.{name}" for side in ("left", "right") for name in ("topic", "payload", "compounds")]
+        [f"{side}.{name}" for side in ("left", "right") for name in ("payload", "compounds")]
         + ["output.topic", "output.key", "key", "key_order"],
         _IDENTITY,
     ),
+    **dict.fromkeys(("left.topic", "left.topic_pattern", "right.topic", "right.topic_pattern"), _TOPICS),
     "output.fields": Consequence(
         NEXT_BATCH, "messages of later batches have the new fields, also those that correct earlier compounds; published ones stay as they are"
     ),

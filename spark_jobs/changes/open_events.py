@@ -7,7 +7,7 @@ events as they are.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.outcomes import Outcome, decide_outcomes
 from spark_jobs.rules.rules import LEFT, RIGHT, SUPERSEDED, Ints, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
+from spark_jobs.rules.side_topics import SideTopics, pack
 from spark_jobs.tables.delta_log import all_files, table_at_version
 from spark_jobs.tables.read_files import Share, read_share
 from spark_jobs.tables.schemas import OPEN
@@ -59,15 +60,22 @@ class Effect:
     same: int
 
 
-def open_events(tables: Tables, version: int) -> pa.Table:
-    """The rows of open_events at a version (`event_schema`); payloads as digests, which are equal where the texts are."""
+def open_events(tables: Tables, topics: SideTopics, version: int) -> pa.Table:
+    """The rows of open_events at a version (`event_schema`); payloads as digests, which are equal where the texts are.
+
+    `topics`: those by which they are numbered.
+    """
     schema = event_schema(tables.pipeline)
     names = [name for name in schema.names if name not in ("is_open", SUPERSEDED)]
-    read = pa.schema([pa.field("side", pa.string()) if name == "side" else schema.field(name) for name in names])
+    texts = {name: pa.field(name, pa.string()) for name in ("side", "topic")}
+    read = pa.schema([texts.get(name) or schema.field(name) for name in [*names, "topic"]])
 
     def as_events(rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: rows[name] for name in names}
-        columns["side"] = pc.if_else(pc.equal(rows["side"], "left"), LEFT, RIGHT)
+        is_left = pc.equal(rows["side"], "left")
+        columns["side"] = pc.if_else(is_left, LEFT, RIGHT)
+        left, right = (pack(mine, rows["topic"], rows["partition"]) for mine in topics)
+        columns["partition"] = pc.if_else(is_left, left, right)
         # Payloads may be large, and only their equality counts.
         digests = (None if text is None else sha256(text.encode()).hexdigest() for text in rows["payload"].to_pylist())
         columns["payload"] = pa.array(digests, pa.string())
@@ -81,16 +89,18 @@ def open_events(tables: Tables, version: int) -> pa.Table:
     return pa.Table.from_batches(pieces, schema)
 
 
-def effect(events: pa.Table, old: Pipeline, new: Pipeline, clock: int | None, now: int) -> Effect:
-    """Compares both settings. `clock`: of the last batch; `now`: wall time; epoch ms, `clock` None: minus infinity."""
-    before, after = _cut(events, old), _cut(events, new)
+def effect(events: pa.Table, topics: SideTopics, old: Pipeline, new: Pipeline, clock: int | None, now: int) -> Effect:
+    """Compares both settings. `topics`: those by which the events are numbered. `clock`: of the last batch; `now`: wall time; epoch ms, `clock`
+    None: minus infinity.
+    """
+    before, after = _cut(events, Rules(old, clock, clock, topics)), _cut(events, Rules(new, clock, clock, topics))
     # A session that is made of several closes when the last of them did.
     was_due: Ints = np.full(len(after.due), np.iinfo(np.int64).min)
     np.maximum.at(was_due, after.number, before.due[before.number])
     return Effect(
         events=events.num_rows,
-        old=_fate(events, old, before, clock, now),
-        new=_fate(events, new, after, clock, now),
+        old=_fate(events, Rules(old, clock, clock, topics), before, now),
+        new=_fate(events, Rules(new, clock, clock, topics), after, now),
         earlier=int((after.due < was_due).sum()),
         later=int((after.due > was_due).sum()),
         same=int((after.due == was_due).sum()),
@@ -107,22 +117,23 @@ class _Cut(NamedTuple):
     due: Ints
 
 
-def _cut(events: pa.Table, pipeline: Pipeline) -> _Cut:
+def _cut(events: pa.Table, rules: Rules) -> _Cut:
     """Duplicates are in the sessions of the events that they repeat, so they change none."""
     number = end = np.zeros(0, dtype=np.int64)
     if events.num_rows:
-        rules = Rules(pipeline, None, None)
         ordered = order_events(events, rules)
         sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
         number, end = np.empty(events.num_rows, dtype=np.int64), sessions.end
         number[ordered.row] = sessions.number
-    return _Cut(number, end, end + pipeline.gap_ms + pipeline.grace_ms)
+    return _Cut(number, end, end + rules.pipeline.gap_ms + rules.pipeline.grace_ms)
 
 
-def _fate(events: pa.Table, pipeline: Pipeline, cut: _Cut, clock: int | None, now: int) -> Fate:
-    rules = Rules(pipeline, clock, clock)
-    clock_now = batch_clock([PartitionProgress(True, clock)], now, clock, pipeline.clock)
-    at_once, in_the_end = _outcomes(events, rules), _outcomes(events, Rules(pipeline, _END_OF_TIME, None))
+def _fate(events: pa.Table, rules: Rules, cut: _Cut, now: int) -> Fate:
+    """`rules`: with the clock of the last batch."""
+    clock = rules.clock
+    clock_now = batch_clock([PartitionProgress(True, clock)], now, clock, rules.pipeline.clock)
+    at_the_end = replace(rules, clock=_END_OF_TIME, previous_clock=None)
+    at_once, in_the_end = _outcomes(events, rules), _outcomes(events, at_the_end)
     return Fate(
         sessions=len(cut.end),
         closed_next=int(rules.over_before(cut.end, clock).sum()),

@@ -83,7 +83,8 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     state = steps.get(PAIRED, planned)
     made = None
     if not refused:
-        made = effect(open_events(tables, state.versions[OPEN]), ran_with, new, state.clock, time.time_ns() // 1_000_000)
+        waiting = open_events(tables, state.topics, state.versions[OPEN])
+        made = effect(waiting, state.topics, ran_with, new, state.clock, time.time_ns() // 1_000_000)
     return ChangePlan(
         pipeline=new.name,
         place=f"{root}/{new.name}",
@@ -106,8 +107,12 @@ def _last_settings(tables: Tables) -> Pipeline | None:
 
 
 def _at_clusters_of(new: Pipeline, ran_with: Pipeline) -> Pipeline:
-    """The topics of the last batch, at the addresses that the file has now."""
-    left, right = (replace(old, connection=side.connection) for old, side in zip(ran_with.sides, new.sides, strict=True))
+    """The topics of the last batch, and those that the file adds, at the addresses that it has now."""
+    named = new if new.goes_on_from(ran_with) else ran_with
+    left, right = (
+        replace(old, topic=mine.topic, topic_pattern=mine.topic_pattern, connection=side.connection)
+        for old, mine, side in zip(ran_with.sides, named.sides, new.sides, strict=True)
+    )
     return replace(ran_with, left=left, right=right, output_connection=new.output_connection)
 
 

@@ -12,13 +12,17 @@ from spark_jobs.changes.consequences import NEXT_BATCH, NEXT_PUBLICATION, Conseq
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.clusters import ask_topics, settings_of
 from spark_jobs.kafka.dead_letters import check_policy
-from spark_jobs.kafka.input_topics import check_ids
+from spark_jobs.kafka.input_topics import check_ids, find_topics
 from spark_jobs.kafka.output_topic import cleanup_of, partitions_and_id
 from spark_jobs.kafka.positions import check_same_topic
 from spark_jobs.kafka.ranges import check_partitions
 from spark_jobs.tables.ledger import LedgerRow
 
 _MORE_INPUT = Consequence(NEXT_BATCH, "the new partitions are read from offset 0, and the clock waits for them, too")
+_NEW_INPUT = Consequence(
+    NEXT_BATCH,
+    "the new topic is read from its first offset, and the clock waits for it, too; events before the clock are late",
+)
 _MORE_OUTPUT = Consequence(
     NEXT_PUBLICATION,
     "keys are in other partitions; a publication that is half finished is finished with the old number first",
@@ -30,10 +34,12 @@ def topic_changes(
 ) -> tuple[list[str], list[tuple[Change, Consequence]]]:
     """The refusals, and each changed number of partitions with its consequence.
 
-    `new`: what the file says. `last`: a row of the last batch, None before the first; `published`: the rows of the last published batch, one for each
-    topic. Raises BrokerProblem, and NeedsOperator where a topic does not exist or a right is missing.
+    `pipeline`: whose input topics to ask for. `new`: what the file says. `last`: a row of the last batch, None before the first; `published`: the
+    rows of the last published batch, one for each topic. Raises BrokerProblem, and NeedsOperator where a topic does not exist or a right is missing.
     """
-    now = ask_topics(pipeline, [side.topic for side in pipeline.sides])
+    inputs = find_topics(pipeline, (at.topic for at in last.offsets) if last else ())
+    names = [*inputs.left, *inputs.right]
+    now = ask_topics(pipeline, names)
     outputs = [topic for topic in pipeline.output_topics if topic in (pipeline.output_topic, *new.output_topics)]
     found = {
         topic: partitions_and_id(settings_of(pipeline, topic), topic)
@@ -47,11 +53,11 @@ def topic_changes(
     if last is None:
         return [], []
     checks: list[Callable[[], object]] = [
-        lambda: check_ids(pipeline, last.plan.topic_ids, now),
+        lambda: check_ids(last.topic_ids, now),
         lambda: check_partitions([at.place for at in last.offsets], now),
     ]
     before, after = (Counter(topic for topic, _ in places) for places in ((at.place for at in last.offsets), now.end))
-    grown = [(topic, before[topic], after[topic], _MORE_INPUT) for topic in pipeline.topics[:2]]
+    grown = [(topic, before[topic], after[topic], _MORE_INPUT if before[topic] else _NEW_INPUT) for topic in names]
     for row in published:
         if (topic := row.published_to) in found:
             known, (partitions, topic_id) = row.output_state, found[topic]

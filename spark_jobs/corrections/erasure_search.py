@@ -27,8 +27,8 @@ from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Condition, Warehouse
 
-# Of a raw row, behind its topic.
-_PLACE = ["partition", "offset", "batch_id"]
+# Of a raw row.
+_PLACE = ["topic", "partition", "offset", "batch_id"]
 
 
 class Person(NamedTuple):
@@ -190,7 +190,7 @@ def rows_of_unknown_schemas(warehouse: Warehouse, person: Person, side: Side, ba
     By their key as replays read it now, without asking the registry; where there is none, by their bytes.
     """
     read, key, place = decoded_rows(warehouse, batches, side, vain_requests=0), warehouse.pipeline.key, _PLACE
-    returned = pa.schema([*((name, pa.int64()) for name in place), ("undecodable", pa.int64())])
+    returned = pa.schema([("topic", pa.string()), *((name, pa.int64()) for name in place[1:]), ("undecodable", pa.int64())])
 
     def make(rows: pa.RecordBatch) -> pa.RecordBatch:
         # In this order `read` leaves them.
@@ -201,7 +201,7 @@ def rows_of_unknown_schemas(warehouse: Warehouse, person: Person, side: Side, ba
         return pa.RecordBatch.from_pylist([*theirs, {"undecodable": unknown}], schema=returned)
 
     found = unknown_records(warehouse, side, batches, InWorker(make, returned, is_summary=True)).toArrow().to_pylist()
-    theirs = [(side.topic, *(row[name] for name in place)) for row in found if row["undecodable"] is None]
+    theirs = [tuple(row[name] for name in place) for row in found if row["undecodable"] is None]
     return theirs, sum(row["undecodable"] or 0 for row in found)
 
 

@@ -19,14 +19,16 @@ from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.rules import SUPERSEDED, event_schema
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
 from spark_jobs.tables.ledger import LANDED, Ledger
+from spark_jobs.tables.places import placed
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LIVE, Window
 from spark_jobs.tables.schemas import LEDGER, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
-_READ = ["value", "record_timestamp", "key", "headers", "partition", "offset", "batch_id"]
+_READ = ["value", "record_timestamp", "key", "headers", "topic", "partition", "offset", "batch_id"]
 
 
 class LandedBy(NamedTuple):
@@ -49,12 +51,13 @@ class Healed(NamedTuple):
         """What `made` makes of these columns of the events with a time in the window, of each raw table. The registry is not asked."""
         return [self._of_side(side, columns, times, made) for _, side in self._sides]
 
-    def events(self, times: Window, made: InWorker | None = None) -> list[DataFrame]:
-        """As `rows`, all columns of `event_schema`."""
+    def events(self, topics: SideTopics, times: Window, made: InWorker | None = None) -> list[DataFrame]:
+        """As `rows`, all columns of `event_schema`. `topics`: those by which they are numbered."""
         schema = event_schema(self.warehouse.pipeline)
-        columns = [name for name in schema.names if name not in ("side", "is_open", SUPERSEDED)]
+        columns = [name for name in schema.names if name not in ("side", "is_open", SUPERSEDED)] + ["topic"]
         found = self.rows(columns, times, made or InWorker(lambda rows: rows))
-        given = [{"is_open": F.lit(False), SUPERSEDED: F.lit(False), "side": F.lit(number)} for number, _ in self._sides]
+        marks = {"is_open": F.lit(False), SUPERSEDED: F.lit(False)}
+        given = [marks | {"side": F.lit(number), "partition": placed(topics[number])} for number, _ in self._sides]
         return [
             rows.select(*(own.get(name, F.col(name)).alias(name) for name in schema.names))
             for own, rows in zip(given, found, strict=True)
@@ -74,7 +77,7 @@ class Healed(NamedTuple):
             mine = pc.and_(pc.is_null(found["problem"]), pc.and_(pc.greater_equal(ts, times.start), pc.less(ts, times.end)))
             return made.make(found.filter(pc.fill_null(mine, False)).select(columns))
 
-        schema = event_schema(pipeline)
+        schema = event_schema(pipeline).append(pa.field("topic", pa.string()))
         returned = made.columns or pa.schema([schema.field(name) for name in columns])
         return unknown_records(self.warehouse, side, self.batches, InWorker(make, returned, made.is_summary))
 
@@ -113,7 +116,7 @@ def unknown_records(warehouse: Warehouse, side: Side, batches: Iterable[int], ma
 def decoded_rows(
     warehouse: Warehouse, batches: Batches, side: Side, vain_requests: int
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function from raw rows (`_READ`) to key fields, `ts`, `payload`, `problem`, `partition`, `offset`, `batch_id`, as they are read now.
+    """A function from raw rows (`_READ`) to key fields, `ts`, `payload`, `problem`, and their place and `batch_id`, as they are read now.
 
     Each row is read by the settings of the batch that landed it. `vain_requests`: how many schemas the registry may be asked for in vain; 0:
     it is not asked, and the answer is the same whenever the function is called.

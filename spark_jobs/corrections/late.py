@@ -16,10 +16,12 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT, Pipeline
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.rules.rules import REVERSED, SOURCE, source_names
+from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE, source_names
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
 from spark_jobs.stages.revisions import newest_revisions, revised_batches, superseded_events
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
+from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import OPEN, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
@@ -140,11 +142,11 @@ def is_done(request: ReplayRequest, rows: list[LedgerRow]) -> bool:
 
 def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[int, Window]]:
     """For each minute with late events of the batch the event times that they affect: their chains, as far as a session reaches."""
-    pipeline = warehouse.pipeline
+    pipeline, topics = warehouse.pipeline, Ledger(warehouse).topics()
     reach = pipeline.max_session_ms
-    late = _late_events(warehouse, batch_id)
+    late = _late_events(warehouse, topics, batch_id)
     if revised_batches(warehouse, batch_id)[-1:] == [batch_id]:
-        late = late.unionAll(_corrected_events(warehouse, batch_id))
+        late = late.unionAll(_corrected_events(warehouse, topics, batch_id))
     late = late.persist()
     try:
         edges = late.agg(F.min("ts"), F.max("ts")).collect()[0]
@@ -152,7 +154,7 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
             return []
         # Far enough to see the gap before the earliest session, and the one after the last.
         around = Window(edges[0] - reach - pipeline.gap_ms, edges[1] + reach + pipeline.gap_ms + 1)
-        events = accepted_events(warehouse, pipeline, range(1, last_batch + 1), around)
+        events = accepted_events(warehouse, pipeline, topics, range(1, last_batch + 1), around)
         place, key = ["side", "partition", "offset"], list(pipeline.key)
         marked = events.join(late.select(*key).distinct(), key, "left_semi").join(
             late.select(*place, F.lit(True).alias(_IS_LATE)), place, "left"
@@ -168,32 +170,35 @@ def _spans(warehouse: Warehouse, batch_id: int, last_batch: int) -> list[tuple[i
     return [(row[_MINUTE_OF], Window(row["start"], row["end"])) for row in rows]
 
 
-def _late_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
+def _late_events(warehouse: Warehouse, topics: SideTopics, batch_id: int) -> DataFrame:
     """Late events are new ones, so the batch that rejected them has landed them, too."""
     place = ["topic", "partition", "offset"]
     rejected = warehouse.read(REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.LATE))
-    places = _with_side(warehouse, rejected)
-    events = accepted_events(warehouse, warehouse.pipeline, batches=[batch_id]).join(places, places.columns, "left_semi")
-    return events.select(*_event_columns(warehouse.pipeline))
+    places = _with_side(rejected, topics)
+    events = accepted_events(warehouse, warehouse.pipeline, topics, batches=[batch_id])
+    return events.join(places, places.columns, "left_semi").select(*_event_columns(warehouse.pipeline))
 
 
-def _corrected_events(warehouse: Warehouse, batch_id: int) -> DataFrame:
+def _corrected_events(warehouse: Warehouse, topics: SideTopics, batch_id: int) -> DataFrame:
     """The events of which this batch landed a later revision when they were decided already: those that it did not reject as superseded."""
     pipeline, place = warehouse.pipeline, ["topic", "partition", "offset"]
-    columns = [*pipeline.key, "partition", "offset", "ts", *SOURCE.names]
+    columns = [*pipeline.key, "partition", "offset", "ts", *SOURCE.names, *topic_column(topics)]
     tables = accepted_rows(warehouse, pipeline, columns, range(1, batch_id + 1), times=None)
-    earlier = [rows.withColumn("side", F.lit(number)) for number, rows in enumerate(tables)]
+    earlier = [
+        rows.withColumns({"side": F.lit(number), "partition": placed(topics[number])}) for number, rows in enumerate(tables)
+    ]
     known = superseded_events(reduce(DataFrame.unionAll, earlier), newest_revisions(warehouse, [batch_id]))
     in_time = warehouse.read(
         REJECTED, place, batches=[batch_id], where=lambda column: column("reason") == str(Reason.SUPERSEDED)
     )
-    left = known.join(_with_side(warehouse, in_time), ["side", "partition", "offset"], "left_anti")
+    left = known.join(_with_side(in_time, topics), ["side", "partition", "offset"], "left_anti")
     return left.select(*_event_columns(pipeline))
 
 
-def _with_side(warehouse: Warehouse, places: DataFrame) -> DataFrame:
-    side = F.when(F.col("topic") == warehouse.pipeline.left.topic, 0).otherwise(1)
-    return places.select(side.alias("side"), "partition", "offset")
+def _with_side(rows: DataFrame, topics: SideTopics) -> DataFrame:
+    is_left = F.col("topic").isin(*topics.left)
+    side, number = F.when(is_left, LEFT).otherwise(RIGHT), placed_by_side(topics, is_left)
+    return rows.select(side.alias("side"), number.alias("partition"), "offset")
 
 
 def _event_columns(pipeline: Pipeline) -> list[str]:

@@ -34,7 +34,7 @@ from spark_jobs.tables.schemas import COMPOUNDS, OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
 NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
-_PLACE = ["side", "partition", "offset"]
+_PLACE = ["topic", "partition", "offset"]
 # Columns that say how a row came about, not what the compound is.
 _HISTORY = ("revision", "op", "batch_id")
 
@@ -104,7 +104,7 @@ class Difference(NamedTuple):
 @contextmanager
 def difference(warehouse: Warehouse, planned: LedgerRow) -> Iterator[Difference]:
     """The corrections of the replay, valid during the block. Raises NeedsOperator if they cannot be known, or not yet."""
-    rules = Rules(planned.pipeline, planned.clock, previous_clock=None)
+    rules = Rules(planned.pipeline, planned.clock, None, planned.topics)
     around = look_around(warehouse, planned)
     with ExitStack() as cleanup:
 
@@ -229,6 +229,6 @@ def _events(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Key fields, place and `ts` of the events of such rows, one row each."""
     sides = []
     for side in ("left", "right"):
-        place = [F.lit(side).alias("side"), *(F.col(f"{side}_{name}").alias(name) for name in (*_PLACE[1:], "ts"))]
+        place = (F.col(f"{side}_{name}").alias(name) for name in (*_PLACE, "ts"))
         sides.append(rows.where(F.col(f"{side}_offset").isNotNull()).select(*pipeline.key, *place))
     return reduce(DataFrame.unionAll, sides)

@@ -78,8 +78,9 @@ class Surroundings:
         return mark_events(events, newest_revisions(self.warehouse, revised))
 
     def _events(self, times: Window, mine: InWorker | None = None) -> list[DataFrame]:
-        accepted = accepted_events(self.warehouse, self.planned.pipeline, self.batches(times.start), times, mine)
-        return [accepted, *self.healed.events(times, mine)]
+        topics, batches = self.planned.topics, self.batches(times.start)
+        accepted = accepted_events(self.warehouse, self.planned.pipeline, topics, batches, times, mine)
+        return [accepted, *self.healed.events(topics, times, mine)]
 
     def rows(self, columns: list[str], times: Window, made: InWorker) -> list[DataFrame]:
         """What workers make of columns of the events with these times, of each raw table."""

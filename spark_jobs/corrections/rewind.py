@@ -53,7 +53,8 @@ def _preview_of(warehouse: Warehouse, ledger: Ledger, to_batch: int) -> Preview:
     """What a rewind to the batch would do; only reads."""
     target = find_target(warehouse, ledger, to_batch)
     # Rows removed from the raw tables could never be read again from another topic.
-    topics = ask_inputs(warehouse.pipeline, target.topic_ids, starting_ranges(target))
+    newest = target.given_up[-1]
+    topics = ask_inputs(warehouse.pipeline, newest.topics, newest.topic_ids, starting_ranges(target))
     return make_preview(warehouse, target, topics)
 
 

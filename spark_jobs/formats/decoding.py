@@ -224,7 +224,7 @@ def _of_file(side: Side, wanted: Tree | None) -> Bodies:
             return AvroBodies(side.schema or "", (), wanted)
         return ProtobufBodies(compile_source(side.schema or "", {}).message_named(side.message or ""), wanted)
     except ValueError as problem:
-        raise NeedsOperator(f"the schema file of {side.topic} cannot be used: {problem}") from None
+        raise NeedsOperator(f"the schema file of {side.input} cannot be used: {problem}") from None
 
 
 def _wanted(layout: Layout, part: str) -> Tree | None:

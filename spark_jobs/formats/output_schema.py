@@ -77,7 +77,9 @@ def key_subject_of(topic: str) -> str:
 
 def unusable(side: Side, problem: object) -> NeedsOperator:
     """The error where a side's newest schema cannot be used."""
-    where = "its schema file" if side.schema else f"the newest schema of {subject_of(side.topic)} in the schema registry"
+    where = (
+        "its schema file" if side.schema else f"the newest schema of {subject_of(side.single_topic)} in the schema registry"
+    )
     return NeedsOperator(
-        f"payloads of {side.topic} cannot be published by {where}: {problem}; correct that, or set output.format: json"
+        f"payloads of {side.input} cannot be published by {where}: {problem}; correct that, or set output.format: json"
     )

@@ -91,7 +91,7 @@ class _Registration:
             encoder(schema)
         except ValueError as problem:
             raise NeedsOperator(
-                f"no {self._pipeline.output_format} schema can be made of those of {self._pipeline.left.topic} and {self._pipeline.right.topic}: "
+                f"no {self._pipeline.output_format} schema can be made of those of {self._pipeline.left.input} and {self._pipeline.right.input}: "
                 f"{problem}; set output.format: json, or correct the schemas"
             ) from None
         return schema._replace(id=self._register(made, newest))
@@ -104,11 +104,11 @@ class _Registration:
     def _side_schema(self, side: Side) -> SideSchema:
         if side.schema:
             return SideSchema(RegisteredSchema(side.format.upper(), side.schema), None)
-        found = self._newest(subject_of(side.topic))
+        found = self._newest(subject_of(side.single_topic))
         if found is None or found.schema.kind != self._kind:
             has = f"is {found.schema.kind}" if found else "is not there"
             raise NeedsOperator(
-                f"the schema registry at {self._url} is to have the schema of the payloads of {side.topic} under {subject_of(side.topic)}, which "
+                f"the schema registry at {self._url} is to have the schema of the payloads of {side.input} under {subject_of(side.single_topic)}, which "
                 f"{has}: register it there in {side.format}, or set output.format: json; nothing was sent"
             )
         return found
@@ -138,7 +138,7 @@ class _Registration:
 
         side, own = side_of(self._pipeline, source), self._sides[source]
         if own.version is not None:
-            return subject_of(side.topic), own.version
+            return subject_of(side.single_topic), own.version
         subject, schema = f"{self._pipeline.output_topic}-{side.payload}", Schema(own.schema.text, self._kind)
         _registered(self._client, self._url, subject, schema)
         found = self._client.find(subject, schema)

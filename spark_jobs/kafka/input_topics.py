@@ -8,16 +8,18 @@ needs no right besides reading.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.config.pipeline import Pipeline
+from include.config.tokens import connection_of
+from include.config.topic_pattern import matching
 from spark_jobs.faults.problems import NeedsOperator, warn
 from spark_jobs.kafka.acls import grant_command, missing_right, on_group, on_topic
 from spark_jobs.kafka.clusters import ask_topics, by_cluster
-from spark_jobs.kafka.offsets import Partition, TopicsNow
+from spark_jobs.kafka.offsets import Partition, TopicsNow, all_topics
 from spark_jobs.kafka.retries import Patience, is_transient
 from spark_jobs.kafka.settings import (
     ANSWER_WITHIN_S,
@@ -26,9 +28,10 @@ from spark_jobs.kafka.settings import (
     address,
     admin_settings,
     consumer_settings,
+    kafka_settings,
 )
+from spark_jobs.rules.side_topics import MOST_PARTITIONS, MOST_TOPICS, SideTopics, topics_of
 from spark_jobs.tables.ledger import OffsetRange
-from spark_jobs.tables.records import TopicIds
 
 # The client fetches no more than one batch of records behind a position that is right.
 _ASKING = {"auto.offset.reset": "error", "max.partition.fetch.bytes": 1, "queued.min.messages": 1}
@@ -38,31 +41,71 @@ _AT_ONCE = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "fetch.queue.
 _ENDS_AT = re.compile(r"truncation detected .*broker end offset is (\d+)")
 
 
-def ask_inputs(pipeline: Pipeline, ids: TopicIds | None, known: Collection[OffsetRange]) -> TopicsNow:
-    """What the broker has of the input topics. `ids`, `known`: of the plan before; None and empty before the first.
+def find_topics(pipeline: Pipeline, known: Iterable[str] = ()) -> SideTopics:
+    """The topics of both sides: named ones, those on the brokers that a pattern matches, and `known` ones, which earlier batches have read.
 
-    Raises BrokerProblem, and NeedsOperator for a topic that is missing or another one.
+    Raises BrokerProblem, and NeedsOperator where a pattern matches nothing, both sides have a topic, or one side has too many.
     """
-    topics = [side.topic for side in pipeline.sides]
-    now = ask_topics(pipeline, topics)
-    check_ids(pipeline, ids, now)
+    found = set(known)
+    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
+        if side.topic_pattern is None:
+            continue
+        settings = kafka_settings(side.connection)
+        found |= {*matching(side.topic_pattern, all_topics(settings))}
+        # One that was read and vanished is named by whoever asks for it.
+        if not any(map(side.has, found)):
+            raise NeedsOperator(
+                f"no topic at {address(settings)} matches {name}.topic_pattern {side.topic_pattern!r}, or the user of "
+                f"{connection_of(settings)} may not see it: create one, correct the pattern in the pipeline's file, or allow the user to read "
+                "the topics"
+            )
+    topics = topics_of(pipeline, found)
+    if both := sorted({*topics.left} & {*topics.right}):
+        raise NeedsOperator(
+            f"both sides would read {', '.join(both)}, and their events could not be told apart: correct topic_pattern in the pipeline's file"
+        )
+    for name, mine in zip(topics._fields, topics, strict=True):
+        if len(mine) > MOST_TOPICS:
+            raise NeedsOperator(
+                f"the {name} side has {len(mine)} topics, and {MOST_TOPICS} are the most: narrow its topic_pattern"
+            )
+    return topics
+
+
+def ask_inputs(pipeline: Pipeline, topics: SideTopics, ids: Mapping[str, str], known: Collection[OffsetRange]) -> TopicsNow:
+    """What the brokers have of these topics. `ids`, `known`: of the plan before; empty before the first.
+
+    Raises BrokerProblem, and NeedsOperator for a topic that is missing, another one, or has too many partitions.
+    """
+    names = [*topics.left, *topics.right]
+    now = ask_topics(pipeline, names)
+    check_ids(ids, now)
+    _check_numbers(topics, now)
     there, cut = [at for at in known if at.place in now.end], dict[Partition, int]()
-    for settings, mine in by_cluster(pipeline, topics):
+    for settings, mine in by_cluster(pipeline, names):
         cut |= cut_since(settings, [at for at in there if at.topic in mine])
     return now._replace(cut=cut)
 
 
-def check_ids(pipeline: Pipeline, known: TopicIds | None, now: TopicsNow) -> TopicIds:
-    """Returns the ids of both topics; raises NeedsOperator if one differs from `known`. Offsets mean nothing on another topic."""
-    ids = TopicIds(*(now.ids[side.topic] for side in pipeline.sides))
-    for side, old, new in zip(pipeline.sides, known or ids, ids, strict=True):
-        if old != new:
+def check_ids(known: Mapping[str, str], now: TopicsNow) -> None:
+    """Raises NeedsOperator if a topic's id differs from `known`. Offsets mean nothing on another topic."""
+    for topic, old in known.items():
+        if old != (new := now.ids[topic]):
             raise NeedsOperator(
-                f"input topic {side.topic} was deleted and created again (id {old}, now {new}): its offsets name other records now, and "
+                f"input topic {topic} was deleted and created again (id {old}, now {new}): its offsets name other records now, and "
                 "records of the old topic that were never landed are lost; a pipeline continues only on the topic it began with, so start "
                 "a new one under another name"
             )
-    return ids
+
+
+def _check_numbers(topics: SideTopics, now: TopicsNow) -> None:
+    several = {topic for mine in topics if len(mine) > 1 for topic in mine}
+    for topic, number in now.end:
+        if number >= MOST_PARTITIONS and topic in several:
+            raise NeedsOperator(
+                f"topic {topic} has more than {MOST_PARTITIONS} partitions, the most where a side has several topics: give it a pipeline of "
+                "its own"
+            )
 
 
 def cut_since(settings: Settings, known: Iterable[OffsetRange]) -> dict[Partition, int]:
@@ -127,7 +170,7 @@ def show_landed(pipeline: Pipeline, group: str, landed: Collection[OffsetRange])
 
     The next batch begins where the ledger says, never where the group is.
     """
-    for settings, topics in by_cluster(pipeline, [side.topic for side in pipeline.sides]):
+    for settings, topics in by_cluster(pipeline, dict.fromkeys(at.topic for at in landed)):
         _commit(settings, group, [at for at in landed if at.topic in topics])
 
 

@@ -62,6 +62,12 @@ def ask_broker(settings: Settings, topics: Iterable[str]) -> TopicsNow:
         )
 
 
+def all_topics(settings: Settings) -> list[str]:
+    """Every topic of the cluster that the user may see. Raises as `admin_client`."""
+    with admin_client(settings) as admin:
+        return sorted(admin.list_topics(timeout=ANSWER_WITHIN_S).topics)
+
+
 def wait_for_markers(settings: Settings, topic: str) -> None:
     """Returns when every committed record of the topic can be read, or after 2 s.
 

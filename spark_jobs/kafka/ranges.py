@@ -27,13 +27,17 @@ def plan_ranges(
 ) -> list[OffsetRange]:
     """The range of every partition, sorted; together at most `max_records`.
 
-    `previous`: the ranges of the last batch. Only before the first batch, when it is empty, a partition may begin above 0 without a loss.
+    `previous`: the ranges of the last batch, empty before the first. Only the partitions of a topic that is not in it may begin above 0 without
+    a loss.
     `accepted_losses`: ranges as `lost_range` writes them. Raises NeedsOperator for any other loss. The caller has checked that no landed
     record is lost (`landed_beyond`).
     """
     check_partitions(previous, now)
-    # A partition that is added after the first batch must begin at 0.
-    new = {place: OffsetRange(*place, 0, 0, 0, began=0 if previous else first) for place, first in now.earliest.items()}
+    # A partition that is added to a topic that was read must begin at 0.
+    read = {topic for topic, _ in previous}
+    new = {
+        place: OffsetRange(*place, 0, 0, 0, began=0 if place[0] in read else first) for place, first in now.earliest.items()
+    }
     before = {place: previous.get(place, new[place]).behind() for place in sorted(now.end)}
     starts = {place: max(now.earliest[place], known.from_offset) for place, known in before.items()}
     quota = _share_out({place: now.end[place] - start for place, start in starts.items()}, max_records)
@@ -41,7 +45,7 @@ def plan_ranges(
     for place, known in before.items():
         start, end, epoch = starts[place], now.end[place], now.epochs.get(place, -1)
         at = known._replace(from_offset=start, until_offset=start + quota[place], end_offset=end, epoch=epoch)
-        at = at._replace(lost=start - known.from_offset if previous else 0)
+        at = at._replace(lost=start - known.from_offset if place[0] in read else 0)
         ranges.append(_with_cut(at, now.same_until(place), known.end_offset))
     _refuse_losses(ranges, accepted_losses)
     return ranges
@@ -110,9 +114,14 @@ def has_lost(planned: OffsetRange, now: TopicsNow) -> bool:
     return place in now.end and (now.earliest[place] > planned.from_offset or now.same_until(place) < planned.until_offset)
 
 
-def first_offsets(ranges: Iterable[OffsetRange]) -> dict[Partition, int]:
-    """Partition -> its first offset when the pipeline began, where that was not 0."""
-    return {at.place: at.began for at in ranges if at.began}
+def new_topics(ranges: Iterable[OffsetRange], previous: Iterable[OffsetRange]) -> list[str]:
+    """The topics of ranges, by name, of which the batch before had none."""
+    return sorted({at.topic for at in ranges} - {at.topic for at in previous})
+
+
+def first_offsets(ranges: Iterable[OffsetRange], topics: Collection[str]) -> dict[Partition, int]:
+    """Partition of these topics -> its first offset when the pipeline planned it first, where that was not 0."""
+    return {at.place: at.began for at in ranges if at.began and at.topic in topics}
 
 
 def lost_range(topic: str, partition: int, first: int, until: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from include.config.setting_changes import Change, changed_settings
+from spark_jobs.kafka.ranges import new_topics
 from spark_jobs.quality.numbers import FAILED, PASSED, Breakdown, Metrics
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
@@ -19,7 +20,8 @@ Steps = dict[str, LedgerRow]
 @dataclass(frozen=True)
 class Batch:
     """`at`: wall time W of its plan, epoch ms. `steps`: its ledger rows by step, empty where only its metrics were read. `metrics`,
-    `breakdowns` and `changes` (settings that differ from those of the batch before) are empty until the batch is measured, `state` (PASSED,
+    `breakdowns`, `changes` (settings that differ from those of the batch before) and `new_topics` (that it did not read)
+    are empty until the batch is measured, `state` (PASSED,
     WARNED or FAILED) and `verdict` are None until it is judged; the tables keep the state, not the verdict.
     """
 
@@ -29,6 +31,7 @@ class Batch:
     metrics: Metrics = field(default_factory=dict)
     breakdowns: Sequence[Breakdown] = ()
     changes: Sequence[Change] = ()
+    new_topics: Sequence[str] = ()
     state: int | None = None
     verdict: Verdict | None = None
 
@@ -70,6 +73,10 @@ class Batch:
         if previous is None or previous.paired.config_hash == self.paired.config_hash:
             return []
         return changed_settings(previous.paired.pipeline, self.paired.pipeline)
+
+    def topics_since(self, previous: Batch | None) -> list[str]:
+        """The input topics that the previous batch did not know; none for the first batch."""
+        return [] if previous is None else new_topics(self.paired.offsets, previous.paired.offsets)
 
     @property
     def landing(self) -> LandedCounts:

@@ -25,7 +25,7 @@ _COUNTS = {
     "planned": "Offsets planned",
     "offset_gaps": "Planned offsets without a record",
     "lost": "Records given up because the broker had lost them",
-    "gone_at_start": "Offsets that were gone from the topics when the pipeline began",
+    "gone_at_start": "Offsets that were gone from new topics when the pipeline began with them",
     "backlog": "Records left on the topics for the next batch",
     "held": "Offsets of the topics behind an open transaction, which could not be read yet",
     "landed": "Records landed",

@@ -119,13 +119,12 @@ def side_laws(batch: Batch, facts: Facts, looked_up: bool) -> Metrics:
 
 def _side(batch: Batch, facts: Facts, name: str, looked_up: bool) -> Metrics:
     """The numbers of one side as if nothing was collapsed."""
-    ids, pipeline = batch.counted_ids, batch.planned.pipeline
-    topic = pipeline.topics[SIDES.index(name)]
+    ids, mine = batch.counted_ids, batch.planned.pipeline.sides[SIDES.index(name)]
     # Compounds of a rewind or replay are corrections, no outcomes of events.
     decided = ids if batch.is_live else ()
     raw, rejected, out, waiting = (f"{what}_{name}" for what in ("raw", "rejected", "out", "open"))
     before, after = ((row.versions[OPEN],) for row in (batch.planned, batch.paired))
-    planned = sum(at.planned for at in batch.landed.offsets if at.topic == topic)
+    planned = sum(at.planned for at in batch.landed.offsets if mine.has(at.topic))
     records = facts.number(f"record_{name}", ids) if looked_up else planned
     paired = facts.number(out, decided, Outcome.PAIR)
     alone = facts.number(out, decided, Outcome.LEFT_ONLY, Outcome.RIGHT_ONLY)

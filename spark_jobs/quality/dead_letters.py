@@ -14,10 +14,12 @@ from spark_jobs.kafka.records import Span, Spans
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, Offence
 from spark_jobs.quality.delivery import Delivered, delivered_to, is_cut
-from spark_jobs.quality.facts import Facts, facts_of
+from spark_jobs.quality.facts import Facts, facts_of, record_mark
 from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 from spark_jobs.quality.sent_compounds import SentBatch
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
+from spark_jobs.tables.places import placed_by_side
 from spark_jobs.tables.schemas import REJECTED
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -63,10 +65,15 @@ def dead_letter_scope(
     return DeadLetterScope(mine, found) if mine else None
 
 
-def dead_letter_facts(warehouse: Warehouse, scope: DeadLetterScope) -> DataFrame:
-    """Facts `dead_letter`, of the batch that rejected the record: this pipeline's dead letters in the spans, marked as the rejected events are."""
-    letters = read_dead_letters_sent(warehouse, scope.spans)
-    return facts_of(letters, F.lit("dead_letter"), F.col("topic"), mark=F.xxhash64("number", "at"))
+def dead_letter_facts(warehouse: Warehouse, topics: SideTopics, scope: DeadLetterScope) -> DataFrame:
+    """Facts `dead_letter`, of the batch that rejected the record: this pipeline's dead letters in the spans, marked as the rejected events are.
+
+    `topics`: of all batches, as for `table_facts`.
+    """
+    sent = read_dead_letters_sent(warehouse, scope.spans)
+    letters = sent.select("batch_id", "topic", F.col("number").alias("partition"), "at")
+    place = placed_by_side(topics, F.col("topic").isin(*topics.left))
+    return facts_of(letters, F.lit("dead_letter"), F.col("topic"), mark=record_mark(place, "at"))
 
 
 def dead_letter_metrics(warehouse: Warehouse, scope: DeadLetterScope | NotJudged | None, counted: Facts) -> Metrics:

@@ -135,7 +135,7 @@ def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:
     """Facts `message`, of batch 0 and labelled by topic: this pipeline's messages in the spans, marked as their compounds are."""
     records = read_records(warehouse.spark, warehouse.pipeline, scope.spans, False, ["topic", "headers"])
     mine = records.select("topic", header("pair-id").alias("pair_id"), header("revision").alias("revision"))
-    mine, none = mine.where(is_ours(warehouse.pipeline)), F.lit(0).cast("bigint")
+    mine, none = mine.where(is_ours(Ledger(warehouse).topics())), F.lit(0).cast("bigint")
     return facts_of(mine, F.lit("message"), F.col("topic"), batch_id=none, mark=message_mark())
 
 
@@ -201,10 +201,11 @@ def _compared(warehouse: Warehouse, batch_ids: range, delivered: Delivered, diff
         return {"delivery_difference": difference}
     # What came later may have replaced what was published then.
     spans = {place: Span(span.first, topics.end[place]) for place, span in its_spans.items()}
-    route = Route(topic, Ledger(warehouse).batch_settings())
+    ledger = Ledger(warehouse)
+    route = Route(topic, ledger.batch_settings())
     compounds = by_compound(warehouse, route, sent, spans, batches=batch_ids)
     rows = with_compaction(with_absence(compounds, sent, topics.ids[topic], batch_ids[-1], {}), cleanup)
-    cases = compound_cases(warehouse.pipeline, {})
+    cases = compound_cases(ledger.topics(), {})
     ends = {number: span.until for (_, number), span in its_spans.items()}
     refused = sum(batch.refused for batch in sent)
     conditions = {

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -20,6 +21,8 @@ from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.quality.marks import record_marks
 from spark_jobs.quality.numbers import SIDES
 from spark_jobs.rules.reasons import ERASED
+from spark_jobs.rules.side_topics import SideTopics, pack
+from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -125,9 +128,9 @@ def _counted(row: Row) -> FactCount:
     return FactCount(*numbers, text or "", row["first"] or 0, row["last"] or 0)
 
 
-def record_mark(side: str = "") -> Column:
-    """The mark of a record of one side, by its coordinates. `side`: what the names of its columns begin with."""
-    return F.xxhash64(f"{side}partition", f"{side}offset")
+def record_mark(place: Column, offset: str = "offset") -> Column:
+    """The mark of a record of one side, by the number of its topic and partition (`placed`), and its offset (name of the column)."""
+    return F.xxhash64(place, offset)
 
 
 def message_mark() -> Column:
@@ -140,26 +143,30 @@ def fingerprint(*columns: str) -> Column:
     return F.xxhash64(*(F.hex(column) for column in columns), *(F.col(column).isNull() for column in columns))
 
 
-def table_facts(warehouse: Warehouse, first: int, last: int, sent_from: int, around: int) -> list[DataFrame]:
+def table_facts(
+    warehouse: Warehouse, topics: SideTopics, first: int, last: int, sent_from: int, around: int
+) -> list[DataFrame]:
     """Raw rows of the batches first..last, rejected events and compounds from `sent_from` on; all inclusive.
 
-    `around`: compounds further from it (epoch ms) are not counted by their hour.
+    `topics`: of all batches; partitions are numbered by them. `around`: compounds further from it (epoch ms) are not counted by their hour.
     """
     pipeline, mine, sent = warehouse.pipeline, range(first, last + 1), range(sent_from, last + 1)
-    columns = ["problem", "partition", "offset", "record_timestamp", "batch_id"]
+    columns = ["problem", "partition", "offset", "record_timestamp", "batch_id", *topic_column(topics)]
     tables = []
-    for name, side in zip(SIDES, pipeline.sides, strict=True):
-        raw = warehouse.read(raw_table(side), columns, batches=mine)
-        others = {"bucket": F.col("partition").cast("bigint"), "mark": record_mark(), "at": F.col("record_timestamp")}
+    for name, side, of_side in zip(SIDES, pipeline.sides, topics, strict=True):
+        raw, place = warehouse.read(raw_table(side), columns, batches=mine), placed(of_side)
+        others = {"bucket": place.cast("bigint"), "mark": record_mark(place), "at": F.col("record_timestamp")}
         tables.append(facts_of(raw, F.lit(f"raw_{name}"), F.coalesce("problem", F.lit("accepted")), **others))
     rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=sent)
-    whose = F.when(F.col("topic") == pipeline.left.topic, "rejected_left").otherwise("rejected_right")
-    tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark()))
-    compounds = warehouse.read(COMPOUNDS, _OF_COMPOUNDS, batches=sent)
-    return [*tables, _compound_facts(compounds, around)]
+    is_left = F.col("topic").isin(*topics.left)
+    whose = F.when(is_left, "rejected_left").otherwise("rejected_right")
+    tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark(placed_by_side(topics, is_left))))
+    columns = [*_OF_COMPOUNDS, *topic_column(topics, "left_", "right_")]
+    compounds = warehouse.read(COMPOUNDS, columns, batches=sent)
+    return [*tables, _compound_facts(compounds, topics, around)]
 
 
-def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
+def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFrame:
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
     hour = F.when(F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS), F.col("ts") - F.col("ts") % _HOUR_MS)
@@ -168,46 +175,50 @@ def _compound_facts(rows: DataFrame, around: int) -> DataFrame:
         fact("hour", kind, bucket=hour.otherwise(ELSEWHERE)),
         F.when(kind == "pair", fact("skew", kind, value=F.col("right_ts") - F.col("left_ts"))),
     ]
-    for side in SIDES:
-        came_from = fact(f"out_{side}", kind, bucket=F.col(f"{side}_partition"), mark=record_mark(f"{side}_"))
+    for side, mine in zip(SIDES, topics, strict=True):
+        place = placed(mine, f"{side}_")
+        came_from = fact(f"out_{side}", kind, bucket=place, mark=record_mark(place, f"{side}_offset"))
         found.append(F.when(F.col(f"{side}_offset").isNotNull(), came_from))
         found.append(F.when(kind == f"{side}_only", fact(f"alone_{side}", kind, value=-F.col("ts"))))
     return facts_of_each(rows, found)
 
 
-def erased_facts(warehouse: Warehouse, batch_id: int, version: int) -> list[DataFrame]:
+def erased_facts(warehouse: Warehouse, topics: SideTopics, batch_id: int, version: int) -> list[DataFrame]:
     """Facts `erased_left` and `erased_right` of an erasure: the emptied raw rows whose events were open at this version of open_events."""
     place = ["topic", "partition", "offset"]
     waiting = warehouse.read(OPEN, place, version=version)
     tables = []
-    for name, side in zip(SIDES, warehouse.pipeline.sides, strict=True):
+    for name, side, mine in zip(SIDES, warehouse.pipeline.sides, topics, strict=True):
         emptied = warehouse.read(raw_table(side), place, where=lambda column: column("problem") == ERASED)
         gone, number = emptied.join(waiting, place, "left_semi"), F.lit(batch_id).cast("bigint")
-        tables.append(facts_of(gone, F.lit(f"erased_{name}"), F.lit(ERASED), batch_id=number, mark=record_mark()))
+        mark = record_mark(placed(mine))
+        tables.append(facts_of(gone, F.lit(f"erased_{name}"), F.lit(ERASED), batch_id=number, mark=mark))
     return tables
 
 
-def open_counts(warehouse: Warehouse, versions: Iterable[int]) -> list[Counted] | None:
+def open_counts(warehouse: Warehouse, topics: SideTopics, versions: Iterable[int]) -> list[Counted] | None:
     """What `open_facts` comes to, without Spark; None if they are more than few."""
     counted: list[Counted] = []
     for version in sorted(set(versions)):
-        rows = warehouse.read_if_few(OPEN, ["side", "partition", "offset"], version=version)
+        rows = warehouse.read_if_few(OPEN, ["side", "partition", "offset", *topic_column(topics)], version=version)
         if rows is None:
             return None
-        side = rows["side"].to_numpy()
-        marks = record_marks(rows["partition"].to_numpy(), rows["offset"].to_numpy())
-        for name in SIDES:
-            mine = marks[side == name]
-            if len(mine):
-                found = FactCount(len(mine), int(np.bitwise_xor.reduce(mine)), 0, 0, 0, 0, "", 0, 0)
+        for name, of_side in zip(SIDES, topics, strict=True):
+            mine = rows.filter(pc.equal(rows["side"], name))
+            if mine.num_rows:
+                place = pack(of_side, mine["topic"], mine["partition"]) if len(of_side) > 1 else mine["partition"]
+                marks = record_marks(place.to_numpy(), mine["offset"].to_numpy())
+                found = FactCount(len(marks), int(np.bitwise_xor.reduce(marks)), 0, 0, 0, 0, "", 0, 0)
                 counted.append((f"open_{name}", version, _OPEN_LABEL, None, found))
     return counted
 
 
-def open_facts(warehouse: Warehouse, versions: Iterable[int]) -> list[DataFrame]:
+def open_facts(warehouse: Warehouse, topics: SideTopics, versions: Iterable[int]) -> list[DataFrame]:
     """The open events at these versions of the table, which take the place of the batch_id."""
     tables, whose = [], F.concat(F.lit("open_"), "side")
+    mark = record_mark(placed_by_side(topics, F.col("side") == "left"))
+    columns = ["side", "partition", "offset", *topic_column(topics)]
     for version in sorted(set(versions)):
-        rows, at = warehouse.read(OPEN, ["side", "partition", "offset"], version=version), F.lit(version).cast("bigint")
-        tables.append(facts_of(rows, whose, F.lit(_OPEN_LABEL), batch_id=at, mark=record_mark()))
+        rows, at = warehouse.read(OPEN, columns, version=version), F.lit(version).cast("bigint")
+        tables.append(facts_of(rows, whose, F.lit(_OPEN_LABEL), batch_id=at, mark=mark))
     return tables

@@ -58,7 +58,8 @@ def record_facts(warehouse: Warehouse, batches: Ranges) -> DataFrame:
     spans = joined_spans(at for ranges in batches.values() for at in ranges)
     found = read_records(warehouse.spark, warehouse.pipeline, spans, False, PLACE)
     records = found.withColumn("batch_id", F.coalesce(*whose)).where(F.col("batch_id").isNotNull())
-    side = F.when(F.col("topic") == warehouse.pipeline.left.topic, "record_left").otherwise("record_right")
+    is_left = F.col("topic").isin([topic for topic, _ in spans if warehouse.pipeline.left.has(topic)])
+    side = F.when(is_left, "record_left").otherwise("record_right")
     return facts_of(records, side, F.lit(""))
 
 

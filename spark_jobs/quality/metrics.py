@@ -29,6 +29,7 @@ from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.ledger import (
     ALL_PUBLICATIONS,
     PUBLISHED,
@@ -50,7 +51,7 @@ _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 class ReportInput(NamedTuple):
     """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
     what the broker holds; `delivery`, `dead_letters`: what to read back from the output and the rejected topic, or why that is not possible;
-    `published`: the last published batch.
+    `published`: the last published batch; `inputs`: the topics of both sides.
     """
 
     batches: Sequence[Batch]
@@ -60,6 +61,7 @@ class ReportInput(NamedTuple):
     delivery: DeliveryScope | NotJudged | None
     dead_letters: DeadLetterScope | NotJudged | None
     published: int
+    inputs: SideTopics
 
 
 def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, int]) -> ReportInput | None:
@@ -74,10 +76,11 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     if not batches:
         return None
     publications = [row for row in rows if row.step in (*ALL_PUBLICATIONS, PUBLISHING)]
-    topics, delivery, dead_letters = _ask(warehouse, publications, {batch.batch_id for batch in known}, sent, published)
+    valid, inputs = {batch.batch_id for batch in known}, batches[-1].paired.topics
+    topics, delivery, dead_letters = _ask(warehouse, publications, valid, sent, published, inputs)
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
-    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published)
+    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs)
 
 
 def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequence[Batch]) -> list[Batch]:
@@ -88,13 +91,18 @@ def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequ
 
 
 def _ask(
-    warehouse: Warehouse, publications: list[LedgerRow], valid: Collection[int], after: int, until: int
+    warehouse: Warehouse,
+    publications: list[LedgerRow],
+    valid: Collection[int],
+    after: int,
+    until: int,
+    inputs: SideTopics,
 ) -> tuple[TopicsNow, DeliveryScope | NotJudged | None, DeadLetterScope | NotJudged | None]:
     pipeline = warehouse.pipeline
     settings = kafka_settings(pipeline.output_connection)
     outputs = topics_of(pipeline, after, (row for row in publications if row.batch_id <= until))
     outputs += rejected_topics(publications, after, until)
-    asked = [*pipeline.topics[:2], *outputs]
+    asked = [*inputs.left, *inputs.right, *outputs]
     topics = ask_topics(pipeline, asked)
 
     def scopes() -> tuple[DeliveryScope | NotJudged | None, DeadLetterScope | NotJudged | None]:
@@ -133,12 +141,13 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
         if batch.is_live:
             window = history[-quality.history_batches :]
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)
-            batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts))
+            batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts, given.inputs))
         if batch.batch_id == has_delivery:
             metrics |= delivery_metrics(warehouse, given.delivery, facts)
             metrics |= dead_letter_metrics(warehouse, given.dead_letters, facts)
         numbers = {name: float(value) for name, value in metrics.items()}
-        batch = replace(batch, metrics=numbers, changes=batch.changed_since(previous))
+        changes, new = batch.changed_since(previous), batch.topics_since(previous)
+        batch = replace(batch, metrics=numbers, changes=changes, new_topics=new)
         found.append(batch)
         history.append(batch)
         previous = batch
@@ -151,16 +160,17 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
     sent_from = min([first, *(delivery.batch_ids[:1] if delivery else ()), *(letters.batches if letters else ())])
     versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
-    counted, tables = open_counts(warehouse, versions), table_facts(warehouse, first, last, sent_from, batches[-1].at)
+    counted = open_counts(warehouse, given.inputs, versions)
+    tables = table_facts(warehouse, given.inputs, first, last, sent_from, batches[-1].at)
     if counted is None:
-        tables += open_facts(warehouse, versions)
+        tables += open_facts(warehouse, given.inputs, versions)
     for batch in batches:
         if batch.paired.kind == ERASURE:
-            tables += erased_facts(warehouse, batch.batch_id, batch.planned.versions[OPEN])
+            tables += erased_facts(warehouse, given.inputs, batch.batch_id, batch.planned.versions[OPEN])
     scope = orphan_scope(batches, given.earlier)
     topics = [record_facts(warehouse, gaps)] if gaps else []
     topics += [message_facts(warehouse, delivery)] if delivery else []
-    topics += [dead_letter_facts(warehouse, letters)] if letters else []
+    topics += [dead_letter_facts(warehouse, given.inputs, letters)] if letters else []
     return count_facts(counted or [], tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 

@@ -21,7 +21,8 @@ def of_sides(sentences: Mapping[str, str]) -> dict[str, str]:
 class Breakdown(NamedTuple):
     """One row of a count that is broken down, kept beside the metrics: how many of `family` are in `bucket`, or have `value` in a key `field`.
 
-    `bucket`: an hour (epoch ms of its first moment), an upper bound in ms (inclusive; None: beyond the last one), or a partition.
+    `bucket`: an hour (epoch ms of its first moment), an upper bound in ms (inclusive; None: beyond the last one), or a partition; then
+    `field` is `topic` and `value` its topic where the side has several.
     """
 
     family: str

@@ -75,7 +75,8 @@ def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind:
     partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
         most = max(partitions, key=lambda row: row.number)
-        of = f"partition {most.bucket}, one of {len(partitions)} that have any"
+        whose = f" of {most.value}" if most.value else ""
+        of = f"partition {most.bucket}{whose}, one of {len(partitions)} that have any"
         yield f"{most.number:,} of the {metrics[kind]:,.0f} {side} ones are of {of}."
 
 

@@ -19,6 +19,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
+from spark_jobs.rules.side_topics import MOST_PARTITIONS, SideTopics
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -173,22 +174,30 @@ def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
     return metrics
 
 
-def orphan_breakdowns(batch: Batch, counted: Facts) -> list[Breakdown]:
+def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[Breakdown]:
     """The families `hour_<kind>`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, and by key field
-    `users` (how many values have orphans) and `top_user` (the one with most).
+    `users` (how many values have orphans) and `top_user` (the one with most). `topics`: those by which partitions are numbered.
     """
     ids = (batch.batch_id,)
     found = [Breakdown(f"hour_{kind}", each.number, hour) for kind, hour, each in counted.of("hour", ids)]
-    for side, kind in zip(SIDES, ORPHANS, strict=True):
+    for side, kind, mine in zip(SIDES, ORPHANS, topics, strict=True):
         found += [Breakdown(f"miss_{side}", each.number, at) for _, at, each in counted.of(f"miss_{side}", ids)]
-        partitions = [Breakdown(f"partition_{kind}", each.number, n) for _, n, each in counted.of(f"out_{side}", ids, kind)]
+        partitions = [_of_partition(kind, each.number, n, mine) for _, n, each in counted.of(f"out_{side}", ids, kind)]
         found += sorted(partitions, key=lambda row: (-row.number, row.bucket))[:_PARTITIONS]
     found += [Breakdown("grace_needed", each.number, at) for _, at, each in counted.of("grace", ids)]
     for field, _, most in counted.of("user", ids) if counted.number("hour", ids, *ORPHANS) else ():
         found.append(Breakdown("users", most.number, field=field))
         found.append(Breakdown("top_user", most.top, field=field, value=most.text))
     # Spark returns facts in any order, and a report that is made again writes the same rows.
-    return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0))
+    return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0, row.value or ""))
+
+
+def _of_partition(kind: str, number: int, place: int | None, topics: tuple[str, ...]) -> Breakdown:
+    """`place`: the number of topic and partition; the topic is named where the side has several."""
+    if len(topics) < 2 or place is None:
+        return Breakdown(f"partition_{kind}", number, place)
+    at, partition = divmod(place, MOST_PARTITIONS)
+    return Breakdown(f"partition_{kind}", number, partition, "topic", topics[at])
 
 
 def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:

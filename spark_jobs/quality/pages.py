@@ -99,6 +99,7 @@ def batch_details(batch: Batch, offenders: Iterable[Offender]) -> Markup:
         steps=[_step(batch.steps[step]) for step in (*STEPS, PUBLISHED_ORPHANS, PUBLISHED_REJECTED) if step in batch.steps],
         landed=batch.landed,
         given_up=ranges_given_up,
+        new_topics=batch.new_topics,
         began=[f"{at.topic}-{at.partition} began at {at.began:,}" for at in batch.landed.offsets if at.began],
         groups=[_group(label, [each for each in of_batch if each.label == label], batch.metrics) for label in labels],
     )

@@ -33,6 +33,7 @@ from spark_jobs.quality.sent_compounds import (
     with_absence,
     with_compaction,
 )
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.ledger import (
     ALL_PUBLICATIONS,
     PAIRED,
@@ -91,6 +92,7 @@ class _Scope(NamedTuple):
     open_version: int
     ledger: LedgerSummary
     removed: RemovedRows
+    inputs: SideTopics
     topics: TopicsNow
     outputs: list[_Output]
     gone: list[str]  # topics that earlier settings name and that are not there any more
@@ -125,10 +127,11 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
     ids = {topic: output_topic(settings, topic, operation="Read").topic_id for topic in known if topic not in gone}
     for topic in ids:
         wait_for_markers(settings, topic)
-    topics = ask_topics(pipeline, [*pipeline.topics[:2], *ids])
-    _check_readable(ledger, horizon, topics, settings)
     steps = {row.step: row for row in ledger.rows(last, last)}
-    check_ids(pipeline, steps[PLANNED].plan.topic_ids, topics)
+    inputs = steps[PLANNED].topics
+    topics = ask_topics(pipeline, [*inputs.left, *inputs.right, *ids])
+    _check_readable(ledger, horizon, topics, settings)
+    check_ids(steps[PLANNED].topic_ids, topics)
     # After the ledger was read: rows that are about to be removed may still be there.
     removed = find_removed(ledger, ids[pipeline.output_topic])
     outputs = [
@@ -143,7 +146,15 @@ def _scope(warehouse: Warehouse) -> _Scope | None:
         if topic in batch_settings.topics()
     ]
     return _Scope(
-        horizon, steps[PAIRED].versions[OPEN], summary, removed, topics, outputs, gone, ledger.last_erasure() > horizon
+        horizon,
+        steps[PAIRED].versions[OPEN],
+        summary,
+        removed,
+        inputs,
+        topics,
+        outputs,
+        gone,
+        ledger.last_erasure() > horizon,
     )
 
 
@@ -177,7 +188,7 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     compared = [(each, *_compounds(warehouse, scope, each)) for each in scope.outputs]
     try:
         checked = (
-            check_compounds(compounds, warehouse.pipeline, each.ends, "" if each.route.is_main else each.route.topic)
+            check_compounds(compounds, scope.inputs, each.ends, "" if each.route.is_main else each.route.topic)
             for each, _, compounds in compared
         )
         offenders = offenders_of(wrong, [check_places(places), *checked])
@@ -310,7 +321,7 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
 def _messages(warehouse: Warehouse, scope: _Scope, output: _Output, compounds: DataFrame) -> Counts:
     """What became of the compounds of a topic, in the order of the report."""
     due, on_topic, in_table = F.col("due"), F.col("messages") > 0, F.col("compounds") > 0
-    ours, gone, unknowable = is_ours(warehouse.pipeline), F.col("gone"), F.col("unknowable")
+    ours, gone, unknowable = is_ours(scope.inputs), F.col("gone"), F.col("unknowable")
     replaced = F.col("replaced") & ~gone & ~unknowable
     return _how_many(
         compounds,

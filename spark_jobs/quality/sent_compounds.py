@@ -17,13 +17,13 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from include.config.pipeline import Pipeline
 from spark_jobs.kafka.messages import header
 from spark_jobs.kafka.output_topic import Cleanup
 from spark_jobs.kafka.records import Spans, read_records
 from spark_jobs.kafka.routing import Route, read_messages
 from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import fingerprint
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.warehouse import Warehouse
@@ -172,15 +172,15 @@ def lies_before(ends: Mapping[int, int], offset: str) -> Column:
     return reduce(or_, before, F.lit(False))
 
 
-def is_ours(pipeline: Pipeline) -> Column:
-    """Whether a pair_id is one that this pipeline makes."""
+def is_ours(topics: SideTopics) -> Column:
+    """Whether a pair_id is one that a pipeline of these topics makes."""
     # Of what a topic's name may hold only the dot means something in a pattern.
-    topics = [side.topic.replace(".", "\\.") for side in pipeline.sides]
-    left, right = (F.col("pair_id").rlike(f"^{topic}-\\d+-\\d+$") for topic in topics)
-    return F.coalesce(left | right, F.lit(False))
+    left, right = ("|".join(topic.replace(".", "\\.") for topic in mine) for mine in topics)
+    found = (F.col("pair_id").rlike(f"^({names})-\\d+-\\d+$") for names in (left, right))
+    return F.coalesce(reduce(or_, found), F.lit(False))
 
 
-def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding, Column]:
+def compound_cases(topics: SideTopics, ends: Mapping[int, int]) -> dict[Finding, Column]:
     """What can be wrong with a row of `with_compaction`; what retention or compaction removed is not, nor are messages of other producers. `ends`:
     as `RemovedRows.ends`.
     """
@@ -191,12 +191,12 @@ def compound_cases(pipeline: Pipeline, ends: Mapping[int, int]) -> dict[Finding,
         Finding.SENT_TWICE: in_table & (F.col("messages") > 1),
         Finding.SENT_OTHERWISE: in_table & on_topic & F.col("differs"),
         Finding.SENT_ELSEWHERE: F.col("elsewhere"),
-        Finding.SENT_UNKNOWN: ~in_table & is_ours(pipeline) & ~of_removed_compounds(ends) & ~F.col("of_removed"),
+        Finding.SENT_UNKNOWN: ~in_table & is_ours(topics) & ~of_removed_compounds(ends) & ~F.col("of_removed"),
     }
 
 
-def check_compounds(compounds: DataFrame, pipeline: Pipeline, ends: Mapping[int, int], beside: str = "") -> DataFrame:
+def check_compounds(compounds: DataFrame, topics: SideTopics, ends: Mapping[int, int], beside: str = "") -> DataFrame:
     """What is wrong with which compound; see `compound_cases`. `beside`: the topic, if it is one beside the output topic."""
     said = [F.concat(F.lit("revision "), "revision"), F.concat(F.lit("of batch "), "batch_id")]
     what = F.concat_ws(" ", "pair_id", *said, *([F.lit(f"({beside})")] if beside else []))
-    return flagged(compounds, what, compound_cases(pipeline, ends))
+    return flagged(compounds, what, compound_cases(topics, ends))

@@ -126,11 +126,11 @@ def _change(metrics: Metrics, what: str, name: str, side: str) -> float | None:
 
 
 def _landed(batch: Batch, counted: Facts, name: str) -> Landed:
-    ids, topic = (batch.batch_id,), batch.paired.pipeline.topics[SIDES.index(name)]
+    ids, side = (batch.batch_id,), batch.paired.pipeline.sides[SIDES.index(name)]
     accepted = [found for _, _, found in counted.of(f"raw_{name}", ids, "accepted")]
     number = sum(found.number for found in accepted)
     first, last = min((found.first for found in accepted), default=0), max((found.last for found in accepted), default=0)
-    drained = all(at.until_offset == at.end_offset for at in batch.landed.offsets if at.topic == topic)
+    drained = all(at.until_offset == at.end_offset for at in batch.landed.offsets if side.has(at.topic))
     return Landed(number, counted.number(f"raw_{name}", ids) - number, first, last, drained)
 
 
@@ -213,8 +213,8 @@ def checked_sentences(found: Sequence[Notice]) -> dict[str, str]:
 
 
 def _topics(pipeline: Pipeline, here: int) -> tuple[str, str]:
-    """The topic of a side, and the other one."""
-    return pipeline.sides[here].topic, pipeline.sides[1 - here].topic
+    """What the topics of a side are called, and those of the other one."""
+    return pipeline.sides[here].input, pipeline.sides[1 - here].input
 
 
 def _silent_notices(pipeline: Pipeline, metrics: Metrics, states: Sequence[SideState]) -> Iterator[Notice]:

@@ -41,14 +41,14 @@ class OrderedEvents(NamedTuple):
 
 def order_events(events: pa.Table, rules: Rules) -> OrderedEvents:
     """Sorts a table of `event_schema` with at least one row."""
-    pipeline = rules.pipeline
-    key, ts, side = key_numbers(events, pipeline.key), _column(events, "ts"), _column(events, "side")
+    key, ts, side = key_numbers(events, rules.pipeline.key), _column(events, "ts"), _column(events, "side")
     order, tied = _by_key_and_ts(key, ts)
     if len(tied):
         # Only events of one key and one millisecond are ordered by where they came from.
         among = order[tied]
-        topic = side[among] if pipeline.left.topic < pipeline.right.topic else 1 - side[among]
-        place = (_column(events, "offset")[among], _column(events, "partition")[among], topic, ts[among], key[among])
+        partition = _column(events, "partition")[among]
+        topic = rules.topics.ranks(side[among], partition)
+        place = (_column(events, "offset")[among], partition, topic, ts[among], key[among])
         order[tied] = among[np.lexsort(place)]
     return OrderedEvents(order, key[order], ts[order], side[order], _column(events, "is_open")[order])
 

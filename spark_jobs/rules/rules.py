@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from include.config.pipeline import Pipeline
+from spark_jobs.rules.side_topics import SideTopics, topics_of
 
 LEFT, RIGHT = 0, 1
 # The column of the direction of an event.
@@ -25,11 +26,20 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings, the batch's clock and that of the batch before: epoch ms, None = minus infinity (nothing is closed, nothing is late)."""
+    """The settings, the batch's clock and that of the batch before: epoch ms, None = minus infinity (nothing is closed, nothing is late).
+
+    `read`: the topics that the batch has events of; None: those that the settings name.
+    """
 
     pipeline: Pipeline
     clock: int | None
     previous_clock: int | None
+    read: SideTopics | None = None
+
+    @property
+    def topics(self) -> SideTopics:
+        """The topics by which events are numbered."""
+        return self.read or topics_of(self.pipeline)
 
     def over_before(self, end: Ints, clock: int | None) -> Flags:
         """True for sessions with these ends (epoch ms) that are over at `clock`: end + gap + grace < clock, strictly."""
@@ -41,6 +51,7 @@ class Rules:
 def event_schema(pipeline: Pipeline) -> pa.Schema:
     """Accepted events of both sides; ts in epoch ms, payload as JSON text. `is_open`: from open_events; `batch_id`: the batch that landed it.
 
+    `partition`: the number of topic and partition (`side_topics`), the partition alone where a side has one topic.
     With `key_order: any` the key fields are in the pair's order, and `reversed` says whether the event's own order is the other one. Where a side
     has `compounds`: `SOURCE`, null in events of a side without, and `superseded`.
     """

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.faults.fault_points import fault_point
-from spark_jobs.faults.problems import warn
+from spark_jobs.faults.problems import NeedsOperator, warn
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import Registry, registry_settings
 from spark_jobs.kafka.clusters import by_cluster, settings_of
-from spark_jobs.kafka.input_topics import ask_inputs, check_ids, show_landed
+from spark_jobs.kafka.input_topics import ask_inputs, find_topics, show_landed
 from spark_jobs.kafka.offsets import Partition, TopicsNow
 from spark_jobs.kafka.open_transactions import held_partitions, total_held
 from spark_jobs.kafka.ranges import (
@@ -26,6 +26,7 @@ from spark_jobs.kafka.ranges import (
     first_offsets,
     has_lost,
     landed_beyond,
+    new_topics,
     plan_ranges,
     ranges_left,
 )
@@ -45,7 +46,7 @@ from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
 from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
 from spark_jobs.tables.outbox import pending_corrections
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
-from spark_jobs.tables.records import LivePlan
+from spark_jobs.tables.records import LivePlan, TopicIds
 from spark_jobs.tables.schemas import OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -65,21 +66,26 @@ def plan_batch(
     pipeline = warehouse.pipeline
     check_ledger(warehouse, last)
     previous = {known.place: known for known in last.offsets} if last else {}
-    now = ask_inputs(pipeline, last.plan.topic_ids if last else None, previous.values())
+    topics = find_topics(pipeline, (topic for topic, _ in previous))
+    now = ask_inputs(pipeline, topics, last.topic_ids if last else {}, previous.values())
     if beyond := landed_beyond([known.behind() for known in previous.values()], now):
         raise cut_below(ledger, beyond)
     ranges = plan_ranges(previous, now, max_records, accepted_losses)
-    if not last:
-        for (topic, number), first in first_offsets(ranges).items():
-            print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
+    began = first_offsets(ranges, joined := new_topics(ranges, previous.values()))
+    if last:
+        _refuse_own_outputs(ledger, joined)
+    for topic in joined if last else ():
+        print(f"topic {topic} is new: it is read from its first offset on")
+    for (topic, number), first in began.items():
+        print(f"{topic}-{number} began at {first}: older records were gone before this pipeline")
     plan = LedgerRow(
         batch_id=last.batch_id + 1 if last else 1,
         step=PLANNED,
         plan=LivePlan(
             open_before=last.paired.open_after if last else 0,
-            topic_ids=check_ids(pipeline, None, now),
+            topic_ids=TopicIds.of(topics, now.ids),
             corrected=pending_corrections(warehouse, ledger, last),
-            gone_at_start=0 if last else sum(first_offsets(ranges).values()),
+            gone_at_start=sum(began.values()),
         ),
         offsets=tuple(ranges),
         wall_time=now.wall_time,
@@ -91,6 +97,16 @@ def plan_batch(
         started_at=started,
     )
     return ledger.plan(plan)
+
+
+def _refuse_own_outputs(ledger: Ledger, joined: Collection[str]) -> None:
+    """Raises NeedsOperator for a new topic to which earlier settings published: a pattern may match it once they no longer name it."""
+    outputs = {topic for each in ledger.settings() for topic in each.output_topics} if joined else set[str]()
+    if own := sorted(outputs.intersection(joined)):
+        raise NeedsOperator(
+            f"topic {own[0]} has compounds or rejected records of this pipeline, which would be read as its events: correct topic_pattern in "
+            "the pipeline's file, or delete the topic"
+        )
 
 
 def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepted_losses: Collection[str] = ()) -> LedgerRow:
@@ -131,7 +147,7 @@ def land_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, accepte
 
 
 def _warn_of_held(pipeline: Pipeline, now: TopicsNow) -> tuple[int, int | None]:
-    """The offsets of both topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
+    """The offsets of all topics behind open transactions, for the counts; logs those open for longer than usual, with the remedy."""
     clusters = by_cluster(pipeline, now.ids)
     held = [at for settings, topics in clusters for at in held_partitions(settings, now, topics)]
     for at in held:
@@ -144,12 +160,12 @@ def _warn_of_held(pipeline: Pipeline, now: TopicsNow) -> tuple[int, int | None]:
 
 
 def _warn_of_unit(side: Side, form: str | None, rows: list[LandedRows], wall_time: int) -> None:
-    """Logs that the times of a topic would be about now by another unit, with the remedy."""
-    latest = max((row.max_ts for row in rows if row.topic == side.topic and row.max_ts is not None), default=None)
+    """Logs that the times of a side would be about now by another unit, with the remedy."""
+    latest = max((row.max_ts for row in rows if side.has(row.topic) and row.max_ts is not None), default=None)
     if latest is not None and (unit := likelier_unit(form, latest, wall_time)):
         # The year 56000 has no name in Python.
         year = 1970 + latest // _YEAR_MS
-        warn(f"times of {side.topic} lie around the year {year}: they look like {unit}; set timestamp_format: {unit}")
+        warn(f"times of {side.input} lie around the year {year}: they look like {unit}; set timestamp_format: {unit}")
 
 
 def _remaining_ranges(
@@ -159,7 +175,7 @@ def _remaining_ranges(
 
     Raises BrokerProblem and NeedsOperator.
     """
-    now = ask_inputs(warehouse.pipeline, planned.plan.topic_ids, planned.offsets)
+    now = ask_inputs(warehouse.pipeline, planned.topics, planned.topic_ids, planned.offsets)
     if beyond := landed_beyond(planned.offsets, now):
         raise cut_below(ledger, beyond)
     landed: dict[Partition, LandedSpan] = {}
@@ -172,11 +188,11 @@ def _remaining_ranges(
 
 
 def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[OffsetRange], side: Side) -> None:
-    """Appends the records of one topic in the ranges to its raw table, once for the batch.
+    """Appends the records of one side in the ranges to its raw table, once for the batch.
 
     Raises errors of the broker and of the tables.
     """
-    spans = {at.place: Span(at.from_offset, at.until_offset) for at in ranges if at.topic == side.topic and at.planned}
+    spans = {at.place: Span(at.from_offset, at.until_offset) for at in ranges if side.has(at.topic) and at.planned}
     pipeline, table = planned.pipeline, raw_table(side)
     if not spans:
         return
@@ -185,14 +201,16 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
         return commit(warehouse, table, [], table, planned.batch_id)
     place, parts = warehouse.place_for_files(table), shares(spans)
     parse = _side_parser(warehouse, planned, side)
-    land_part = _part_lander(settings_of(warehouse.pipeline, side.topic), place, pipeline, side, parse, planned.batch_id)
+    # All topics of a side are on one cluster.
+    settings = settings_of(warehouse.pipeline, parts[0][0].topic)
+    land_part = _part_lander(settings, place, pipeline, side, parse, planned.batch_id)
 
     def append() -> None:
         offsets = sum(span.until - span.first for span in spans.values())
         written = work_on(warehouse.spark, parts, land_part, NEW_FILE, offsets)
         commit(warehouse, table, NewFile.all_of(written), table, planned.batch_id)
 
-    translate_read_errors(append, warehouse.pipeline, [side.topic])
+    translate_read_errors(append, warehouse.pipeline, {topic for topic, _ in spans})
 
 
 def _side_parser(warehouse: Warehouse, planned: LedgerRow, side: Side) -> Callable[[], Parser]:

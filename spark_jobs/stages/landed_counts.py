@@ -157,7 +157,8 @@ def count(
         raise BrokenInvariant(
             f"batch {planned.batch_id}: {offsets_planned} offsets planned, but {landed.total()} records landed"
         )
-    left, right = (side.topic for side in planned.pipeline.sides)
+    of_sides = [(sum(counted[topic] for topic in mine) for counted in (landed, accepted)) for mine in planned.topics]
+    (landed_left, accepted_left), (landed_right, accepted_right) = of_sides
     return LandedCounts(
         planned=offsets_planned,
         landed=landed.total(),
@@ -165,10 +166,10 @@ def count(
         lost=sum(known.lost + known.cut for known in ranges),
         backlog=sum(known.end_offset - known.until_offset for known in ranges),
         accepted=accepted.total(),
-        landed_left=landed[left],
-        accepted_left=accepted[left],
-        landed_right=landed[right],
-        accepted_right=accepted[right],
+        landed_left=landed_left,
+        accepted_left=accepted_left,
+        landed_right=landed_right,
+        accepted_right=accepted_right,
         gone_at_start=planned.plan.gone_at_start if isinstance(planned.plan, LivePlan) else 0,
         held=held[0],
         held_since=held[1],

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, source_names
+from spark_jobs.rules.side_topics import SideTopics, pack, unpack
 from spark_jobs.spark.workers import Stage, are_few, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
@@ -33,7 +33,9 @@ from spark_jobs.tables.warehouse import Warehouse
 
 # The reasons of rejection at pairing, by their number in `REFUSED`.
 REASONS = tuple(str(reason) for reason in AT_PAIRING)
-# An event that is rejected at pairing, without its bytes. `side`: LEFT or RIGHT; `landed_in`: the batch that landed it.
+_SIDES = ("left", "right")
+# An event that is rejected at pairing, without its bytes. `side`: LEFT or RIGHT; `partition`: with its topic (`side_topics`); `landed_in`: the
+# batch that landed it.
 REFUSED = pa.schema(
     {"side": pa.int8(), "partition": pa.int32(), "offset": pa.int64(), "reason": pa.int8(), "landed_in": pa.int64()}
 )
@@ -44,29 +46,29 @@ _READ = ("problem", "topic", "partition", "offset", "record_timestamp", "key", "
 
 
 def make_compounds(
-    outcomes: pa.RecordBatch, known: pa.Table | None, pipeline: Pipeline, batch_id: int, declared: pa.Schema
+    outcomes: pa.RecordBatch, known: pa.Table | None, rules: Rules, batch_id: int, declared: pa.Schema
 ) -> pa.RecordBatch:
     """Outcomes (`outcome_schema`) as rows of compound_events (columns: `declared`): pairs and single sides, `ts` the smaller of the two.
 
     `known`: `pair_id` and `revision` of compounds that consumers know from void batches (None: no such compounds); these get their next
     revision, all others their first.
     """
-    return _as_compounds(_only(outcomes, *COMPOUND_KINDS), known, pipeline, batch_id, declared)
+    return _as_compounds(_only(outcomes, *COMPOUND_KINDS), known, rules, batch_id, declared)
 
 
 def _as_compounds(
-    compounds: pa.RecordBatch, known: pa.Table | None, pipeline: Pipeline, batch_id: int, declared: pa.Schema
+    compounds: pa.RecordBatch, known: pa.Table | None, rules: Rules, batch_id: int, declared: pa.Schema
 ) -> pa.RecordBatch:
     columns = dict(zip(compounds.schema.names, compounds.columns, strict=True))
     for name, value in {"op": UPSERT, "batch_id": batch_id}.items():
         columns[name] = pa.repeat(pa.scalar(value, declared.field(name).type), compounds.num_rows)
     columns |= {"kind": columns["outcome"], "ts": pc.min_element_wise(columns["left_ts"], columns["right_ts"])}
     ids = []
-    for name, side in zip(("left", "right"), pipeline.sides, strict=True):
-        topic = pc.if_else(pc.is_valid(columns[f"{name}_offset"]), side.topic, pa.scalar(None, pa.string()))
-        place = (columns[f"{name}_{part}"].cast(pa.string()) for part in ("partition", "offset"))
+    for name, side, topics in zip(("left", "right"), rules.pipeline.sides, rules.topics, strict=True):
+        topic, partition = unpack(topics, columns[f"{name}_partition"])
+        place = (part.cast(pa.string()) for part in (partition, columns[f"{name}_offset"]))
         ids.append(pc.binary_join_element_wise(topic, *place, "-"))
-        columns |= {f"{name}_topic": topic, side.payload: columns[f"{name}_payload"]}
+        columns |= {f"{name}_topic": topic, f"{name}_partition": partition, side.payload: columns[f"{name}_payload"]}
     columns["pair_id"] = pc.coalesce(*ids)
     columns["revision"] = _revisions(columns["pair_id"], known, declared.field("revision").type)
     return pa.record_batch([columns[name] for name in declared.names], schema=declared)
@@ -81,16 +83,17 @@ def _revisions(pair_ids: pa.Array, known: pa.Table | None, kind: pa.DataType) ->
     return pc.fill_null(following, 0).cast(kind)
 
 
-def make_open(outcomes: pa.RecordBatch, pipeline: Pipeline, declared: pa.Schema) -> pa.RecordBatch:
+def make_open(outcomes: pa.RecordBatch, rules: Rules, declared: pa.Schema) -> pa.RecordBatch:
     """Outcomes as rows of open_events (columns: `declared`): the events of sessions that are still open."""
     still_open = _only(outcomes, Outcome.OPEN)
-    is_left = pc.is_valid(still_open["left_offset"])
+    is_left, pipeline = pc.is_valid(still_open["left_offset"]), rules.pipeline
     columns = {name: still_open[name] for name in pipeline.key}
-    columns |= _of_side(still_open, "partition", "offset", "ts", "payload", "batch_id")
+    columns |= _of_side(still_open, "offset", "ts", "payload", "batch_id")
     if pipeline.is_unordered:
         columns |= _of_side(still_open, REVERSED)
     columns |= _of_side(still_open, *source_names(pipeline))
-    columns["topic"] = pc.if_else(is_left, pipeline.left.topic, pipeline.right.topic)
+    left, right = (unpack(mine, still_open[f"{side}_partition"]) for mine, side in zip(rules.topics, _SIDES, strict=True))
+    columns |= {name: pc.coalesce(*both) for name, *both in zip(("topic", "partition"), left, right, strict=True)}
     columns["side"] = pc.if_else(is_left, "left", "right")
     return pa.record_batch([columns[name] for name in declared.names], schema=declared)
 
@@ -119,13 +122,13 @@ def decide(events: DataFrame, rules: Rules, expected: int, batch_id: int) -> Dat
 
     `kind` is the outcome: also what becomes no compound has a row.
     """
-    pipeline, declared = rules.pipeline, declared_schema(rules.pipeline, COMPOUNDS)
+    declared = declared_schema(rules.pipeline, COMPOUNDS)
     schema = to_arrow_schema(declared)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (_as_compounds(outcomes, None, pipeline, batch_id, schema) for outcomes, _ in decide_keys(batches, rules))
+        return (_as_compounds(outcomes, None, rules, batch_id, schema) for outcomes, _ in decide_keys(batches, rules))
 
-    return by_key(events, pipeline, expected).mapInArrow(rows, declared)
+    return by_key(events, rules.pipeline, expected).mapInArrow(rows, declared)
 
 
 def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) -> list[NewFile]:
@@ -145,7 +148,7 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
         return []
     columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
     numbers = pa.table(columns, ["id", "places"])
-    stage = _writing_stage(stores, work, warehouse.place_for_files(REJECTED), planned.batch_id)
+    stage = _writing_stage(stores, work, planned.topics, warehouse.place_for_files(REJECTED), planned.batch_id)
     if are_few(sum(file.rows for _, share in work for file in share.files)):
         return NewFile.all_of(pa.Table.from_batches(stage(numbers.to_batches()), NEW_FILE))
     tasks = warehouse.spark.createDataFrame(numbers).repartitionById(len(work), F.col("id").cast("int"))
@@ -168,7 +171,9 @@ def _places_by_share(work: Sequence[tuple[int, Share]], refused: pa.Table) -> li
     return places_by_share
 
 
-def _writing_stage(stores: Mapping[int, Store], work: Sequence[tuple[int, Share]], place: FilePlace, batch_id: int) -> Stage:
+def _writing_stage(
+    stores: Mapping[int, Store], work: Sequence[tuple[int, Share]], topics: SideTopics, place: FilePlace, batch_id: int
+) -> Stage:
     """A stage that reads the shares with the numbers `id`, writes their rows at `places` into files, and returns these (`NewFile`)."""
     types = {field.name: field.type for field in place.schema}
     schema = pa.schema(
@@ -183,7 +188,7 @@ def _writing_stage(stores: Mapping[int, Store], work: Sequence[tuple[int, Share]
                     side, share = work[number]
                     known = _by_partition(np.frombuffer(places, _PLACES))
                     for rows in read_share(stores[side], share, schema, _where(batch_id, known)):
-                        writer.write(_rejected(rows, known, batch_id, place.schema))
+                        writer.write(_rejected(rows, topics[side], known, batch_id, place.schema))
             file = writer.finish()
         if file is not None:
             yield file.as_row()
@@ -205,20 +210,24 @@ def _by_partition(places: npt.NDArray[np.void]) -> dict[int, npt.NDArray[np.void
 
 
 def _rejected(
-    rows: pa.RecordBatch, known: Mapping[int, npt.NDArray[np.void]], batch_id: int, schema: pa.Schema
+    rows: pa.RecordBatch,
+    topics: tuple[str, ...],
+    known: Mapping[int, npt.NDArray[np.void]],
+    batch_id: int,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
     """The raw rows that this batch rejects, as rows of rejected_events."""
     of_batch = pc.and_(pc.equal(rows["batch_id"], batch_id), pc.fill_null(pc.not_equal(rows["problem"], FILTERED), False))
     problem = pc.if_else(of_batch, rows["problem"], pa.scalar(None, pa.string()))
-    reason = pc.coalesce(problem, _reasons(rows, known))
+    reason = pc.coalesce(problem, _reasons(rows, topics, known))
     columns = {name: rows[name] for name in _READ if name != "problem"} | {"reason": reason}
     columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.int64()), rows.num_rows)
     return pa.record_batch([columns[name] for name in schema.names], schema=schema).filter(pc.is_valid(reason))
 
 
-def _reasons(rows: pa.RecordBatch, known: Mapping[int, npt.NDArray[np.void]]) -> pa.Array:
+def _reasons(rows: pa.RecordBatch, topics: tuple[str, ...], known: Mapping[int, npt.NDArray[np.void]]) -> pa.Array:
     """The reasons of the rows refused at pairing, null for others."""
-    partition, offset = rows["partition"].to_numpy(), rows["offset"].to_numpy()
+    partition, offset = pack(topics, rows["topic"], rows["partition"]).to_numpy(), rows["offset"].to_numpy()
     code = np.full(rows.num_rows, -1)
     for number, places in known.items():
         (mine,) = np.nonzero(partition == number)

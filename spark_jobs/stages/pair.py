@@ -95,8 +95,8 @@ def write_outcomes(
         for outcomes, revisions in decided:
             for each in pc.value_counts(outcomes["outcome"]).to_pylist():
                 counted[each["values"]] += each["counts"]
-            compounds.write(make_compounds(outcomes, revisions, rules.pipeline, batch_id, places[COMPOUNDS].schema))
-            still_open.write(make_open(outcomes, rules.pipeline, places[OPEN].schema))
+            compounds.write(make_compounds(outcomes, revisions, rules, batch_id, places[COMPOUNDS].schema))
+            still_open.write(make_open(outcomes, rules, places[OPEN].schema))
             fault_point("paired_file_begun")
             refused = make_refused(outcomes)
             if refused.num_rows:
@@ -110,7 +110,7 @@ def pair_batch(warehouse: Warehouse, ledger: Ledger, planned: LedgerRow, landed:
     """Pairs one landed batch and returns its `paired` row."""
     started = datetime.now(UTC)
     open_before, accepted = planned.plan.open_before, landed.landed.accepted
-    rules = Rules(planned.pipeline, landed.clock, previous_clock=planned.clock)
+    rules = Rules(planned.pipeline, landed.clock, planned.clock, planned.topics)
     outcomes, refused, files = decide_batch(warehouse, planned, rules, open_before + accepted)
     check_conservation(open_before, accepted, outcomes)
     compounds = sum(outcomes[kind] for kind in COMPOUND_KINDS)

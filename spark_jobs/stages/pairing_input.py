@@ -17,9 +17,11 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.compounds import mark_superseded
 from spark_jobs.rules.outcomes import outcome_batches
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SUPERSEDED, Rules, event_schema, source_names
+from spark_jobs.rules.side_topics import SideTopics, pack
 from spark_jobs.stages.revisions import few_revised, mark_events, newest_revisions
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
@@ -29,7 +31,7 @@ from spark_jobs.tables.warehouse import Warehouse
 EVENTS_A_TASK = 500_000
 # No field of a message can have these names.
 KEY_HASH = "hash of the key"
-# One number: batch_id, below 2^29, partition, below 2^31, and a bit each for events in the other order than their pair, for open events, and for
+# One number: batch_id, below 2^29, topic and partition, below 2^31, and a bit each for events in the other order than their pair, for open events, and for
 # the side. Each column that Spark hands over to Python takes 0.1 s for 2 million events.
 PACKED = "batch_id, partition, direction, open and side"
 _BATCH, _PARTITION, _REVERSED, _OPEN = 34, 3, 2, 1
@@ -41,55 +43,60 @@ _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
-    side = F.when(F.col("side") == "left", LEFT).otherwise(RIGHT)
-    waiting = warehouse.read(OPEN, _open_columns(planned.pipeline), version=planned.versions[OPEN])
-    events = accepted_events(warehouse, planned.pipeline, batches=[planned.batch_id]).unionAll(
-        _events(waiting, planned.pipeline, side, is_open=True)
+    topics, is_left = planned.topics, F.col("side") == "left"
+    side, place = F.when(is_left, LEFT).otherwise(RIGHT), placed_by_side(topics, is_left)
+    waiting = warehouse.read(OPEN, _open_columns(planned.pipeline, topics), version=planned.versions[OPEN])
+    events = accepted_events(warehouse, planned.pipeline, topics, batches=[planned.batch_id]).unionAll(
+        _events(waiting, planned.pipeline, side, place, is_open=True)
     )
     if planned.pipeline.has_compounds:
         events = mark_events(events, newest_revisions(warehouse, [planned.batch_id], planned.versions[OPEN]))
     if (corrected := planned.plan.corrected) is None:
         return events
-    return events.unionAll(known_revisions(warehouse, events, corrected.first, corrected.last))
+    return events.unionAll(known_revisions(warehouse, events, topics, corrected.first, corrected.last))
 
 
 def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     """The rows of `batch_events` without Spark; None if they are more than few, or behind a rewind."""
     if planned.plan.corrected is not None:
         return None
-    pipeline, mine = planned.pipeline, [planned.batch_id]
-    columns = _raw_columns(pipeline)
+    pipeline, mine, topics = planned.pipeline, [planned.batch_id], planned.topics
+    columns = raw_columns(pipeline, topics)
     made = in_key_order(pipeline, columns)
     left, right = (
         warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem, made=made)
         for side in pipeline.sides
     )
-    waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline), version=planned.versions[OPEN])
+    waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])
     if left is None or right is None or waiting is None:
         return None
     is_left = pc.equal(waiting["side"], "left")
     waiting_left, waiting_right = waiting.filter(is_left), waiting.filter(pc.invert(is_left))
     schema = event_schema(pipeline)
     tables = [(left, LEFT, False), (right, RIGHT, False), (waiting_left, LEFT, True), (waiting_right, RIGHT, True)]
-    events = pa.concat_tables(_few_events(rows, side, is_open, schema) for rows, side, is_open in tables)
+    events = pa.concat_tables(_few_events(rows, topics, side, is_open, schema) for rows, side, is_open in tables)
     if not pipeline.has_compounds:
         return events
     # They are of the raw tables that were few.
     return mark_superseded(events, [events, *(few_revised(warehouse, planned) or ())])
 
 
-def _few_events(rows: pa.Table, side: int, is_open: bool, schema: pa.Schema) -> pa.Table:
+def _few_events(rows: pa.Table, topics: SideTopics, side: int, is_open: bool, schema: pa.Schema) -> pa.Table:
     given = {"side": side, "is_open": is_open, SUPERSEDED: False}
+    if len(topics[side]) > 1:
+        at = rows.schema.names.index("partition")
+        rows = rows.set_column(at, "partition", pack(topics[side], rows["topic"], rows["partition"]))
     columns = [pa.repeat(given[field.name], rows.num_rows) if field.name in given else rows[field.name] for field in schema]
     return pa.table(columns, names=schema.names).cast(schema)
 
 
-def _open_columns(pipeline: Pipeline) -> list[str]:
-    return [*_raw_columns(pipeline), "side"] + [REVERSED] * pipeline.is_unordered
+def raw_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:
+    """The columns of raw rows that events are made of; the topic only where a side has several."""
+    return [*pipeline.key, *_COLUMNS, *source_names(pipeline), *topic_column(topics)]
 
 
-def _raw_columns(pipeline: Pipeline) -> list[str]:
-    return [*pipeline.key, *_COLUMNS, *source_names(pipeline)]
+def _open_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:
+    return [*raw_columns(pipeline, topics), "side"] + [REVERSED] * pipeline.is_unordered
 
 
 def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
@@ -99,17 +106,19 @@ def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
 def accepted_events(
     warehouse: Warehouse,
     pipeline: Pipeline,
+    topics: SideTopics,
     batches: Iterable[int],
     times: Window | None = None,
     made: InWorker | None = None,
 ) -> DataFrame:
     """The events of both raw tables without a problem, as new ones (`event_schema`), of these batches; `times`: with a timestamp in there.
 
-    `made`: workers choose among them.
+    `topics`: those by which they are numbered. `made`: workers choose among them.
     """
-    sides = accepted_rows(warehouse, pipeline, _raw_columns(pipeline), batches, times, made)
-    numbered = zip((LEFT, RIGHT), sides, strict=True)
-    return reduce(DataFrame.unionAll, (_events(rows, pipeline, F.lit(number), is_open=False) for number, rows in numbered))
+    sides = accepted_rows(warehouse, pipeline, raw_columns(pipeline, topics), batches, times, made)
+    numbered = zip((LEFT, RIGHT), topics, sides, strict=True)
+    events = (_events(rows, pipeline, F.lit(number), placed(mine), is_open=False) for number, mine, rows in numbered)
+    return reduce(DataFrame.unionAll, events)
 
 
 def accepted_rows(
@@ -134,20 +143,23 @@ def accepted_rows(
     ]
 
 
-def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: int) -> DataFrame:
+def known_revisions(warehouse: Warehouse, events: DataFrame, topics: SideTopics, first: int, last: int) -> DataFrame:
     """One more row (`event_schema`) for each event that a compound of the batches first..last, both inclusive, is named after.
 
     The row has no `ts`, the pair_id as payload, and the last revision as offset. It has the event's key, so it reaches the worker that
     decides that key. Events are found by their place, not by the compound's key: after a log was cut, other records have the same places.
     """
     place, there = ["side", "partition", "offset"], F.col("left_offset").isNotNull()
-    sides = [f"{side}_{name}" for side in ("left", "right") for name in place[1:]]
+    of_side = [*place[1:], *topic_column(topics)]
+    sides = [f"{side}_{name}" for side in ("left", "right") for name in of_side]
     rows = warehouse.read(COMPOUNDS, ["pair_id", "revision", *sides], batches=range(first, last + 1))
+    left, right = (placed(mine, f"{side}_") for mine, side in zip(topics, ("left", "right"), strict=True))
     named = rows.select(
         "pair_id",
         "revision",
         F.when(there, LEFT).otherwise(RIGHT).alias("side"),
-        *(F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in place[1:]),
+        F.when(there, left).otherwise(right).alias("partition"),
+        F.coalesce("left_offset", "right_offset").alias("offset"),
     )
     known = named.groupBy(*place, "pair_id").agg(F.max("revision").cast("bigint").alias("revision"))
     found = events.join(known, place)
@@ -161,10 +173,12 @@ def known_revisions(warehouse: Warehouse, events: DataFrame, first: int, last: i
     return found.select(*(given.get(name, F.col(name)).alias(name) for name in events.columns))
 
 
-def _events(rows: DataFrame, pipeline: Pipeline, side: Column, is_open: bool) -> DataFrame:
+def _events(rows: DataFrame, pipeline: Pipeline, side: Column, place: Column, is_open: bool) -> DataFrame:
+    others = [name for name in _COLUMNS if name != "partition"]
     more = [REVERSED] * pipeline.is_unordered + source_names(pipeline)
     marks = [F.lit(False).alias(SUPERSEDED)] * pipeline.has_compounds
-    return rows.select(*pipeline.key, side.alias("side"), *_COLUMNS, F.lit(is_open).alias("is_open"), *more, *marks)
+    given = (side.alias("side"), place.alias("partition"))
+    return rows.select(*pipeline.key, *given, *others, F.lit(is_open).alias("is_open"), *more, *marks)
 
 
 def by_key(events: DataFrame, pipeline: Pipeline, expected: int) -> DataFrame:

@@ -21,8 +21,9 @@ from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.parsing import Parsed, is_utf8
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import REVERSED
+from spark_jobs.rules.side_topics import SideTopics, topics_of
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
-from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order
+from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order, topics_in
 from spark_jobs.story.sentences import tell
 
 _SHOWN = 100
@@ -71,8 +72,8 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
     messages: Counter[Key] = Counter()
     for batch in batches:
         # In the order in which `land` returns them.
-        ordered = [message for side in pipeline.sides for message in batch.messages if message.topic == side.topic]
-        landed = land(batch)
+        ordered = [message for side in pipeline.sides for message in batch.messages if side.has(message.topic)]
+        landed = land(batch, topics_of(pipeline, topics_in(batch)))
         keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
         fields = (landed.column(name).to_pylist() for name in ("ts", "payload", "problem"))
         says = list(map(Parsed, _as_they_came(keys, landed), *fields))
@@ -109,9 +110,9 @@ def read_messages(path: Path, pipeline: Pipeline) -> list[Message]:
                 messages.append(message_of(json.loads(line)))
             except (ValueError, RecursionError) as error:
                 fail(f"{path}:{number}: not a record as `kcat -C -J` prints it: {error}")
-            if (topic := messages[-1].topic) not in (pipeline.left.topic, pipeline.right.topic):
+            if not any(side.has(topic := messages[-1].topic) for side in pipeline.sides):
                 topic = topic if len(topic) <= _SHOWN else f"{topic[:_SHOWN]}…"
-                fail(f"{path}:{number}: topic {topic} is neither {pipeline.left.topic} nor {pipeline.right.topic}")
+                fail(f"{path}:{number}: topic {topic} is neither {pipeline.left.input} nor {pipeline.right.input}")
     return messages
 
 
@@ -143,12 +144,12 @@ def rehearse(pipeline: Pipeline, batches: Iterable[Batch]) -> Iterator[str]:
     ledger = []
     for batch in batches:
         played = rehearsal.play(batch)
-        rejected = _rejected(pipeline, played)
+        rejected = _rejected(played)
         yield from (line for _, line in sorted(_compound_lines(pipeline, played)))
         for event, reason in rejected:
             yield _line("rejected_events", batch=batch.batch_id, reason=reason, source=event)
         ledger.append(_ledger_line(played, rejected))
-    still_open = (_source_of_event(pipeline, row) for row in rehearsal.open_events.to_pylist())
+    still_open = (_source_of_event(rehearsal.topics, row) for row in rehearsal.open_events.to_pylist())
     yield from (_line("open_events", source=event) for event in sorted(still_open, key=source_order))
     yield from ledger
 
@@ -157,27 +158,28 @@ def _line(table: str, **columns: Any) -> str:
     return json.dumps({"table": table} | columns)
 
 
-def _source_of_event(pipeline: Pipeline, row: Row) -> str:
-    return source(pipeline, row["side"], row["partition"], row["offset"])
+def _source_of_event(topics: SideTopics, row: Row) -> str:
+    return source(topics, row["side"], row["partition"], row["offset"])
 
 
-def _source_of_outcome(pipeline: Pipeline, row: Row) -> str:
+def _source_of_outcome(topics: SideTopics, row: Row) -> str:
     """The left event's; the right event's if there is no left one."""
-    return next(filter(None, (source_in(pipeline, row, side, name) for side, name in SIDES)))
+    return next(filter(None, (source_in(topics, row, side, name) for side, name in SIDES)))
 
 
-def _rejected(pipeline: Pipeline, played: Played) -> list[tuple[str, str]]:
+def _rejected(played: Played) -> list[tuple[str, str]]:
     """(source, reason) of what the batch rejected, in this order."""
+    topics = played.rules.topics
     messages = played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED))
-    rejected = [(_source_of_event(pipeline, row), row["problem"]) for row in messages.to_pylist()]
-    rejected += [(_source_of_outcome(pipeline, row), row["outcome"]) for row in rows_of(played.outcomes, *AT_PAIRING)]
+    rejected = [(_source_of_event(topics, row), row["problem"]) for row in messages.to_pylist()]
+    rejected += [(_source_of_outcome(topics, row), row["outcome"]) for row in rows_of(played.outcomes, *AT_PAIRING)]
     return sorted(rejected, key=lambda each: (source_order(each[0]), each[1]))
 
 
 def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[Any, ...], str]]:
     """(what to sort by, line) of each compound."""
     for row in rows_of(played.outcomes, *COMPOUNDS):
-        pair_id = _source_of_outcome(pipeline, row)
+        pair_id = _source_of_outcome(played.rules.topics, row)
         ts = min(at for at in (row["left_ts"], row["right_ts"]) if at is not None)
         key = {name: row[name] for name in pipeline.key}
         head = _line("compound_events", batch=played.batch.batch_id, pair_id=pair_id, kind=row["outcome"], **key, ts=ts)

@@ -126,7 +126,7 @@ def _source(row: Row, side: str = "") -> str:
 
 
 def _fate(pipeline: Pipeline, row: Row, verdict: str) -> Fate:
-    side = LEFT if row["topic"] == pipeline.left.topic else RIGHT
+    side = LEFT if pipeline.left.has(row["topic"]) else RIGHT
     named = tuple(row[name] for name in pipeline.key)
     is_reversed = None not in named and named != order_key(named, pipeline)
     return Fate(_source(row), side, row["ts"], row["batch_id"], verdict, row["batch_id"], is_reversed=is_reversed)

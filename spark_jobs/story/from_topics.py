@@ -10,6 +10,7 @@ from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.faults.problems import warn
 from spark_jobs.kafka.clusters import by_cluster
+from spark_jobs.kafka.input_topics import find_topics
 from spark_jobs.kafka.newest import MOST_MB, read_newest
 from spark_jobs.kafka.records import BAD_HEADER
 from spark_jobs.story.history import Batch, Message
@@ -21,7 +22,8 @@ def read_topics(pipeline: Pipeline, most: int, since: int | None) -> Iterator[Ba
     `since`: epoch ms, inclusive; no records with an older timestamp. Warns if they are fewer, because they are large. Raises what `read_newest`
     raises.
     """
-    clusters = by_cluster(pipeline, [side.topic for side in pipeline.sides])
+    left, right = find_topics(pipeline)
+    clusters = by_cluster(pipeline, [*left, *right])
     times, samples = zip(*(read_newest(settings, topics, most, since) for settings, topics in clusters), strict=True)
     for sample in (each for of_cluster in samples for each in of_cluster if each.is_fewer):
         warn(

@@ -18,11 +18,13 @@ from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names
 from spark_jobs.rules.reasons import FILTERED
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE_PAIR_ID, SUPERSEDED, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
+from spark_jobs.rules.side_topics import MOST_PARTITIONS, SideTopics, pack, renumbered, topics_of
 from spark_jobs.story.history import Batch, Fate, Session
 from spark_jobs.story.parsing import headers_of, parse_messages
 
 Row = dict[str, Any]
 SIDES = ((LEFT, "left"), (RIGHT, "right"))
+_PLACE = {"topic": pa.string(), "partition": pa.int32()}
 
 
 class Played(NamedTuple):
@@ -41,23 +43,25 @@ class Played(NamedTuple):
 
 
 class Rehearsal:
-    """What one batch hands to the next: open events and clock (epoch ms, None before the first batch)."""
+    """What one batch hands to the next: open events, the topics by which they are numbered, and clock (epoch ms, None before the first batch)."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.open_events = event_schema(pipeline).empty_table()
+        self.topics = topics_of(pipeline)
         self.clock: int | None = None
 
     def play(self, batch: Batch) -> Played:
         """One batch, landed and paired. Its clock never falls behind the previous batch's."""
-        rules = Rules(batch.pipeline, self._clock_of(batch), previous_clock=self.clock)
-        messages, schema = land(batch), event_schema(batch.pipeline)
+        topics = topics_of(batch.pipeline, {*self.topics.left, *self.topics.right, *topics_in(batch)})
+        rules = Rules(batch.pipeline, self._clock_of(batch), self.clock, topics)
+        messages, schema = land(batch, topics), event_schema(batch.pipeline)
         accepted = messages.filter(pc.is_null(messages.column("problem"))).select(schema.names)
-        events = pa.concat_tables([self.open_events, accepted])
+        events = pa.concat_tables([waiting := renumbered(self.open_events, self.topics, topics), accepted])
         if batch.pipeline.has_compounds:
-            events = mark_superseded(events, [self.open_events, messages])
+            events = mark_superseded(events, [waiting, messages])
         outcomes = decide_outcomes(events, rules)
         check_conservation(self.open_events.num_rows, accepted.num_rows, Counter(outcomes.column("outcome").to_pylist()))
-        self.open_events, self.clock = _still_open(outcomes, batch.pipeline), rules.clock
+        self.open_events, self.topics, self.clock = _still_open(outcomes, batch.pipeline), topics, rules.clock
         return Played(batch, rules, messages, events, outcomes)
 
     def skip(self, batch: Batch) -> bool:
@@ -86,19 +90,28 @@ def play(batches: list[Batch]) -> list[Played]:
     return [*(rehearsal.play(batch) for batch in before if not rehearsal.skip(batch)), rehearsal.play(last)]
 
 
-def land(batch: Batch) -> pa.Table:
-    """What the messages say: the columns of `event_schema` and `problem`, a reason or null. Left messages come first."""
+def topics_in(batch: Batch) -> set[str]:
+    """The topics of its messages."""
+    return {message.topic for message in batch.messages}
+
+
+def land(batch: Batch, topics: SideTopics) -> pa.Table:
+    """What the messages say: the columns of `event_schema` and `problem`, a reason or null. Left messages come first.
+
+    `topics`: those by which they are numbered.
+    """
     pipeline = batch.pipeline
     schema = event_schema(pipeline).append(pa.field("problem", pa.string()))
     as_they_came = pa.schema([field for field in schema if field.name != REVERSED])
     tables = []
     for number, side in enumerate(pipeline.sides):
-        mine = [message for message in batch.messages if message.topic == side.topic]
+        mine = [message for message in batch.messages if message.topic in topics[number]]
         says = parse_messages(mine, pipeline, side, batch.wall_time + pipeline.max_future_ms)
         columns: dict[str, Any] = {name: [each.key[rank] for each in says] for rank, name in enumerate(pipeline.key)}
         columns |= {name: [getattr(each, name) for each in says] for name in ("ts", "payload", "problem")}
         columns |= {"side": [number] * len(mine), "batch_id": [batch.batch_id] * len(mine), "is_open": [False] * len(mine)}
-        columns |= {name: [getattr(message, name) for message in mine] for name in ("partition", "offset")}
+        place = (pa.array([getattr(message, name) for message in mine], kind) for name, kind in _PLACE.items())
+        columns |= {"partition": pack(topics[number], *place), "offset": [message.offset for message in mine]}
         if pipeline.has_compounds:
             columns |= {**source_columns(side, headers_of(mine)), SUPERSEDED: [False] * len(mine)}
         tables.append(order_keys(pa.table(columns, schema=as_they_came), pipeline).select(schema.names))
@@ -111,15 +124,17 @@ def rows_of(outcomes: pa.Table, *kinds: str) -> list[Row]:
     return list(outcomes.filter(pc.is_in(outcomes.column("outcome"), wanted)).to_pylist())
 
 
-def source(pipeline: Pipeline, side: int, partition: int, offset: int) -> str:
-    """`topic-partition-offset` of an event."""
-    return f"{pipeline.sides[side].topic}-{partition}-{offset}"
+def source(topics: SideTopics, side: int, partition: int, offset: int) -> str:
+    """`topic-partition-offset` of an event. `topics`: those by which `partition` is numbered."""
+    mine = topics[side]
+    number, partition = divmod(partition, MOST_PARTITIONS) if len(mine) > 1 else (0, partition)
+    return f"{mine[number]}-{partition}-{offset}"
 
 
-def source_in(pipeline: Pipeline, row: Row, side: int, name: str) -> str | None:
+def source_in(topics: SideTopics, row: Row, side: int, name: str) -> str | None:
     """The source of an outcome row's event of one side, None if there is none."""
     offset = row[f"{name}_offset"]
-    return None if offset is None else source(pipeline, side, row[f"{name}_partition"], offset)
+    return None if offset is None else source(topics, side, row[f"{name}_partition"], offset)
 
 
 def source_order(text: str) -> tuple[str, int, int]:
@@ -152,7 +167,7 @@ def fates(played: Iterable[Played]) -> list[Fate]:
 def _rejected_at_landing(played: Played) -> Iterator[Fate]:
     number = played.batch.batch_id
     for row in played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED)).to_pylist():
-        at = source(played.batch.pipeline, row["side"], row["partition"], row["offset"])
+        at = source(played.rules.topics, row["side"], row["partition"], row["offset"])
         yield Fate(at, row["side"], row["ts"], number, row["problem"], number, is_reversed=bool(row.get(REVERSED)))
 
 
@@ -160,7 +175,7 @@ def _decided(played: Played) -> Iterator[Fate]:
     # What two events have in common of which one repeats the other.
     events, says = [], {}
     for row in played.outcomes.to_pylist():
-        sources = [source_in(played.batch.pipeline, row, side, name) for side, name in SIDES]
+        sources = [source_in(played.rules.topics, row, side, name) for side, name in SIDES]
         for (side, name), at, other in zip(SIDES, sources, reversed(sources), strict=True):
             if at is not None:
                 landed, ts, payload = (row[f"{name}_{column}"] for column in ("batch_id", "ts", "payload"))

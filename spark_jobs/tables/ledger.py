@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.rules.side_topics import SideTopics, topics_of
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.records import (
@@ -167,6 +168,18 @@ class LedgerRow:
         return Pipeline.from_json(self.config)
 
     @property
+    def topics(self) -> SideTopics:
+        """The topics of both sides that the batch knows of."""
+        return topics_of(self.pipeline, {at.topic for at in self.offsets})
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Kafka's id of each topic that the batch or one before it has read; the settings of a correction may name others already."""
+        read = {at.topic for at in self.offsets}
+        left, right = (tuple(topic for topic in mine if topic in read) for mine in self.topics)
+        return self.plan.topic_ids.by_topic(SideTopics(left, right))
+
+    @property
     def published_to(self) -> str:
         """The topic that a row of a publication is of."""
         pipeline = self.pipeline
@@ -257,6 +270,13 @@ class Ledger:
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "config"])
         return BatchSettings.of((row["batch_id"], row["config"]) for row in known)
 
+    def topics(self) -> SideTopics:
+        """The topics of both sides that the settings name or that a batch has read; none is ever taken away."""
+        pipeline = self.warehouse.pipeline
+        if all(side.topic_pattern is None for side in pipeline.sides):
+            return topics_of(pipeline)
+        return topics_of(pipeline, {at.topic for row in self.last_batch().values() for at in row.offsets})
+
     def wall_times(self) -> dict[int, int]:
         """Batch -> its wall time, in epoch ms."""
         known = self.warehouse.small_rows(LEDGER, 1, columns=["batch_id", "step", "wall_time"])
@@ -304,7 +324,7 @@ class Ledger:
 
 def check_identity(ran_with: Pipeline, now: Pipeline) -> None:
     """Raises NeedsOperator if a pipeline that ran with the first settings cannot go on with the others."""
-    if ran_with.identity != now.identity:
+    if not now.goes_on_from(ran_with):
         raise NeedsOperator(
             f"pipeline {now.name}: its tables were made with topics, payloads and key {ran_with.identity}, the file "
             f"now says {now.identity}: put it back, or give the changed pipeline a file name of its own, and so its own tables"

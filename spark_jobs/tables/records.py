@@ -13,6 +13,7 @@ from pyspark.sql import Column
 
 from include.config.time_text import moment
 from spark_jobs.rules.outcomes import Outcome
+from spark_jobs.rules.side_topics import SideTopics
 
 LIVE, REPLAY, REWIND, ERASURE = "live", "replay", "rewind", "erasure"
 # Each of them has a field in PairedCounts.
@@ -42,10 +43,33 @@ class CorrectedBatches(NamedTuple):
 
 
 class TopicIds(NamedTuple):
-    """Kafka's ids of both input topics: a topic that is created again has another id."""
+    """Kafka's ids of the topics of each side: a topic that is created again has another id.
+
+    The id alone where a side has one topic, else `topic=id` of each, with blanks between: neither has any of these characters.
+    """
 
     left: str
     right: str
+
+    @classmethod
+    def of(cls, topics: SideTopics, ids: Mapping[str, str]) -> TopicIds:
+        """`ids`: topic -> id."""
+        left, right = (
+            ids[mine[0]] if len(mine) == 1 else " ".join(f"{topic}={ids[topic]}" for topic in mine) for mine in topics
+        )
+        return cls(left, right)
+
+    def by_topic(self, topics: SideTopics) -> dict[str, str]:
+        """Topic -> id. `topics`: those that they are of.
+
+        >>> TopicIds("x", "b=y c=z").by_topic(SideTopics(("a",), ("b", "c")))
+        {'a': 'x', 'b': 'y', 'c': 'z'}
+        """
+        found: dict[str, str] = {}
+        for mine, text in zip(topics, self, strict=True):
+            named = [each.partition("=") for each in text.split(" ")]
+            found |= {topic: its for topic, equals, its in named if equals} or dict.fromkeys(mine[:1], text)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +85,7 @@ class Plan:
 class LivePlan(Plan):
     """Reads new records."""
 
-    gone_at_start: int = 0  # offsets that the topics had lost before the pipeline's first batch; 0 in all other batches
+    gone_at_start: int = 0  # offsets that the topics that are new with this batch had lost before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class AirflowWithItsOwnConnection(LocalAirflow):
 
 @pytest.fixture
 def airflow(broker, tmp_path, monkeypatch):
-    create_topics(broker.bootstrap, dict.fromkeys(CALLS.topics, 2), {"retention.ms": "-1"})
+    create_topics(broker.bootstrap, dict.fromkeys((*CALLS.input_topics, *CALLS.output_topics), 2), {"retention.ms": "-1"})
     log = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{tmp_path}/events",

@@ -57,11 +57,13 @@ def best_matching(left: list[int], right: list[int], tolerance: int) -> Pairs:
 def slow_outcomes(events: list[dict[str, Any]], rules: Rules) -> Counter:
     """How often each (outcome, left event, right event) has to come out; an event is (its pair's key fields, side, partition, offset).
 
-    `events`: rows of `event_schema`, but with the key fields as the events have them; with `key_order: any` the direction ends an event.
+    `events`: rows of `event_schema`, but with the key fields as the events have them; with `key_order: any` the direction ends an event. Where
+    they have a `topic`, as they must where a side has several, it stands behind the side, and `partition` is the topic's own.
     """
 
     def order(event: dict[str, Any]) -> tuple[int, str, int, int]:
-        return event["ts"], rules.pipeline.sides[event["side"]].topic, event["partition"], event["offset"]
+        topic = event.get("topic") or rules.pipeline.sides[event["side"]].topic
+        return event["ts"], topic, event["partition"], event["offset"]
 
     def key(event: dict[str, Any]) -> list[str]:
         return _pair_of(event, rules)
@@ -121,7 +123,8 @@ def _names(row: tuple, rules: Rules) -> tuple:
     named = {}
     for event in events:
         pair = _pair_of(event, rules)
-        named[event["side"]] = (*pair, event["side"], event["partition"], event["offset"])
+        topic = [event["topic"]] if "topic" in event else []
+        named[event["side"]] = (*pair, event["side"], *topic, event["partition"], event["offset"])
         if rules.pipeline.key_order == "any":
             named[event["side"]] += ([event[name] for name in rules.pipeline.key] != pair,)
     return outcome, named.get(LEFT), named.get(RIGHT)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from spark_jobs.rules.side_topics import topics_of
 from spark_jobs.story.from_files import message_of
 from spark_jobs.story.history import Batch as ReadBatch
 from spark_jobs.story.play import Rehearsal, land, rows_of, source
@@ -59,7 +60,7 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
         record(warehouse, row_at(own, number, PLANNED, rehearsal.clock))
         batch = ReadBatch(number, [message_of(each) for each in mine], clock, clock, own)
         # Raw tables have the key fields as they came.
-        messages = land(batch._replace(pipeline=replace(own, key_order="as_is")))
+        messages = land(batch._replace(pipeline=replace(own, key_order="as_is")), topics_of(own))
         for side in pipeline.sides:
             write(warehouse, raw_table(side), raw_rows(pipeline, side, mine, messages, number))
         record(warehouse, row_at(own, number, LANDED, clock))
@@ -72,7 +73,7 @@ def played(root, batches, pipeline=SMALL, paired=None, settings=None):
 
 
 def raw_rows(pipeline, side, mine, messages, number):
-    said = {source(pipeline, row["side"], row["partition"], row["offset"]): row for row in messages.to_pylist()}
+    said = {source(topics_of(pipeline), row["side"], row["partition"], row["offset"]): row for row in messages.to_pylist()}
     rows = []
     for record in mine:
         if record["topic"] == side.topic:
@@ -96,7 +97,7 @@ def compound_rows(pipeline, done):
             sides |= {f"{name}_{column}": row[f"{name}_{column}"] for column in ("ts", "partition", "offset")}
             sides[f"{name}_topic"] = pipeline.sides[number].topic if there else None
         number, first = next((at, name) for at, name in enumerate(("left", "right")) if row[f"{name}_offset"] is not None)
-        pair_id = source(pipeline, number, row[f"{first}_partition"], row[f"{first}_offset"])
+        pair_id = source(topics_of(pipeline), number, row[f"{first}_partition"], row[f"{first}_offset"])
         ts = min(at for at in (row["left_ts"], row["right_ts"]) if at is not None)
         key = {name: row[name] for name in pipeline.key}
         about = {"pair_id": pair_id, "revision": 0, "op": "upsert", "kind": row["outcome"], "ts": ts}

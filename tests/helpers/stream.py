@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from include.config.pipeline import Pipeline
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
+from spark_jobs.rules.side_topics import topics_of
 from spark_jobs.story.history import Batch, Message
 from spark_jobs.story.play import Played, Rehearsal, land
 
@@ -72,7 +73,7 @@ class Stream:
         for number, read in enumerate(reads, 1):
             new = [message for at in self.events for message in self._messages(at, begun[at], read.untils[at])]
             batch = Batch(number, new, None, read.wall_time, self.pipeline)
-            for row in land(batch).to_pylist():
+            for row in land(batch, topics_of(batch.pipeline)).to_pylist():
                 if row["problem"] is None:
                     at = row["side"], row["partition"]
                     largest[at] = max(row["ts"], largest.get(at, row["ts"]))

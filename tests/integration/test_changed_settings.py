@@ -131,7 +131,7 @@ def test_what_changes_is_shown_applied_recorded_and_reported(warehouse, send, br
         *("maintenance.schedule", "maintenance.raw_retention"),
     ]
     # Two partitions more of an input and of the output topic.
-    left, _, output = warehouse.pipeline.topics
+    left, output = warehouse.pipeline.left.topic, warehouse.pipeline.output_topic
     for topic, partitions in ((left, 2), (output, 4)):
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(timeout=20)
         wait_for_partitions(admin, topic, partitions)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from pyspark.sql import functions as F
 
 from spark_jobs import land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
@@ -78,7 +79,9 @@ def test_marks_are_those_of_spark(spark):
     partition = np.array([0, 1, 2**31 - 1, -5] * 2, np.int32)
     offset = np.array([0, 7, 2**63 - 1, -(2**63), 1, 2**33, 3, -1])
     rows = spark.createDataFrame([*zip(partition.tolist(), offset.tolist(), strict=True)], "partition int, offset long")
-    assert record_marks(partition, offset).tolist() == [mark for (mark,) in rows.select(record_mark()).collect()]
+    assert record_marks(partition, offset).tolist() == [
+        mark for (mark,) in rows.select(record_mark(F.col("partition"))).collect()
+    ]
 
 
 def test_large_rows_are_left_to_spark(two, monkeypatch):

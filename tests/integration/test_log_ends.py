@@ -399,7 +399,7 @@ def test_a_partition_that_begins_above_0_says_so_and_one_that_comes_later_has_lo
     ]  # fmt: skip
     go_on(warehouse)
     page = (pages_folder(warehouse.root, pipeline.name) / "batch-1.html").read_text()
-    assert f"When the pipeline began, older records were gone: {left}-0 began at 4, {right}-1 began at 3." in page
+    assert f"When the pipeline began with them, older records were gone: {left}-0 began at 4, {right}-1 began at 3." in page
     (metrics,) = (dict(row["metrics"]) for row in table_rows(warehouse, "quality_metrics"))
     assert (metrics["gone_at_start"], metrics["lost"], metrics["continuity_difference"]) == (7, 0, 0)
 

@@ -40,6 +40,11 @@ def test_what_waits_to_be_landed(broker, monkeypatch):
         == (dict.fromkeys(places, 0), False)
     )
 
+    # Those of a pattern are found each time, and a topic that is named, too, counts once.
+    matched = RecordsWaiting({topics[0]: "kafka_default"}, group, [], {"watched-(left|right)": "kafka_default"})
+    assert matched._look() == watch._look()
+    assert matched.serialize()[1]["patterns"] == matched.patterns
+
     # It has to live as long as its answer is waited for.
     admin = AdminClient(settings)
 

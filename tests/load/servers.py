@@ -86,7 +86,8 @@ def servers(folder: Path) -> Iterator[Servers]:
         for server in running.all:
             stack.callback(server.stop)
         start_servers(broker, spark, airflow)
-        create_topics(broker.bootstrap, dict.fromkeys(running.pipeline.topics, PARTITIONS), {"retention.ms": "-1"})
+        topics = (*running.pipeline.input_topics, *running.pipeline.output_topics)
+        create_topics(broker.bootstrap, dict.fromkeys(topics, PARTITIONS), {"retention.ms": "-1"})
         for dag_id in (PIPELINE, f"{PIPELINE}{REPLAY_SUFFIX}", f"{PIPELINE}{MAINTENANCE_SUFFIX}"):
             running.client.wait_for_dag(dag_id, 90)
         yield running

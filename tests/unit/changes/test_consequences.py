@@ -18,10 +18,8 @@ def test_every_setting_has_one():
 
 def test_those_that_may_never_change_are_the_identity():
     refused = {
-        "left.topic",
         "left.payload",
         "left.compounds",
-        "right.topic",
         "right.payload",
         "right.compounds",
         "output.topic",

@@ -9,6 +9,7 @@ import pytest
 
 from spark_jobs.changes.open_events import effect
 from spark_jobs.rules.rules import LEFT, RIGHT, event_schema
+from spark_jobs.rules.side_topics import topics_of
 from tests.helpers.timeline import CALLS
 
 # T = 100, G = 200, R = 500: a session that ends at 0 is open up to the clock 700.
@@ -30,7 +31,7 @@ def events(words: str) -> pa.Table:
 
 
 def told(words: str, clock: int | None = 700, now: int = 10_000, old=OLD, new=None, **settings):
-    return effect(events(words), old, new or replace(old, **settings), clock, now)
+    return effect(events(words), topics_of(old), old, new or replace(old, **settings), clock, now)
 
 
 def test_nothing_changes_with_the_same_settings():

@@ -100,6 +100,10 @@ BROKEN = {
         {"left": {"topic": "x", "payload": "y", "compounds": "yes"}},
         "left.compounds: 'yes' is neither true nor false",
     ),
+    "compounds of several topics": (
+        {"left": {"topic": ["x", "z"], "payload": "y", "compounds": True}},
+        "left.compounds: true needs a side of one topic; each output topic is corrected on its own",
+    ),
     "compounds by the time of their records": (
         {"left": {"topic": "x", "payload": "y", "compounds": True, "timestamp": "$timestamp"}},
         "left.timestamp: the record of a compound has the time at which it was published",
@@ -119,6 +123,44 @@ BROKEN = {
     "topic of Kafka's own": (
         {"output": {"topic": "__consumer_offsets"}},
         "output.topic: '__consumer_offsets' is a topic that Kafka",
+    ),
+    **{
+        f"topics {side!r}": ({"left": side | {"payload": "analytics"}}, f"left.{problem}")
+        for side, problem in (
+            ({"topic": []}, "topic: [] is no list of topics, each once"),
+            ({"topic": ["a", "a"]}, "topic: ['a', 'a'] is no list of topics, each once"),
+            ({"topic": ["a", "__b"]}, "topic: '__b' is a topic that Kafka keeps for itself"),
+            ({"topic": ["a", ["b"]]}, "topic: ['b'] is no Kafka topic name"),
+            ({}, "topic: write a topic, a list of topics, or topic_pattern"),
+            ({"topic": "a", "topic_pattern": "a.*"}, "topic: write a topic, a list of topics, or topic_pattern"),
+            ({"topic_pattern": "a("}, "topic_pattern: 'a(' is no regular expression of RE2"),
+            ({"topic_pattern": "a)|(b"}, "topic_pattern: 'a)|(b' is no regular expression of RE2"),
+            ({"topic_pattern": "(?=a)"}, "topic_pattern: '(?=a)' is no regular expression of RE2"),
+            ({"topic_pattern": ""}, "topic_pattern: '' is no regular expression for the whole name"),
+            ({"topic_pattern": ["a"]}, "topic_pattern: ['a'] is no regular expression for the whole name"),
+            ({"topic_pattern": "metrics.*"}, "topic_pattern: 'metrics.*' matches right.topic, metricsTopic"),
+            ({"topic_pattern": ".*"}, "topic_pattern: '.*' matches right.topic, metricsTopic"),
+            ({"topic_pattern": "output.*"}, "topic_pattern: 'output.*' matches output.topic, outputTopic"),
+        )
+    },
+    "one of several topics is on the other side": (
+        {"left": {"topic": ["a", "metricsTopic"], "payload": "analytics"}},
+        "right.topic: metricsTopic is already the left topic; their events could not be told apart",
+    ),
+    "a pattern has the rejected topic": (
+        {"left": {"topic_pattern": "r.*", "payload": "analytics"}, "output": {"topic": "o", "rejected_topic": "r"}},
+        "left.topic_pattern: 'r.*' matches output.rejected_topic, r; it would be read as left events",
+    ),
+    "one of several topics is the rejected topic": (
+        {"left": {"topic": ["a", "r"], "payload": "analytics"}, "output": {"topic": "o", "rejected_topic": "r"}},
+        "output.rejected_topic: r is already the left topic; rejected records would be read again",
+    ),
+    "several topics without a type": (
+        {
+            "left": {"topic": ["a", "b"], "payload": "analytics", "format": "avro"},
+            "output": {"topic": "o", "format": "avro"},
+        },
+        "left.schema: missing; with output.format: avro the payload's type comes from the subject of one topic",
     ),
     "group of the publisher": (
         {"consumer_group": "p.publisher"},
@@ -316,9 +358,48 @@ def test_name_of_the_file_is_the_pipeline(tmp_path):
         load(tmp_path, {}, "orders_replay.yaml")
 
 
+def side_of(tmp_path, **side):
+    return load(tmp_path, {"left": side | {"payload": "analytics"}}).left
+
+
+def test_a_side_of_several_topics(tmp_path):
+    listed, matched = side_of(tmp_path, topic=["calls-us", "calls-eu"]), side_of(tmp_path, topic_pattern="calls-(eu|us)")
+    assert listed.topic == ("calls-eu", "calls-us") and side_of(tmp_path, topic=["a"]).topic == "a"
+    assert (listed.input, matched.input, side_of(tmp_path, topic="a").input) == (
+        "calls-eu and calls-us",
+        "topics like calls-(eu|us)",
+        "a",
+    )
+    for side in (listed, matched):
+        assert side.has("calls-eu") and not side.has("calls-eu-old") and not side.has("my-calls-us")
+    assert not side_of(tmp_path, topic_pattern="(__)?secret.*").has("__secret")
+    made = load(tmp_path, {"left": {"topic": ["b", "a"], "payload": "analytics"}})
+    assert Pipeline.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "goes_on"),
+    [
+        ({"topic": "a"}, {"topic": ["a", "b"]}, True),
+        ({"topic": ["a", "b"]}, {"topic": ["a", "b", "c"]}, True),
+        ({"topic": ["a", "b"]}, {"topic": "a"}, False),
+        ({"topic": "a"}, {"topic": "b"}, False),
+        ({"topic": ["a", "b"]}, {"topic_pattern": "[ab]"}, True),
+        ({"topic": ["a", "b"]}, {"topic_pattern": "a|c"}, False),
+        ({"topic_pattern": "[ab]"}, {"topic_pattern": "[abc]"}, False),
+        ({"topic_pattern": "[ab]"}, {"topic": ["a", "b"]}, False),
+        ({"topic_pattern": "[ab]"}, {"topic_pattern": "[ab]"}, True),
+        ({"topic": "a"}, {"topic": "a", "payload": "other"}, False),
+    ],
+)
+def test_topics_may_be_added_and_nothing_taken_away(before, after, goes_on, tmp_path):
+    earlier, now = (load(tmp_path, {"left": {"payload": "analytics"} | side}) for side in (before, after))
+    assert now.goes_on_from(earlier) is goes_on
+
+
 HOSTILE = [
     "", ".", "..", "../x", "/x", "a/b", "a b", " a", "a\n", "a\0", "'a'", '"a"', "`a`", "a;b", "$(touch x)", "${x}", "%2e", "a%b", "ä", "😀", "a#2", "a,b",
-    "*", "{{ x }}", "a" * 250, 5, None, True, ["a"], {"a": 1},
+    "*", "{{ x }}", "a" * 250, 5, None, True, ["a b"], {"a": 1},
 ]  # fmt: skip
 
 

@@ -95,6 +95,15 @@ def test_a_run_begins_when_there_is_data(dag_bag, project):
     # Over after gap and grace, and after max_future more where a stamp was ahead.
     topics = dict.fromkeys(("analyticsTopic", "metricsTopic"), "kafka_default")
     assert kwargs == {"topics": topics, "group": "calls.landed", "settle_s": [241.0, 541.0]}
+    only(
+        project,
+        "left: {topic: [calls-eu, calls-us], payload: analytics}",
+        "right: {topic_pattern: metrics-.*, payload: metrics}",
+    )
+    (asset,) = dag_bag(project / "dags").dags["calls"].timetable.asset_condition.objects
+    kwargs = asset.watchers[0].trigger.serialize()[1]
+    assert kwargs["topics"] == dict.fromkeys(("calls-eu", "calls-us"), "kafka_default")
+    assert kwargs["patterns"] == {"metrics-.*": "kafka_default"}
     only(project, "clock: stream_time")
     (asset,) = dag_bag(project / "dags").dags["calls"].timetable.asset_condition.objects
     assert asset.watchers[0].trigger.serialize()[1]["settle_s"] == []

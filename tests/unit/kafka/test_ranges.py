@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
-from spark_jobs.kafka.ranges import LandedSpan, landed_beyond, plan_ranges, ranges_given_up, ranges_left
+from spark_jobs.kafka.ranges import (
+    LandedSpan,
+    first_offsets,
+    landed_beyond,
+    new_topics,
+    plan_ranges,
+    ranges_given_up,
+    ranges_left,
+)
 from spark_jobs.tables.ledger import OffsetRange
 
 A0, A1, M0 = ("a", 0), ("a", 1), ("m", 0)
@@ -43,6 +51,16 @@ def test_a_partition_that_comes_later_without_its_beginning_has_lost_it(end):
         plan_ranges(previous, then, 100, ["m-0:2-4"])
     planned = plan_ranges(previous, then, 100, ["m-0:2-4", "a-1:0-700"])
     assert [(r.from_offset, r.lost, r.began) for r in planned] == [(5, 0, 0), (700, 700, 0), (4, 2, 0)]
+
+
+def test_a_new_topic_begins_where_it_is_like_those_of_the_first_batch():
+    planned = plan_ranges({A0: until(A0, 5)}, now({A0: 5, M0: 9}, {M0: 4}), 100)
+    assert [(r.from_offset, r.until_offset, r.lost, r.began) for r in planned] == [(5, 5, 0, 0), (4, 9, 0, 4)]
+    assert new_topics(planned, [until(A0, 5)]) == ["m"]
+    assert first_offsets(planned, ["m"]) == {M0: 4} and first_offsets(planned, ["a"]) == {}
+    # From then on what retention takes was promised.
+    with pytest.raises(NeedsOperator, match=r"1 records that were never landed, m-0:9-10 \("):
+        plan_ranges({at.place: at for at in planned}, now({A0: 5, M0: 12}, {M0: 10}), 100)
 
 
 def test_what_goes_between_the_first_plan_and_its_landing_was_promised():

@@ -15,6 +15,7 @@ from spark_jobs.rules.event_order import order_events
 from spark_jobs.rules.key_order import order_keys
 from spark_jobs.rules.outcomes import decide_outcomes, outcome_schema
 from spark_jobs.rules.rules import LEFT, RIGHT, Rules, event_schema
+from spark_jobs.rules.side_topics import SideTopics, pack, unpack
 from spark_jobs.stages.pairing_input import KEY_HASH, PACKED, complete_keys, decide_keys
 from tests.helpers.reference_pairing import slow_outcomes
 from tests.helpers.timeline import SMALL
@@ -177,6 +178,43 @@ def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
     assert named(decided) == slow_outcomes(drawn, rules)
 
 
+@st.composite
+def topics_of_sides(draw):
+    """Up to five topics, those of one side anywhere among those of the other."""
+    names = sorted(draw(st.sets(st.sampled_from("abcde"), min_size=2)))
+    left = draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
+    return SideTopics(tuple(sorted(left)), tuple(sorted({*names} - left)))
+
+
+def numbered(events, topics):
+    """Events with a `topic`, as rows of `event_schema`."""
+    rows = []
+    for event in events:
+        place = pa.array([event["topic"]]), pa.array([event["partition"]], pa.int32())
+        rows.append(event | {"partition": pack(topics[event["side"]], *place)[0].as_py()})
+    return pa.Table.from_pylist(rows, schema=event_schema(SMALL))
+
+
+@settings(max_examples=500, deadline=None)
+@given(dense_events(), any_rules, topics_of_sides(), st.data())
+def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules, topics, data):
+    drawn = [event | {"topic": data.draw(st.sampled_from(topics[event["side"]]))} for event in drawn]
+    found = Counter()
+    for row in decide_outcomes(numbered(drawn, topics), replace(rules, read=topics)).to_pylist():
+        sides = [None, None]
+        for number, side in enumerate(("left", "right")):
+            if row[f"{side}_offset"] is not None:
+                place = unpack(topics[number], pa.array([row[f"{side}_partition"]], pa.int32()))
+                sides[number] = (
+                    *(row[name] for name in KEY),
+                    number,
+                    *(each[0].as_py() for each in place),
+                    row[f"{side}_offset"],
+                )
+        found[row["outcome"], *sides] += 1
+    assert found == slow_outcomes(drawn, rules)
+
+
 USERS = ["a", "b", "\uffff", "\U0001f3a7"]
 
 
@@ -216,6 +254,20 @@ def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first
     ordered = order_events(events, Rules(sides_in_order(left_topic_first), None, None))
     topics = "am" if left_topic_first else "ma"
     places = [(e["ts"], topics[e["side"]], e["partition"], e["offset"]) for e in of_one_key]
+    assert [places[row] for row in ordered.row] == sorted(places)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dense_events(), topics_of_sides(), st.data())
+def test_equal_times_are_in_the_order_of_the_names_of_all_topics(drawn, topics, data):
+    of_one_key = [
+        event | {"user1": "a", "user2": "b", "ts": 5, "topic": data.draw(st.sampled_from(topics[event["side"]]))}
+        for event in drawn
+    ]
+    if not drawn:
+        return
+    ordered = order_events(numbered(of_one_key, topics), Rules(SMALL, None, None, topics))
+    places = [(e["topic"], e["partition"], e["offset"]) for e in of_one_key]
     assert [places[row] for row in ordered.row] == sorted(places)
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.rules.outcomes import outcome_schema
+from spark_jobs.rules.rules import Rules
 from spark_jobs.stages.outcome_rows import _revisions, make_compounds
 from tests.helpers.timeline import CALLS
 
@@ -64,7 +65,7 @@ def test_rows_have_what_their_outcomes_say():
     ]
     outcomes = pa.RecordBatch.from_pylist(rows, schema=outcome_schema(CALLS))
     left, right = CALLS.left.topic, CALLS.right.topic
-    found = make_compounds(outcomes, table((f"{left}-0-5", 2)), CALLS, 9, COLUMNS).to_pylist()
+    found = make_compounds(outcomes, table((f"{left}-0-5", 2)), Rules(CALLS, None, None), 9, COLUMNS).to_pylist()
     assert [(row["pair_id"], row["revision"], row["kind"], row["ts"]) for row in found] == [
         (f"{left}-0-3", 0, "pair", 100),
         (f"{left}-0-5", 3, "left_only", 500),
@@ -73,5 +74,5 @@ def test_rows_have_what_their_outcomes_say():
     assert [(row["left_topic"], row["right_topic"]) for row in found] == [(left, right), (left, None), (None, right)]
     assert [(row["analytics"], row["metrics"]) for row in found] == [("p3", "p1"), ("p5", None), (None, "p7")]
     assert {(row["op"], row["batch_id"]) for row in found} == {("upsert", 9)}
-    unknown = make_compounds(outcomes, None, CALLS, 9, COLUMNS).to_pylist()
+    unknown = make_compounds(outcomes, None, Rules(CALLS, None, None), 9, COLUMNS).to_pylist()
     assert [row["revision"] for row in unknown] == [0, 0, 0]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from include.config.store import Store
 from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.rules.side_topics import MOST_PARTITIONS, SideTopics
 from spark_jobs.stages import outcome_rows as rejected
 from spark_jobs.stages.outcome_rows import (
     _PLACES,
@@ -61,7 +62,11 @@ def rejected_of(folder, groups, refused):
     numbers = [row["offset"] for rows in groups for row in rows]
     work = [(LEFT, Share((DataFile(new.name, new.size, len(numbers), min(numbers), max(numbers)),)))]
     given_rows = pa.record_batch([pa.array([0]), pa.array(_places_by_share(work, refused), pa.binary())], ["id", "places"])
-    answers = [row for each in _writing_stage({LEFT: store}, work, place, BATCH)([given_rows]) for row in each.to_pylist()]
+    answers = [
+        row
+        for each in _writing_stage({LEFT: store}, work, SideTopics(("t",), ("u",)), place, BATCH)([given_rows])
+        for row in each.to_pylist()
+    ]
     found = [row for each in answers for row in pq.read_table(f"{place.store.uri}/{each['name']}").to_pylist()]
     assert all(row["batch_id"] == BATCH and row["topic"] == "t" for row in found)
     assert all(row["value"] == f"{row['partition']}-{row['offset']}".encode() for row in found)
@@ -87,7 +92,15 @@ def rejected_of(folder, groups, refused):
 )
 def test_a_row_has_the_reason_of_its_very_place(places, rows, reasons):
     batch = pa.RecordBatch.from_pylist([raw(*row) for row in rows], schema=RAW)
-    assert _reasons(batch, known(*places)).to_pylist() == [None if each is None else REASONS[each] for each in reasons]
+    assert _reasons(batch, ("t",), known(*places)).to_pylist() == [
+        None if each is None else REASONS[each] for each in reasons
+    ]
+
+
+def test_the_same_place_of_another_topic_is_another_row():
+    batch = pa.RecordBatch.from_pylist([raw(0, 5) | {"topic": topic} for topic in "cab"], schema=RAW)
+    refused = known((MOST_PARTITIONS, 5, 1))
+    assert _reasons(batch, ("a", "b", "c"), refused).to_pylist() == [None, None, REASONS[1]]
 
 
 numbers = st.integers(0, 12)
@@ -99,7 +112,7 @@ places = st.dictionaries(st.tuples(st.integers(0, 3), numbers), st.integers(0, l
 def test_reasons_are_those_of_a_dictionary(drawn, rows):
     batch = pa.RecordBatch.from_pylist([raw(*row) for row in rows], schema=RAW)
     wanted = [REASONS[drawn[row]] if row in drawn else None for row in rows]
-    assert _reasons(batch, known(*((*place, reason) for place, reason in drawn.items()))).to_pylist() == wanted
+    assert _reasons(batch, ("t",), known(*((*place, reason) for place, reason in drawn.items()))).to_pylist() == wanted
 
 
 def test_a_reason_is_known_by_its_number():

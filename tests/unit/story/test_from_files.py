@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.story.from_files import read_messages
+from include.config.pipeline import Side
+from spark_jobs.story.from_files import BatchFile, read_batches, read_messages, rehearse
 from tests.helpers.timeline import CALLS, SMALL, Batch, play
 from tests.helpers.timeline_cases import FAR
 
@@ -20,6 +21,34 @@ def test_with_any_order_of_the_key_a_compound_says_who_named_whom(tmp_path):
     assert [keys.items() <= row.items() for row in compounds] == [True, True]
     assert [(row["analytics_reversed"], row["metrics_reversed"]) for row in compounds] == [(True, False), (False, None)]
     assert not any("reversed" in name for row in play(tmp_path, [Batch("a0 m50", FAR)]) for name in row)
+
+
+def test_events_keep_their_topics_when_further_ones_come(tmp_path):
+    """A rehearsal numbers the topics of each batch anew; open events, and the order of equal times, follow the names."""
+    pipeline = replace(SMALL, left=Side(("b", "d", "f"), "analytics"), right=Side(None, "metrics", topic_pattern="[ace]"))
+
+    def record(topic, partition, offset, at, user):
+        body = {
+            "user1": user,
+            "user2": "v",
+            "timestamp": at,
+            "analytics" if topic in "bdf" else "metrics": f"{topic}{offset}",
+        }
+        return {"topic": topic, "partition": partition, "offset": offset, "ts": at, "key": None, "payload": json.dumps(body)}
+
+    cuts = [
+        ([record("d", 1, 7, 100, "x"), record("e", 0, 0, 100, "y"), record("d", 0, 1, 100, "y")], 500),
+        # By name, both stand before what waits.
+        ([record("b", 1, 7, 100, "y"), record("c", 1, 3, 100, "y"), record("c", 2, 4, 150, "x")], 900),
+        ([], 10_000),
+    ]
+    files = []
+    for number, (records, clock) in enumerate(cuts):
+        files.append(BatchFile(tmp_path / f"{number}", clock))
+        files[-1].path.write_text("\n".join(map(json.dumps, records)))
+    rows = [json.loads(line) for line in rehearse(pipeline, read_batches(pipeline, files))]
+    found = [(row["pair_id"], row["metrics"]) for row in rows if row["table"] == "compound_events"]
+    assert found == [("b-1-7", "c3"), ("d-0-1", "e0"), ("d-1-7", "c4")]
 
 
 @pytest.mark.parametrize(

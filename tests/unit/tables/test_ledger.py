@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, REPORTED, STEPS, Ledger
+from spark_jobs.tables.ledger import (
+    LANDED,
+    PAIRED,
+    PLANNED,
+    PUBLISHED,
+    REMOVED_RAW,
+    REPORTED,
+    STEPS,
+    Ledger,
+    OffsetRange,
+)
+from spark_jobs.tables.records import REPLAY, TopicIds
+from tests.helpers.ledger_rows import ledger_row
+from tests.helpers.timeline import CALLS
 
 
 class Rows:
@@ -50,3 +64,12 @@ def test_the_wall_time_of_each_batch_is_that_of_its_plan():
     known = [dict(zip(("batch_id", "step", "wall_time"), row, strict=True)) for row in rows]
     ledger = Ledger(SimpleNamespace(small_rows=lambda table, first, columns: known))
     assert ledger.wall_times() == {1: 1_000, 2: 900}
+
+
+def test_ids_are_of_the_topics_that_were_read_whatever_the_settings_name_by_now():
+    """A replay may be planned with a topic that no batch has read yet; the ids of its plan are those of the last live batch."""
+    grown = replace(CALLS, left=replace(CALLS.left, topic=("aaa", CALLS.left.topic)))
+    offsets = tuple(OffsetRange(side.topic, 0, 5, 5, 5) for side in CALLS.sides)
+    row = ledger_row(2, PLANNED, REPLAY, grown, offsets=offsets, topic_ids=TopicIds("1", "2"))
+    assert row.topics == (("aaa", CALLS.left.topic), (CALLS.right.topic,))
+    assert row.topic_ids == {CALLS.left.topic: "1", CALLS.right.topic: "2"}

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING
+from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables import schemas as tables
 from spark_jobs.tables.ledger import (
     _COUNTS,
@@ -171,6 +172,15 @@ def test_a_count_that_the_step_does_not_have_or_that_is_missing_cannot_be(step):
         made(**bare(made).flat() | {"unheard_of": 1})
     with pytest.raises(TypeError, match=re.escape(names(made)[0])):
         made(**{name: 0 for name in names(made)[1:]})
+
+
+def test_ids_of_one_topic_are_as_they_ever_were_and_those_of_several_name_them():
+    ids = {"a": "1", "b": "2", "c": "3"}
+    for topics, text in (((("a",), ("b",)), ("1", "2")), ((("a",), ("b", "c")), ("1", "b=2 c=3"))):
+        made = TopicIds.of(SideTopics(*topics), ids)
+        assert made == text
+        assert made.by_topic(SideTopics(*topics)) == {topic: ids[topic] for mine in topics for topic in mine}
+    assert TopicIds.of(SideTopics((), ("b",)), ids).by_topic(SideTopics((), ("b",))) == {"b": "2"}
 
 
 @pytest.mark.parametrize(("kind", "foreign"), [(LIVE, "to_batch"), (REPLAY, "gone_at_start"), (REWIND, "reach_ms")])
