@@ -35,7 +35,7 @@ def three(broker, spark, request, tmp_path, monkeypatch, begun):
     monkeypatch.setenv(VARIABLE, json.dumps({"bootstrap.servers": broker.bootstrap}))
     first, second = chain(request.node)
     spread = replace(second, name=f"{second.name}s", output_topic=f"{second.output_topic}-spread")
-    names = {topic for each in (first, second, spread) for topic in each.topics}
+    names = {topic for each in (first, second, spread) for topic in (*each.input_topics, each.output_topic)}
     create_topics(broker.bootstrap, dict.fromkeys(names, 1), {"retention.ms": "-1"})
     warehouses = [Warehouse(str(tmp_path / "warehouse"), each, spark) for each in (first, second, spread)]
     return *warehouses, Traffic(broker, first, second, begun)
