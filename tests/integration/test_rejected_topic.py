@@ -184,6 +184,7 @@ def set_of_rejected(broker, pipeline, name, value):
     admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 
 
+@pytest.mark.long
 def test_what_the_topic_does_not_take_is_named_and_a_compacted_topic_refused(warehouse, send, broker, pipeline):
     send("a:x m:y")
     producer = Producer({"bootstrap.servers": broker.bootstrap})
