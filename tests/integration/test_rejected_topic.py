@@ -282,7 +282,7 @@ def test_publishing_is_killed_at_every_step_of_the_rejected_topic(warehouse, sen
     for number, point in enumerate(OF_ONE_TOPIC, 1):
         compounds = waiting(warehouse, send, number)
         kill_until_compounds_are_sent(warehouse, broker, publishing, compounds)
-        publishing(point)
+        # Once: several partitions are sent at a time, so all may be through by the first kill.
         publishing(point)
         publishing()
         assert letters(warehouse, broker) == rejected(warehouse), point
