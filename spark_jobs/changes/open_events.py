@@ -93,14 +93,15 @@ def effect(events: pa.Table, topics: SideTopics, old: Pipeline, new: Pipeline, c
     """Compares both settings. `topics`: those by which the events are numbered. `clock`: of the last batch; `now`: wall time; epoch ms, `clock`
     None: minus infinity.
     """
-    before, after = _cut(events, Rules(old, clock, clock, topics)), _cut(events, Rules(new, clock, clock, topics))
+    old_rules, new_rules = (Rules(pipeline, clock, clock, topics) for pipeline in (old, new))
+    before, after = _cut(events, old_rules), _cut(events, new_rules)
     # A session that is made of several closes when the last of them did.
     was_due: Ints = np.full(len(after.due), np.iinfo(np.int64).min)
     np.maximum.at(was_due, after.number, before.due[before.number])
     return Effect(
         events=events.num_rows,
-        old=_fate(events, Rules(old, clock, clock, topics), before, now),
-        new=_fate(events, Rules(new, clock, clock, topics), after, now),
+        old=_fate(events, old_rules, before, now),
+        new=_fate(events, new_rules, after, now),
         earlier=int((after.due < was_due).sum()),
         later=int((after.due > was_due).sum()),
         same=int((after.due == was_due).sum()),

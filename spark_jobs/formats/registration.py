@@ -50,14 +50,23 @@ def register_key(pipeline: Pipeline, settings: Settings) -> OutputSchema:
 
     client, subject, made = RegistryClient(settings), key_subject_of(pipeline.output_topic), key_schema(pipeline)
     schema, newest = Schema(made.text, made.kind, []), client.newest(subject)
+    refusal = newest and NeedsOperator(
+        f"output keys would have a schema that is not compatible with version {newest[1]} of {subject} in the schema registry at "
+        f"{settings['url']}; nothing was sent: have the registry accept it (the compatibility of that subject)"
+    )
+    return made._replace(id=_as_version(client, settings["url"], subject, schema, refusal))
+
+
+def _as_version(client: RegistryClient, url: str, subject: str, schema: Schema, refusal: NeedsOperator | None) -> int:
+    """The id of the schema, which is a version of the subject already, or is compatible with the newest one and registered now.
+
+    `refusal`: raised if it is not compatible; None: the subject has no version.
+    """
     if known := client.find(subject, schema):
-        return made._replace(id=known[0])
-    if newest and not client.is_compatible(subject, schema):
-        raise NeedsOperator(
-            f"output keys would have a schema that is not compatible with version {newest[1]} of {subject} in the schema registry at "
-            f"{settings['url']}; nothing was sent: have the registry accept it (the compatibility of that subject)"
-        )
-    return made._replace(id=_registered(client, settings["url"], subject, schema))
+        return known[0]
+    if refusal and not client.is_compatible(subject, schema):
+        raise refusal
+    return _registered(client, url, subject, schema)
 
 
 def _registered(client: RegistryClient, url: str, subject: str, schema: Schema) -> int:
@@ -122,15 +131,12 @@ class _Registration:
 
         references = [SchemaReference(name, *self._reference(source)) for name, source in made.imports]
         schema = Schema(made.text, self._kind, references)
-        if known := self._client.find(self._subject, schema):
-            return known[0]
-        if newest and not self._client.is_compatible(self._subject, schema):
-            raise NeedsOperator(
-                f"compounds would have a schema that is not compatible with version {newest.version} of {self._subject} in the schema registry at "
-                f"{self._url}; nothing was sent: put settings and schemas back to what they were, or have the registry accept it (the compatibility "
-                "of that subject)"
-            )
-        return _registered(self._client, self._url, self._subject, schema)
+        refusal = newest and NeedsOperator(
+            f"compounds would have a schema that is not compatible with version {newest.version} of {self._subject} in the schema registry at "
+            f"{self._url}; nothing was sent: put settings and schemas back to what they were, or have the registry accept it (the compatibility "
+            "of that subject)"
+        )
+        return _as_version(self._client, self._url, self._subject, schema, refusal)
 
     def _reference(self, source: str) -> tuple[str, int]:
         """Subject and version of the schema of the side whose payload this is; a schema file gets a subject of its own."""

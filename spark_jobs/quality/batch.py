@@ -20,9 +20,8 @@ Steps = dict[str, LedgerRow]
 @dataclass(frozen=True)
 class Batch:
     """`at`: wall time W of its plan, epoch ms. `steps`: its ledger rows by step, empty where only its metrics were read. `metrics`,
-    `breakdowns`, `changes` (settings that differ from those of the batch before) and `new_topics` (that it did not read)
-    are empty until the batch is measured, `state` (PASSED,
-    WARNED or FAILED) and `verdict` are None until it is judged; the tables keep the state, not the verdict.
+    `breakdowns`, `changes` (settings that differ from those of the batch before) and `new_topics` (that it did not read) are empty until the batch
+    is measured, `state` (PASSED, WARNED or FAILED) and `verdict` are None until it is judged; the tables keep the state, not the verdict.
     """
 
     batch_id: int

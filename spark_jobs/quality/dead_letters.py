@@ -13,7 +13,7 @@ from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.records import Span, Spans
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, Offence
-from spark_jobs.quality.delivery import Delivered, delivered_to, is_cut
+from spark_jobs.quality.delivery import Delivered, delivered_to, is_cut, spans_of
 from spark_jobs.quality.facts import Facts, facts_of, record_mark
 from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 from spark_jobs.quality.sent_compounds import SentBatch
@@ -32,7 +32,7 @@ class DeadLetterScope(NamedTuple):
 
     @property
     def spans(self) -> Spans:
-        return {place: span for each in self.delivered for place, span in each.spans.items()}
+        return spans_of(self.delivered)
 
     @property
     def refused(self) -> int:
@@ -55,12 +55,9 @@ def dead_letter_scope(
     topic cannot be read that far yet.
     """
     known = [row for row in rows if after <= row.batch_id <= until]
-    found = []
-    for topic in rejected_topics(known, after, until):
-        delivered = delivered_to(topic, known, (PUBLISHED_REJECTED,), after, topics)
-        if isinstance(delivered, NotJudged):
-            return delivered
-        found += [delivered] if delivered else []
+    found = delivered_to(rejected_topics(known, after, until), known, (PUBLISHED_REJECTED,), after, topics)
+    if isinstance(found, NotJudged):
+        return found
     mine = {batch.batch_id for each in found for batch in each.sent}.intersection(valid)
     return DeadLetterScope(mine, found) if mine else None
 

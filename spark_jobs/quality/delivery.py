@@ -56,7 +56,7 @@ class DeliveryScope(NamedTuple):
     @property
     def spans(self) -> Spans:
         """Those of all topics."""
-        return {place: span for each in self.delivered for place, span in each.spans.items()}
+        return spans_of(self.delivered)
 
     @property
     def refused(self) -> int:
@@ -80,23 +80,35 @@ def delivery_scope(
     main = {row.batch_id for row in known if row.step == PUBLISHED}
     if until <= after or until not in main or (after and after not in main):
         return None
-    batch_ids, delivered = range(after + 1, until + 1), []
-    for topic in topics_of(pipeline, after, known):
-        found = delivered_to(topic, known, PUBLICATIONS, after, topics)
-        if isinstance(found, NotJudged):
-            return found
-        if found:
-            delivered.append(found)
-    return DeliveryScope(batch_ids, delivered)
+    delivered = delivered_to(topics_of(pipeline, after, known), known, PUBLICATIONS, after, topics)
+    return delivered if isinstance(delivered, NotJudged) else DeliveryScope(range(after + 1, until + 1), delivered)
+
+
+def spans_of(delivered: Iterable[Delivered]) -> Spans:
+    """Where the messages of all these topics are."""
+    return {place: span for each in delivered for place, span in each.spans.items()}
 
 
 def delivered_to(
-    topic: str, rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
-) -> Delivered | NotJudged | None:
-    """What rows of these steps say was sent to the topic behind batch `after`, or why it cannot be read back; None if nothing was.
+    names: Iterable[str], rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
+) -> list[Delivered] | NotJudged:
+    """What rows of these steps say was sent to the topics behind batch `after`, or why it cannot be read back; not of topics that got nothing.
 
     `rows`: those of the publications from batch `after` on. Raises Unreadable.
     """
+    found = []
+    for name in names:
+        delivered = _delivered(name, rows, steps, after, topics)
+        if isinstance(delivered, NotJudged):
+            return delivered
+        found += [delivered] if delivered else []
+    return found
+
+
+def _delivered(
+    topic: str, rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
+) -> Delivered | NotJudged | None:
+    """Of one topic; None if nothing was sent to it."""
     published = {row.batch_id: row for row in rows if row.step in steps and row.published_to == topic}
     sent = [row for number, row in published.items() if number > after]
     if any(row.output_state.topic_id != topics.ids[topic] for row in published.values()):

@@ -144,20 +144,21 @@ def fingerprint(*columns: str) -> Column:
 
 
 def table_facts(
-    warehouse: Warehouse, topics: SideTopics, first: int, last: int, sent_from: int, around: int
+    warehouse: Warehouse, topics: SideTopics, first: int, last: int, sent_from: int, rejected_from: int, around: int
 ) -> list[DataFrame]:
-    """Raw rows of the batches first..last, rejected events and compounds from `sent_from` on; all inclusive.
+    """Raw rows of the batches first..last, compounds from `sent_from` and rejected events from `rejected_from` on; all inclusive.
 
     `topics`: of all batches; partitions are numbered by them. `around`: compounds further from it (epoch ms) are not counted by their hour.
     """
-    pipeline, mine, sent = warehouse.pipeline, range(first, last + 1), range(sent_from, last + 1)
+    pipeline = warehouse.pipeline
+    mine, sent, rejected_in = (range(begin, last + 1) for begin in (first, sent_from, rejected_from))
     columns = ["problem", "partition", "offset", "record_timestamp", "batch_id", *topic_column(topics)]
     tables = []
     for name, side, of_side in zip(SIDES, pipeline.sides, topics, strict=True):
         raw, place = warehouse.read(raw_table(side), columns, batches=mine), placed(of_side)
         others = {"bucket": place.cast("bigint"), "mark": record_mark(place), "at": F.col("record_timestamp")}
         tables.append(facts_of(raw, F.lit(f"raw_{name}"), F.coalesce("problem", F.lit("accepted")), **others))
-    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=sent)
+    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=rejected_in)
     is_left = F.col("topic").isin(*topics.left)
     whose = F.when(is_left, "rejected_left").otherwise("rejected_right")
     tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark(placed_by_side(topics, is_left))))

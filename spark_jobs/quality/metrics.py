@@ -158,10 +158,11 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     batches, delivery = given.batches, given.delivery if isinstance(given.delivery, DeliveryScope) else None
     letters = given.dead_letters if isinstance(given.dead_letters, DeadLetterScope) else None
     first, last = min(batch.counted_ids[0] for batch in batches), batches[-1].batch_id
-    sent_from = min([first, *(delivery.batch_ids[:1] if delivery else ()), *(letters.batches if letters else ())])
+    sent_from = min([first, *(delivery.batch_ids[:1] if delivery else ())])
+    rejected_from = min([first, *(letters.batches if letters else ())])
     versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
     counted = open_counts(warehouse, given.inputs, versions)
-    tables = table_facts(warehouse, given.inputs, first, last, sent_from, batches[-1].at)
+    tables = table_facts(warehouse, given.inputs, first, last, sent_from, rejected_from, batches[-1].at)
     if counted is None:
         tables += open_facts(warehouse, given.inputs, versions)
     for batch in batches:

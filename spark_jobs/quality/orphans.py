@@ -19,7 +19,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.rules.side_topics import MOST_PARTITIONS, SideTopics
+from spark_jobs.rules.side_topics import SideTopics, located
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -196,8 +196,8 @@ def _of_partition(kind: str, number: int, place: int | None, topics: tuple[str, 
     """`place`: the number of topic and partition; the topic is named where the side has several."""
     if len(topics) < 2 or place is None:
         return Breakdown(f"partition_{kind}", number, place)
-    at, partition = divmod(place, MOST_PARTITIONS)
-    return Breakdown(f"partition_{kind}", number, partition, "topic", topics[at])
+    topic, partition = located(topics, place)
+    return Breakdown(f"partition_{kind}", number, partition, "topic", topic)
 
 
 def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:

@@ -13,19 +13,15 @@ from include.config.pipeline import Pipeline
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.acls import grant_command, on_topic
 from spark_jobs.kafka.clusters import ask_topics
-from spark_jobs.kafka.input_topics import check_ids
-from spark_jobs.kafka.offsets import Partition, TopicsNow, wait_for_markers
-from spark_jobs.kafka.open_transactions import Unreadable, check_readable, unreadable_problem
-from spark_jobs.kafka.output_topic import Cleanup, cleanup_of, output_topic, topics_gone
+from spark_jobs.kafka.offsets import Partition
+from spark_jobs.kafka.output_topic import Cleanup
 from spark_jobs.kafka.records import Span, translate_read_errors
-from spark_jobs.kafka.routing import Route
-from spark_jobs.kafka.settings import Settings, kafka_settings
+from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
 from spark_jobs.quality.dead_letters import check_dead_letters, counts_of_dead_letters
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
-from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
+from spark_jobs.quality.reconcile_scope import Output, Scope, find_scope
 from spark_jobs.quality.sent_compounds import (
-    SentBatch,
     by_compound,
     check_compounds,
     is_ours,
@@ -33,20 +29,12 @@ from spark_jobs.quality.sent_compounds import (
     with_absence,
     with_compaction,
 )
-from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.ledger import (
-    ALL_PUBLICATIONS,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
     REMOVED_COMPOUNDS,
-    REMOVED_LEDGER,
     REMOVED_RAW,
     REMOVED_REJECTED,
-    Ledger,
     removed_through,
 )
-from spark_jobs.tables.schemas import OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
 Counts = dict[str, int]
@@ -73,104 +61,15 @@ class Answer(NamedTuple):
     others: tuple[str, ...] = ()  # topics beside the output topic
 
 
-class _Output(NamedTuple):
-    """A topic that compounds go to. `ends`: output partition -> end (exclusive) of messages whose compounds were removed."""
-
-    route: Route
-    topic_id: str
-    cleanup: Cleanup
-    sent: list[SentBatch]
-    ends: Mapping[int, int]
-
-
-class _Scope(NamedTuple):
-    """Everything that is fixed at the start. `horizon`: the last published batch; `open_version`: of open_events, as `ledger.last` left it.
-    `erasing`: whether an erasure is not published yet, which may have emptied rows already.
-    """
-
-    horizon: int
-    open_version: int
-    ledger: LedgerSummary
-    removed: RemovedRows
-    inputs: SideTopics
-    topics: TopicsNow
-    outputs: list[_Output]
-    gone: list[str]  # topics that earlier settings name and that are not there any more
-    erasing: bool
-
-
 def reconcile(warehouse: Warehouse) -> Answer:
     """Compares everything up to the last published batch; raises JobProblem if something cannot be read."""
-    scope = _scope(warehouse)
+    scope = find_scope(warehouse)
     if scope is None:
         return Answer(0, {_BATCHES: 0}, [])
     return translate_read_errors(lambda: _compare(warehouse, scope), warehouse.pipeline, scope.topics.ids)
 
 
-def _scope(warehouse: Warehouse) -> _Scope | None:
-    """The ledger first, the ends then, the other tables last: so everything that the ends include is in the tables."""
-    ledger = Ledger(warehouse)
-    horizon, rewinds = ledger.last_ids()[PUBLISHED], ledger.rewinds()
-    last = horizon
-    while found := [rewind.to_batch for rewind in rewinds if rewind.voids(last)]:
-        last = min(found)
-    if not last:
-        # Nothing is published, or all of it was given up, and the rewind is about to be published.
-        return None
-    pipeline = warehouse.pipeline
-    settings = kafka_settings(pipeline.output_connection)
-    batch_settings = ledger.batch_settings()
-    first = removed_through(ledger.removals(), REMOVED_LEDGER) + 1
-    summary = read_ledger(ledger, first, horizon, last, rewinds)
-    known = dict.fromkeys((*batch_settings.topics(), *summary.sent_rejected))
-    gone = topics_gone(settings, {*known} - {*pipeline.output_topics})
-    ids = {topic: output_topic(settings, topic, operation="Read").topic_id for topic in known if topic not in gone}
-    for topic in ids:
-        wait_for_markers(settings, topic)
-    steps = {row.step: row for row in ledger.rows(last, last)}
-    inputs = steps[PLANNED].topics
-    topics = ask_topics(pipeline, [*inputs.left, *inputs.right, *ids])
-    _check_readable(ledger, horizon, topics, settings)
-    check_ids(steps[PLANNED].topic_ids, topics)
-    # After the ledger was read: rows that are about to be removed may still be there.
-    removed = find_removed(ledger, ids[pipeline.output_topic])
-    outputs = [
-        _Output(
-            Route(topic, batch_settings),
-            topic_id,
-            cleanup_of(settings, topic),
-            summary.sent if topic == pipeline.output_topic else summary.sent_beside.get(topic, []),
-            removed.ends if topic == pipeline.output_topic else removed.ends_beside.get(topic_id, {}),
-        )
-        for topic, topic_id in ids.items()
-        if topic in batch_settings.topics()
-    ]
-    return _Scope(
-        horizon,
-        steps[PAIRED].versions[OPEN],
-        summary,
-        removed,
-        inputs,
-        topics,
-        outputs,
-        gone,
-        ledger.last_erasure() > horizon,
-    )
-
-
-def _check_readable(ledger: Ledger, horizon: int, topics: TopicsNow, settings: Settings) -> None:
-    """Raises JobProblem where what was published lies behind the open transaction of another producer: it would seem not to be sent."""
-    published = [row for row in ledger.rows(horizon, horizon) if row.step in ALL_PUBLICATIONS]
-    now = [row for row in published if row.output_state.topic_id == topics.ids.get(row.published_to)]
-    try:
-        check_readable(
-            topics, {(row.published_to, number): end for row in now for number, end in row.output_state.ends.items()}
-        )
-    except Unreadable as problem:
-        raise unreadable_problem(settings, problem) from None
-
-
-def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
+def _compare(warehouse: Warehouse, scope: Scope) -> Answer:
     ledger, removed = scope.ledger, scope.removed
     # While a rewind is not published, the tables are behind the horizon already.
     wrong = list(ledger.checked(raw_rows(warehouse, removed.raw, ledger.last), removed))
@@ -221,7 +120,7 @@ def _compare(warehouse: Warehouse, scope: _Scope) -> Answer:
     return Answer(scope.horizon, counts, offenders, "; ".join(why), said, others)
 
 
-def _erased_otherwise(scope: _Scope, found: int) -> list[Offenders]:
+def _erased_otherwise(scope: Scope, found: int) -> list[Offenders]:
     """Emptied raw rows are those that the ledger counts, or fewer: they are removed for their age like others."""
     counted = sum(batch.emptied for batch in scope.ledger.batches.values())
     # The ledger's own rows are removed last of all.
@@ -254,7 +153,7 @@ def without_collapsed(offenders: list[Offenders], counts: Counts) -> list[Offend
     return offenders
 
 
-def _batches(scope: _Scope, void: int) -> Counts:
+def _batches(scope: Scope, void: int) -> Counts:
     """Published batches that answer for the input, and how many others there are up to the horizon."""
     live = sum(batch.is_live and batch.is_paired for batch in scope.ledger.batches.values())
     rewinds = sum(rewind.batch_id <= scope.horizon for rewind in scope.ledger.rewinds)
@@ -263,7 +162,7 @@ def _batches(scope: _Scope, void: int) -> Counts:
     return {**removed, _BATCHES: live, "rewinds": rewinds, "void batches": void}
 
 
-def _input_spans(scope: _Scope) -> dict[Partition, Span]:
+def _input_spans(scope: Scope) -> dict[Partition, Span]:
     """Of every input partition what was planned up to the horizon, as far as the broker still has it."""
     earliest, end = scope.topics.earliest, scope.topics.end
     return {
@@ -273,7 +172,7 @@ def _input_spans(scope: _Scope) -> dict[Partition, Span]:
     }
 
 
-def _compounds(warehouse: Warehouse, scope: _Scope, output: _Output) -> tuple[DataFrame, DataFrame]:
+def _compounds(warehouse: Warehouse, scope: Scope, output: Output) -> tuple[DataFrame, DataFrame]:
     """Compounds and messages of a topic side by side: as persisted, and with why a message may be absent."""
     topic, sent = output.route.topic, output.sent
     spans = {
@@ -296,7 +195,7 @@ def _how_many(rows: DataFrame, counts: Mapping[str, Column | int]) -> Counts:
     return {name: each if isinstance(each, int) else found[name] for name, each in counts.items()}
 
 
-def _records(scope: _Scope, places: DataFrame) -> Counts:
+def _records(scope: Scope, places: DataFrame) -> Counts:
     """What became of the records, in the order of the report."""
     removed, unchecked = scope.removed, F.col("unchecked")
     later = {number: batch for number, batch in scope.ledger.batches.items() if number > removed.unchecked}
@@ -318,7 +217,7 @@ def _records(scope: _Scope, places: DataFrame) -> Counts:
     )
 
 
-def _messages(warehouse: Warehouse, scope: _Scope, output: _Output, compounds: DataFrame) -> Counts:
+def _messages(warehouse: Warehouse, scope: Scope, output: Output, compounds: DataFrame) -> Counts:
     """What became of the compounds of a topic, in the order of the report."""
     due, on_topic, in_table = F.col("due"), F.col("messages") > 0, F.col("compounds") > 0
     ours, gone, unknowable = is_ours(scope.inputs), F.col("gone"), F.col("unknowable")

@@ -94,9 +94,10 @@ def _decide(events: pa.Table, rules: Rules) -> _Rows:
         superseded = events.column(SUPERSEDED).to_numpy()[ordered.row]
         parts.append(_single(ordered.where(superseded), Outcome.SUPERSEDED))
         ordered = ordered.where(~superseded)
-    repeated = _repeated(events, ordered, pipeline)
-    parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
-    ordered = ordered.where(~repeated)
+    if pipeline.drop_duplicates or pipeline.has_compounds:
+        repeated = _repeated(events, ordered, pipeline)
+        parts.append(_single(ordered.where(repeated), Outcome.DUPLICATE))
+        ordered = ordered.where(~repeated)
     sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
     late, closed = sessions.late[sessions.number], sessions.closed[sessions.number]
     parts += [_single(ordered.where(late), Outcome.LATE), _single(ordered.where(~late & ~closed), Outcome.OPEN)]

@@ -79,6 +79,18 @@ def unpack(topics: tuple[str, ...], place: pa.Array) -> tuple[pa.Array, pa.Array
     return pa.array(topics, pa.string()).take(number), partition
 
 
+def located(topics: tuple[str, ...], place: int) -> tuple[str, int]:
+    """Topic and partition of one number, as `unpack`.
+
+    >>> located(("a", "b"), 1048579), located(("a",), 7)
+    (('b', 3), ('a', 7))
+    """
+    if len(topics) < 2:
+        return topics[0], place
+    number, partition = divmod(place, MOST_PARTITIONS)
+    return topics[number], partition
+
+
 def renumbered(events: pa.Table, before: SideTopics, now: SideTopics) -> pa.Table:
     """Events (`event_schema`) as they are numbered in a batch with other topics, among which theirs are."""
     if before == now:

@@ -18,7 +18,7 @@ from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, decide_outcomes, names
 from spark_jobs.rules.reasons import FILTERED
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE_PAIR_ID, SUPERSEDED, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
-from spark_jobs.rules.side_topics import MOST_PARTITIONS, SideTopics, pack, renumbered, topics_of
+from spark_jobs.rules.side_topics import SideTopics, located, pack, renumbered, topics_of
 from spark_jobs.story.history import Batch, Fate, Session
 from spark_jobs.story.parsing import headers_of, parse_messages
 
@@ -126,9 +126,8 @@ def rows_of(outcomes: pa.Table, *kinds: str) -> list[Row]:
 
 def source(topics: SideTopics, side: int, partition: int, offset: int) -> str:
     """`topic-partition-offset` of an event. `topics`: those by which `partition` is numbered."""
-    mine = topics[side]
-    number, partition = divmod(partition, MOST_PARTITIONS) if len(mine) > 1 else (0, partition)
-    return f"{mine[number]}-{partition}-{offset}"
+    topic, number = located(topics[side], partition)
+    return f"{topic}-{number}-{offset}"
 
 
 def source_in(topics: SideTopics, row: Row, side: int, name: str) -> str | None:

@@ -106,7 +106,9 @@ def test_without_a_login_there_is_nothing_but_the_form(stranger, airflow, airflo
 
 
 def test_a_bookmark_is_there_after_the_login(stranger, airflow):
-    log_in(stranger, airflow, f"/quality/{CALLS.name}/batch-{FAILED}.html", f"batch {FAILED}")
+    page = f"/quality/{CALLS.name}/batch-{FAILED}.html"
+    log_in(stranger, airflow, page, f"batch {FAILED}")
+    assert stranger.ask("location.pathname") == page
 
 
 def test_both_pages_are_in_the_navigation(person, airflow):

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from include.config.pipeline import Pipeline, Side
-from include.local.broker import LocalBroker
+from include.local.broker import LocalBroker, create_topics
 from spark_jobs import pair_events, publish_compounds, replay_interval, replay_late
 from spark_jobs.job.arguments import time_argument
 from spark_jobs.rules.rules import LEFT, Rules
@@ -35,6 +35,13 @@ def chain(node: pytest.Item) -> tuple[Pipeline, Pipeline]:
     switch = Side(f"{first.name}-switch", "switch")
     second = replace(first, name=f"{first.name}2", left=calls, right=switch, output_topic=f"{first.name}-output2")
     return first, second
+
+
+def with_topic(warehouse: Warehouse, broker: LocalBroker, setting: str, partitions: int) -> Warehouse:
+    """With a topic of its own for this setting of the output."""
+    topic = f"{warehouse.pipeline.name}-{setting}"
+    create_topics(broker.bootstrap, {topic: partitions}, {"retention.ms": "-1"})
+    return replace(warehouse, pipeline=replace(warehouse.pipeline, **{f"output_{setting}_topic": topic}))
 
 
 class Traffic:

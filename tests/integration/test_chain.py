@@ -17,7 +17,7 @@ from spark_jobs.tables.schemas import COMPOUNDS, METRICS, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land
-from tests.helpers.chained import Traffic, chain, expected, heal, run, state, words
+from tests.helpers.chained import Traffic, chain, expected, heal, run, state, with_topic, words
 from tests.helpers.comparing import differences
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.stream_clock import killed_at, stories
@@ -110,9 +110,7 @@ def test_both_ways_give_the_same_and_every_record_is_in_one_count(three, broker,
 def test_an_event_that_was_superseded_while_it_waited_is_a_dead_letter(three, broker):
     """Its raw row is that of an earlier batch."""
     first, second, _, traffic = three
-    rejected = f"{second.pipeline.name}-rejected"
-    create_topics(broker.bootstrap, {rejected: 2}, {"retention.ms": "-1"})
-    second = replace(second, pipeline=replace(second.pipeline, output_rejected_topic=rejected))
+    second = with_topic(second, broker, "rejected", 2)
     traffic.send("a100:ann m120:ann a2000:tick m2000:tick s110:ann s2000:tick")
     run(first)
     run(second)
@@ -129,9 +127,7 @@ def test_an_event_that_was_superseded_while_it_waited_is_a_dead_letter(three, br
 def test_a_retraction_alone_takes_an_event_back_in_time_and_too_late(three, broker):
     """The first pipeline publishes pairs on one topic and orphans on another one, so a pair that becomes an orphan is only taken back."""
     first, second, _, traffic = three
-    orphans = f"{first.pipeline.name}-orphans"
-    create_topics(broker.bootstrap, {orphans: 1}, {"retention.ms": "-1"})
-    first = replace(first, pipeline=replace(first.pipeline, output_orphans_topic=orphans))
+    first = with_topic(first, broker, "orphans", 1)
     # The callee is nearer to the caller that comes late.
     traffic.send("a0:ann m90:ann a500:bob m590:bob a2000:tick m2000:tick s10:ann s510:bob s2000:tick")
     run(first)

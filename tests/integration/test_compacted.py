@@ -13,7 +13,7 @@ from include.local.broker import create_topics
 from spark_jobs import pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.kafka import output_topic
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.quality import delivery
+from spark_jobs.quality import delivery, reconcile_scope
 from spark_jobs.quality import reconcile as reconciling
 from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.numbers import NotJudged
@@ -199,7 +199,7 @@ def test_what_retention_removed_is_not_judgeable(published, broker, pipeline):
 @pytest.mark.long
 def test_without_the_right_to_see_the_policy_it_is_not_judgeable(published, broker, pipeline, monkeypatch):
     compact(broker, pipeline.output_topic, 2)
-    for module in (delivery, reconciling):
+    for module in (delivery, reconcile_scope):
         monkeypatch.setattr(module, "cleanup_of", lambda *_: output_topic.Cleanup(None))
     assert report_quality.main(published)["batches"] == 1
     assert "the right DescribeConfigs on it" in page_of(published, "batch-1")
