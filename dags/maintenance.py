@@ -1,4 +1,4 @@
-"""The maintenance DAG of each pipeline file: one task, maintain_tables.
+"""The maintenance DAG of each pipeline file: maintain_tables >> reconcile.
 
 A refused file has a DAG that shows its error, made by pairing.py, and none here.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from include.airflow.dag_settings import NO_BACKFILLS, dag_settings
+from include.airflow.dag_settings import DEFAULT_POOL, NO_BACKFILLS, dag_settings
 from include.airflow.docs import maintenance_doc
 from include.airflow.operators import PairingJobOperator
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, Pipeline, PipelineError
@@ -18,7 +18,7 @@ from include.config.pipeline_file import load_pipeline
 
 
 def maintenance_dag(pipeline: Pipeline, file: Path) -> DAG:
-    """`<pipeline>_maintenance`: runs by its own schedule, in the same pool as the other writers."""
+    """`<pipeline>_maintenance`: runs by its own schedule. maintain_tables is in the pool of the writers; reconcile only reads, beside them."""
     schedule = pipeline.maintenance.schedule
     with DAG(
         dag_id=f"{pipeline.name}{MAINTENANCE_SUFFIX}",
@@ -30,7 +30,10 @@ def maintenance_dag(pipeline: Pipeline, file: Path) -> DAG:
         doc_md=maintenance_doc(pipeline),
         **dag_settings(pipeline),
     ) as dag:
-        PairingJobOperator(job="maintain_tables", pipeline_file=file)
+        maintain_tables = PairingJobOperator(job="maintain_tables", pipeline_file=file)
+        if pipeline.maintenance.reconcile:
+            # It may take long, and the live runs go on meanwhile.
+            maintain_tables >> PairingJobOperator(job="reconcile", pipeline_file=file, pool=DEFAULT_POOL)
     return dag
 
 

@@ -19,6 +19,8 @@ DEFAULT_ARGS = {
     "retry_exponential_backoff": True,
     "execution_timeout": timedelta(hours=2),
 }
+# Airflow's own, of tasks that name none.
+DEFAULT_POOL = "default_pool"
 # For DAGs without intervals to go back to: every run of a backfill would do the same, so the form does not offer one.
 NO_BACKFILLS: Any = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
 

@@ -44,13 +44,17 @@ runs that late events need; their ids begin with "late".
 """
 
 
+_RECONCILE = """2. **reconcile** reads topics and tables again, beside the live runs, and fails if a record is lost, or is there twice.
+"""
+
+
 def maintenance_doc(pipeline: Pipeline) -> str:
     """The text of the maintenance DAG."""
     return f"""### The tables of {pipeline.name}
 
 1. **maintain_tables** removes rows that are older than the retention settings, if any is set, after writing them into the archive, if
    that is set; compacts small files; deletes files and log entries that no reader, retry or rewind can need any more.
-"""
+{_RECONCILE if pipeline.maintenance.reconcile else ""}"""
 
 
 def refused_doc(refusal: Exception) -> str:

@@ -111,6 +111,10 @@ def _maintained(counts: Counts) -> str:
     return "; ".join(_listed(counts, words, "{words}: {number:,}")) or "nothing to do"
 
 
+def _reconciled(counts: Counts) -> str:
+    return f"reconciled: {counts.get('records landed', 0):,} records of {counts.get('published batches', 0):,} batches are right"
+
+
 _DESCRIBE = {
     "land_events": _landed,
     "pair_events": _paired,
@@ -119,6 +123,7 @@ _DESCRIBE = {
     "report_quality": _reported,
     "replay_late": _late,
     "maintain_tables": _maintained,
+    "reconcile": _reconciled,
 }
 
 

@@ -144,7 +144,8 @@ class Quality:
 class Maintenance:
     """The care of the tables. `schedule`: cron, None: only by hand. `…_retention_ms`: age from which rows are deleted, None: never; that of
     the ledger also holds for `quality_metrics`. `archive`: folder into which rows are written before they are deleted, None: nowhere.
-    `time_travel_ms`: how long an old version of `open_events` stays readable, so that a rewind can return to it.
+    `time_travel_ms`: how long an old version of `open_events` stays readable, so that a rewind can return to it. `reconcile`: whether the
+    maintenance DAG also compares everything that was published.
     """
 
     __pydantic_config__ = _KEYS
@@ -158,6 +159,7 @@ class Maintenance:
     compound_retention_ms: kinds.Age = None
     ledger_retention_ms: kinds.Age = None
     archive: kinds.Folder = None
+    reconcile: kinds.Flag = True
 
 
 _SIDE = kinds.mapping(Side, "missing; write {topic: …, payload: …}, one side of the events would never be read")

@@ -110,6 +110,7 @@ CONSEQUENCES: dict[str, Consequence] = {
         NEXT_JOB, "with before_publish, paired batches wait for their report; with after_publish, batches that were held back are published"
     ),
     "maintenance.schedule": Consequence(NEXT_PARSE, "the maintenance DAG runs at other times"),
+    "maintenance.reconcile": Consequence(NEXT_PARSE, "the maintenance DAG has a task more, or one less"),
     "maintenance.raw_retention": Consequence(NEXT_MAINTENANCE, "rows older than this are removed for good; removed ones do not come back"),
     "maintenance.rejected_retention": Consequence(NEXT_MAINTENANCE, "rows older than this are removed for good; removed ones do not come back"),
     "maintenance.compound_retention": Consequence(NEXT_MAINTENANCE, "rows older than this are removed for good; removed ones do not come back"),

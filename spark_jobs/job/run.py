@@ -86,6 +86,7 @@ def run_job(
 def reading_tables(arguments: argparse.Namespace) -> Iterator[Tables]:
     """The tables for a block that only reads, without the writer's lock and without Spark; ends the process after it as `run_job` does."""
     with exit_without_cleanup(), errors_in_one_line():
+        end_with_the_task()
         root = warehouse_folder(arguments.warehouse)
         with translate_file_errors(f"{root}/{arguments.pipeline.name}"):
             yield Tables(root, arguments.pipeline)
@@ -96,6 +97,7 @@ def reading_job(job: str, arguments: argparse.Namespace) -> Iterator[Warehouse]:
     """As `reading_tables`, with a Spark session."""
     with reading_tables(arguments) as tables:
         spark = reading_session(job, tables.pipeline.name)
+        write_outcome({"application": spark.conf.get("spark.app.id", None)})
         try:
             yield Warehouse(tables.root, tables.pipeline, spark)
         finally:

@@ -63,6 +63,7 @@ _COUNTS = {
     "continuity_difference": "Offsets skipped or read twice since the batch before, 0 unless there are some",
     "identity_difference_{side}": "1 if other events came out than went in, of the {side} side",
     "cumulative_difference_{side}": "Events in less events out over all batches, of the {side} side",
+    "foreign_changes": "Changes of the tables' rows by other programs since the batch before",
     "live": "1 for a live batch, 0 for a replay, rewind or erasure",
     "published_through": "Number of the last published batch when the report was made",
     **{f"rejected_{reason}": f"Events rejected because {reason.sentence}" for reason in Reason},

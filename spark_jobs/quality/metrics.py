@@ -23,6 +23,8 @@ from spark_jobs.quality.dead_letters import (
 )
 from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
 from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_counts, open_facts, table_facts
+from spark_jobs.quality.foreign_changes import METRIC as FOREIGN_CHANGES
+from spark_jobs.quality.foreign_changes import foreign_changes
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
@@ -142,6 +144,9 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             window = history[-quality.history_batches :]
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)
             batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts, given.inputs))
+        if changed := foreign_changes(warehouse, batch, previous):
+            batch = replace(batch, breakdowns=[*batch.breakdowns, *changed])
+        metrics[FOREIGN_CHANGES] = len(changed)
         if batch.batch_id == has_delivery:
             metrics |= delivery_metrics(warehouse, given.delivery, facts)
             metrics |= dead_letter_metrics(warehouse, given.dead_letters, facts)

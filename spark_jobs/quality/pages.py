@@ -17,11 +17,12 @@ from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.foreign_changes import all_notices
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
-from spark_jobs.quality.silence import Notice, notices
+from spark_jobs.quality.silence import Notice
 from spark_jobs.quality.suite import INFO, Verdict
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
@@ -46,7 +47,7 @@ def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
     """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is."""
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
-    said, title = notices(pipeline, batch.metrics), f"{pipeline.name}: batch {batch.batch_id}"
+    said, title = all_notices(pipeline, batch), f"{pipeline.name}: batch {batch.batch_id}"
     write_text(pages, f"{name}-expectations.html", expectations_page(batch.verdict.page, title, f"{name}.html", said))
     write_text(pages, f"{name}.js", details_script(batch.batch_id, details))
     # A batch that was given up may have no page.

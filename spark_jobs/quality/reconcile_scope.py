@@ -24,7 +24,7 @@ from spark_jobs.tables.ledger import (
     Ledger,
     removed_through,
 )
-from spark_jobs.tables.schemas import OPEN
+from spark_jobs.tables.schemas import LEDGER, OPEN
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -55,7 +55,9 @@ class Scope(NamedTuple):
 
 
 def find_scope(warehouse: Warehouse) -> Scope | None:
-    """The ledger first, the ends then, the other tables last: so everything that the ends include is in the tables."""
+    """None if nothing is published. The ledger first, the ends then, the other tables last: so everything that the ends include is in the tables."""
+    if not warehouse.exists(LEDGER):
+        return None
     ledger = Ledger(warehouse)
     horizon, rewinds = ledger.last_ids()[PUBLISHED], ledger.rewinds()
     last = horizon

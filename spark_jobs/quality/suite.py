@@ -67,7 +67,7 @@ _LAWS = {
     "landing_difference_{side}": "every record that the broker has of the planned offsets is a raw row ({side})",
     "pairing_difference_{side}": "every event is in a compound, open, collapsed or rejected ({side})",
     "rejection_difference_{side}": "every rejected event is in rejected_events ({side})",
-    "cumulative_difference_{side}": "every event of all batches together is in a compound, open, collapsed or rejected ({side})",
+    "cumulative_difference_{side}": "as the reports of all batches counted it, every event is in a compound, open, collapsed or rejected ({side})",
     "continuity_difference": "the batch begins where the one before it ended",
 }
 _PUBLISHED = {"publishing_difference": "every compound of the batch was published"}
@@ -97,6 +97,7 @@ def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None
         for sentences in (laws, _OPTIONAL_LAWS)
     )
     optional.append(Check("orphan_ratio_deviation", -mads, mads, WARNING, _LIKE_BEFORE))
+    optional.append(Check("foreign_changes", 0, 0, WARNING, "no other program has changed rows of the tables"))
     optional.append(
         Check("skew_drift", -drift, drift, WARNING, "the sides' clocks have not moved against each other, in ms")
     )

@@ -13,8 +13,9 @@ from typing import Any
 
 from include.config.store import Store, read_text
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.foreign_changes import all_notices
 from spark_jobs.quality.numbers import Metrics
-from spark_jobs.quality.silence import WARNING, notices
+from spark_jobs.quality.silence import WARNING
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 
@@ -74,7 +75,7 @@ class Trend:
         paired, length = batch.paired, len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)
-        found = notices(paired.pipeline, batch.metrics)
+        found = all_notices(paired.pipeline, batch)
         if paired.kind == LIVE:
             self.now = [notice.text for notice in found if notice.style == WARNING]
         row = {

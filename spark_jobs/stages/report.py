@@ -16,11 +16,12 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.foreign_changes import all_notices
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import batch_details, prune_pages, state_in_words, write_index, write_pages, write_unjudged
-from spark_jobs.quality.silence import checked_sentences, notices
+from spark_jobs.quality.silence import checked_sentences
 from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
@@ -64,7 +65,7 @@ def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = Fal
     if not batches:
         return {}
     counts = {name: int(batches[-1].metrics[name]) for name in _SHOWN}
-    sentences = [notice.text for notice in notices(warehouse.pipeline, batches[-1].metrics)]
+    sentences = [notice.text for notice in all_notices(warehouse.pipeline, batches[-1])]
     sentences += [f"from batch {batch.batch_id} on {in_words(batch.changes)}" for batch in batches if batch.changes]
     says = "; ".join(sentences)
     return {"batch_id": last[PAIRED], "batches": len(batches), **counts, **({"says": says} if says else {})}
@@ -98,7 +99,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
         measured = translate_read_errors(lambda: measure(warehouse, given), warehouse.pipeline, given.topics.ids)
     batches = []
     for batch in measured:
-        verdict = judge(batch.metrics, quality, checked_sentences(notices(warehouse.pipeline, batch.metrics)))
+        verdict = judge(batch.metrics, quality, checked_sentences(all_notices(warehouse.pipeline, batch)))
         batches.append(replace(batch, verdict=verdict, state=verdict.state))
     # A batch is reported for good when it is published, or before that, if that is the order.
     final = [batch for batch in batches if quality.gate != AFTER_PUBLISH or batch.batch_id <= given.published]
@@ -156,7 +157,7 @@ def _append_metrics(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
 
 def _send_news(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
     """Leaves word for the alerts of what began or ended with these batches; the report itself does not fail because of it."""
-    found = [notice for batch in batches for notice in notices(warehouse.pipeline, batch.metrics)]
+    found = [notice for batch in batches for notice in all_notices(warehouse.pipeline, batch)]
     if news := [notice.text for notice in found if notice.is_news]:
         write_outcome({"news": news})
 

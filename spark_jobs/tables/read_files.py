@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -170,9 +171,10 @@ def _pieces(
 ) -> Iterator[pa.RecordBatch]:
     fragment = _open_fragment(store, file)
     groups, in_file = fragment.row_groups, _file_schema(fragment, schema)
-    if where is not None:
-        groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
-    # Arrow cannot compare views with a text either, so rows of the few such files are filtered when they are read.
+    # Arrow compares neither views nor their statistics with a text, so rows of the few such files are filtered when they are read.
+    with suppress(pa.ArrowNotImplementedError):
+        if where is not None:
+            groups = [group for each in fragment.split_by_row_group(where, schema=in_file) for group in each.row_groups]
     has_views = where is not None and not _VIEWS.keys().isdisjoint(fragment.physical_schema.types)
     # No filter needs lists, which may have views within.
     whole = pa.schema([each for each in in_file if each.name in schema.names or not pa.types.is_nested(each.type)])

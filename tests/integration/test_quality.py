@@ -16,6 +16,8 @@ from include.config.pipeline import BEFORE_PUBLISH, Quality
 from spark_jobs import pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.publisher import PartitionReport
+from spark_jobs.quality.checks import Finding
+from spark_jobs.quality.reconcile import reconcile
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import pair, publish
@@ -66,6 +68,14 @@ def traffic(pipeline):
         time.sleep(0.3)
 
     return send
+
+
+@pytest.fixture
+def outcome(tmp_path, monkeypatch):
+    """outcome(): what the jobs have left for Airflow."""
+    file = tmp_path / "outcome.json"
+    monkeypatch.setenv("PAIRING_OUTCOME", str(file))
+    return lambda: json.loads(file.read_text())
 
 
 def _bootstrap():
@@ -218,6 +228,28 @@ def test_marks_of_transactions_are_no_loss(warehouse, pipeline, traffic):
     metrics = metrics_of(warehouse, 1)
     assert metrics["offset_gaps"] == 2
     assert [metrics[f"landing_difference_{side}"] for side in ("left", "right")] == [0, 0]
+
+
+def test_a_table_that_another_program_changed_is_named_once_and_reconcile_finds_what_is_gone(warehouse, traffic, outcome):
+    traffic()
+    run_all(warehouse)
+    delete_rows(warehouse, "compound_events", "user1 = 'u3'")
+    version = warehouse.version("compound_events")
+    # No batch writes to these tables, but there is one commit more.
+    delete_rows(warehouse, "rejected_events")
+    traffic("w")
+    run_all(warehouse)
+    changed = f"compound_events was changed by another program (DELETE, version {version}), rejected_events was changed"
+    assert [metrics_of(warehouse, batch)["foreign_changes"] for batch in (1, 2)] == [0, 2]
+    assert changed in page_of(warehouse, "batch-2") and "foreign_changes" not in page_of(warehouse, "batch-1")
+    assert [line for line in outcome()["news"] if line.startswith(changed)]
+    offenders = {each.finding: each.number for each in reconcile(warehouse).offenders}
+    assert offenders[Finding.NO_OUTCOME] == 2 and offenders[Finding.SENT_UNKNOWN] == 1
+    traffic("x")
+    run_all(warehouse)
+    # The sums of the reports say what the reports counted, and no more.
+    assert metrics_of(warehouse, 3)["foreign_changes"] == 0
+    assert "as the reports of all batches counted it" in page_of(warehouse, "batch-3")
 
 
 @pytest.mark.long

@@ -61,12 +61,16 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
             "files put together: 9; raw rows removed: 1,200; ledger rows removed: 40; late events given up, never replayed: 2",
         ),
         ({"maintain_tables": {"removed_raw": 0, "files_put_together": 0}}, "nothing to do"),
+        (
+            {"maintain_tables": {}, "reconcile": {"published batches": 1_200, "records landed": 44_000}},
+            "nothing to do; reconciled: 44,000 records of 1,200 batches are right",
+        ),
         ({"replay_late": {"started": ["a", "b"], "waiting": 1}}, "replays started: 2; waiting for open events: 1"),
         ({"replay_late": {"started": [], "waiting": 0}, "report_quality": {"batch_id": 7}}, ""),
     ],
     ids=[
         *("a batch", "nothing new", "superseded", "a backlog", "held", "begun", "many begun", "finished by another", "a replay", "nothing differs"),
-        *("a silent side", "maintenance", "nothing maintained", "late events", "none late"),
+        *("a silent side", "maintenance", "nothing maintained", "reconciled", "late events", "none late"),
     ],
 )  # fmt: skip
 def test_what_a_run_has_done(counts, words):

@@ -181,12 +181,12 @@ def test_what_an_operator_accepts_reaches_the_job(dag_bag):
 
 def test_every_task_has_the_default_arguments_and_connections(dag_bag):
     tasks = [task for dag in dag_bag(ROOT / "dags").dags.values() for task in dag.tasks]
-    assert len(tasks) == 8
+    assert len(tasks) == 9
     for task in tasks:
         assert (task.owner, task.retries, task.execution_timeout) == ("data-engineering", 2, timedelta(hours=2))
         assert task._conn_id == "spark_default"
-        # The one slot in which the pipeline's writers come one after the other.
-        assert task.pool == "calls"
+        # The one slot in which the pipeline's writers come one after the other; reconcile only reads.
+        assert task.pool == ("default_pool" if task.task_id == "reconcile" else "calls")
 
 
 def test_assets_are_what_the_tasks_change(dag_bag):
@@ -212,14 +212,18 @@ def test_no_topic_has_the_asset_of_a_table_or_of_the_records_waited_for(topic):
 
 def test_the_maintenance_dag(dag_bag, project):
     dag = dag_bag(ROOT / "dags").dags["calls_maintenance"]
-    assert [task.task_id for task in dag.tasks] == ["maintain_tables"]
-    assert "maintain_tables" in dag.doc_md
+    assert [task.task_id for task in dag.topological_sort()] == ["maintain_tables", "reconcile"]
+    assert [task.pool for task in dag.topological_sort()] == ["calls", "default_pool"]
+    assert "maintain_tables" in dag.doc_md and "reconcile" in dag.doc_md
     # Airflow runs a DAG that is not paused at once, for the night before: the first batch would wait for it.
     assert dag.is_paused_upon_creation is None
     assert isinstance(dag.timetable, CronTriggerTimetable) and dag.timetable.expression == "30 3 * * *"
     file = project / "include/pipelines/calls.yaml"
     file.write_text(file.read_text() + "\nmaintenance: {schedule: null}\n")
     assert dag_bag(project / "dags").dags["calls_maintenance"].schedule is None
+    file.write_text(file.read_text().replace("schedule: null}", "reconcile: false}"))
+    alone = dag_bag(project / "dags").dags["calls_maintenance"]
+    assert [task.task_id for task in alone.tasks] == ["maintain_tables"] and "reconcile" not in alone.doc_md
 
 
 def test_the_replay_dag(dag_bag):
@@ -354,5 +358,5 @@ def test_a_broken_pipeline_does_not_stop_the_others(dag_bag, project):
     broken["orders"].write_text(right.replace("Topic", "Orders"))
     broken["my orders!"].unlink()
     assert {name: len(dag.tasks) for name, dag in dag_bag(project / "dags").dags.items()} == {
-        "calls": 4, "calls_replay": 3, "calls_maintenance": 1, "orders": 4, "orders_replay": 3, "orders_maintenance": 1,
+        "calls": 4, "calls_replay": 3, "calls_maintenance": 2, "orders": 4, "orders_replay": 3, "orders_maintenance": 2,
     }  # fmt: skip
