@@ -47,9 +47,18 @@ def _own_commits(batch: Batch) -> dict[str, int]:
 
 def all_notices(pipeline: Pipeline, batch: Batch) -> list[Notice]:
     """What there is to say of a batch: changes by other programs, and of live ones what `notices` says."""
-    rows = rows_of(batch.breakdowns, _FAMILY)
-    named = [f"{row.field} was changed by another program ({row.value}, version {row.number})" for row in rows[:_SHOWN]]
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    sentence = f"{', '.join(named)}{more}: reconcile says what is missing"
-    found = [Notice(sentence, WARNING, (METRIC,), is_news=True)] if rows else []
+    found = []
+    if rows := rows_of(batch.breakdowns, _FAMILY):
+        named = [f"{row.field} ({row.value}, version {row.number})" for row in rows[1:_SHOWN]]
+        hidden = [f"{len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+        others, first = "".join(f", {each}" for each in (*named, *hidden)), rows[0]
+        found.append(
+            Notice(
+                f"{first.field} was changed by another program ({first.value}, version {first.number}){others}: "
+                "reconcile says what is missing",
+                WARNING,
+                (METRIC,),
+                is_news=True,
+            )
+        )
     return [*found, *notices(pipeline, batch.metrics)]
