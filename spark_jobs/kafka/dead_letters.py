@@ -171,10 +171,10 @@ def read_dead_letters_sent(warehouse: Warehouse, spans: Spans) -> DataFrame:
     mine = records.where(_own_header("pipeline") == warehouse.pipeline.name)
     return mine.select(
         "partition",
-        _own_header("batch").cast("bigint").alias("batch_id"),
+        _own_header("batch").try_cast("bigint").alias("batch_id"),
         *(_own_header(name).alias(name) for name in ("reason", "topic")),
-        _own_header("partition").cast("int").alias("number"),
-        _own_header("offset").cast("bigint").alias("at"),
+        _own_header("partition").try_cast("int").alias("number"),
+        _own_header("offset").try_cast("bigint").alias("at"),
     )
 
 

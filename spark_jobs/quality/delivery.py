@@ -111,6 +111,8 @@ def _delivered(
     """Of one topic; None if nothing was sent to it."""
     published = {row.batch_id: row for row in rows if row.step in steps and row.published_to == topic}
     sent = [row for number, row in published.items() if number > after]
+    if topic not in topics.ids:
+        return NotJudged.GONE
     if any(row.output_state.topic_id != topics.ids[topic] for row in published.values()):
         return NotJudged.RECREATED
     if not sent:

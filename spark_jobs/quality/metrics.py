@@ -11,6 +11,7 @@ from include.config.pipeline import AFTER_PUBLISH
 from spark_jobs.kafka.clusters import ask_topics
 from spark_jobs.kafka.offsets import TopicsNow, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
+from spark_jobs.kafka.output_topic import topics_gone
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
@@ -104,6 +105,9 @@ def _ask(
     settings = kafka_settings(pipeline.output_connection)
     outputs = topics_of(pipeline, after, (row for row in publications if row.batch_id <= until))
     outputs += rejected_topics(publications, after, until)
+    # Earlier settings may name topics that were deleted since.
+    gone = topics_gone(settings, {*outputs} - {*pipeline.output_topics})
+    outputs = [topic for topic in outputs if topic not in gone]
     asked = [*inputs.left, *inputs.right, *outputs]
     topics = ask_topics(pipeline, asked)
 

@@ -44,6 +44,7 @@ class NotJudged(IntEnum):
     RETENTION = 2
     RIGHT = 3
     TOMBSTONES = 4
+    GONE = 5
 
     @property
     def sentence(self) -> str:
@@ -53,6 +54,7 @@ class NotJudged(IntEnum):
 
 _SENTENCES = {
     NotJudged.RECREATED: "the topic was deleted and created again since",
+    NotJudged.GONE: "the topic, which earlier settings named, is not there any more",
     NotJudged.RETENTION: "the topic's retention has removed a part of them",
     NotJudged.RIGHT: "some are not there, and the user may not see whether the topic is compacted (the right DescribeConfigs on it)",
     NotJudged.TOMBSTONES: "the topic is compacted, and tombstones that may have taken a key's last message are gone by now",

@@ -46,10 +46,10 @@ def refuse_too_large(done: list[Sent]) -> None:
         refused[what] += sum(sum(report.refused.values()) for report in each.reports)
     if not refused.total():
         return
-    numbers = " and ".join(f"{number} {what}" for what, number in refused.items() if number)
+    numbers = ", ".join(f"{what}: {number}" for what, number in refused.items() if number)
     topics = " and ".join(dict.fromkeys(each.topic for each in done if each.too_large))
     listed = sorted(name for each in done for name in each.too_large)
     raise NeedsOperator(
-        f"{numbers} are larger than {topics} takes and were left out for good, all others are published: {', '.join(listed[:_SHOWN])}; raise "
+        f"messages too large for {topics} were left out for good, all others are published ({numbers}): {', '.join(listed[:_SHOWN])}; raise "
         "the topic's max.message.bytes before more come"
     )

@@ -283,7 +283,7 @@ def test_a_compound_larger_than_the_topic_takes_is_named_and_the_others_go_out(
         publish_only(warehouse, 0, 1)
     names = sorted(f"{pipeline.left.topic}-0-{2 * CALLS + number}" for number in (8, 9))
     with pytest.raises(
-        NeedsOperator, match=f"2 compounds are larger than {pipeline.output_topic} takes .*: {', '.join(names)};"
+        NeedsOperator, match=rf"too large for {pipeline.output_topic} .*\(compounds: 2\): {', '.join(names)};"
     ):
         publish_compounds.main(warehouse)
     published = Counter(message["pair-id"] for message in consume(broker.bootstrap, pipeline.output_topic))

@@ -16,6 +16,7 @@ from spark_jobs import pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.changes.plan import plan_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.checks import Finding
+from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.stages import send as send_stage
@@ -202,7 +203,7 @@ def test_what_the_topic_does_not_take_is_named_and_a_compacted_topic_refused(war
     set_of_rejected(broker, pipeline, "max.message.bytes", "3000")
     with pytest.raises(
         NeedsOperator,
-        match=f"1 dead letters are larger than {pipeline.output_rejected_topic} takes .*: {pipeline.left.topic}-0-1;",
+        match=rf"too large for {pipeline.output_rejected_topic} .*\(dead letters: 1\): {pipeline.left.topic}-0-1;",
     ):
         publish_compounds.main(warehouse)
     assert [place for place, *_ in letters(warehouse, broker)] == [
@@ -237,7 +238,31 @@ def test_a_topic_for_rejected_records_that_comes_later_and_goes_again(warehouse,
     run_all(warehouse)
     assert delivered(warehouse, 5) == (1, 1, 0)
     assert [batch for *_, batch in letters(warehouse, broker)] == [3, 5]
+    # A record that only looks like a dead letter of this pipeline.
+    producer, topic = Producer({"bootstrap.servers": broker.bootstrap}), warehouse.pipeline.output_rejected_topic
+    strange = [("__rejected.pipeline", warehouse.pipeline.name.encode()), ("__rejected.batch", b"six")]
+    producer.produce(topic, b"strange", headers=strange)
+    assert producer.flush(20) == 0
+    send("a:z")
+    run_all(warehouse)
+    assert delivered(warehouse, 6) == (1, 1, 0)
     assert reconcile.main(warehouse).offenders == []
+
+
+@pytest.mark.long
+def test_a_topic_that_is_deleted_before_the_report_is_not_judged(warehouse, send, broker):
+    before = replace(warehouse, pipeline=replace(warehouse.pipeline, output_rejected_topic=None))
+    send("a:x")
+    pair(warehouse)
+    publish_compounds.main(warehouse)
+    admin, topic = AdminClient({"bootstrap.servers": broker.bootstrap}), warehouse.pipeline.output_rejected_topic
+    admin.delete_topics([topic])[topic].result(timeout=20)
+    send("a:y")
+    pair(before)
+    publish_compounds.main(before)
+    report_quality.main(before)
+    assert metrics_of(warehouse, 2)["dead_letters_not_judged"] == NotJudged.GONE
+    assert "dead_letter_difference" not in metrics_of(warehouse, 2)
 
 
 @pytest.fixture
