@@ -1,27 +1,39 @@
 """The state of a pipeline that lasts beyond a batch: `state.json` beside its quality pages. The report writes it, Airflow's pages read it.
 
 Times are epoch seconds. Problems stay until a batch heals them; a person may acknowledge one, and it then no longer counts for the verdict.
+Only the report writes `state.json`. What anybody else says of a problem is a file of its own (`problem_marks`), so no writer can undo another's
+words; `read_state` puts them together.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
+from include.config.problem_marks import (
+    Acknowledged,
+    Found,
+    HealedThrough,
+    Part,
+    Severity,
+    check_name,
+    drop_mark,
+    read_marks,
+    write_mark,
+)
 from include.config.store import Store, read_text, write_text
 
 FILE = "state.json"
 # The windows over which counts are added up, by name, in hours.
 WINDOWS = {"1h": 1, "24h": 24, "7d": 168}
-HEALTHY, WARNING, FAILED = "healthy", "warning", "failed"
+HEALTHY: Final = "healthy"
+WARNING: Final = "warning"
+FAILED: Final = "failed"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Acknowledgement(_Part):
+class Acknowledgement(Part):
     """Who has taken a problem over, when, and what they say of it."""
 
     by: str
@@ -29,22 +41,26 @@ class Acknowledgement(_Part):
     note: str
 
 
-class Problem(_Part):
-    """`name`: stable, the check's metric; `text`: one sentence without a full stop. `batch`, `since`: where it began; `last`: the newest batch
-    that showed it. `runbook`: a path in the project, empty if there is none.
+class Problem(Part):
+    """`name`: stable, the check's metric; `text`: one sentence without a full stop. `batch`, `since`: where it began; `last`, `newest`: time and
+    number of the newest batch that showed it. `runbook`: a path in the project, empty if there is none. `calm`: of a ratio, the compounds of
+    later batches that were within its bound. `is_finding`: a command found it, such as reconcile; no batch heals it.
     """
 
     name: str
-    severity: Literal["warning", "failed"]
+    severity: Severity
     text: str
     batch: int
     since: float
     last: float
     runbook: str = ""
     acknowledged: Acknowledgement | None = None
+    newest: int = 0
+    calm: int = 0
+    is_finding: bool = False
 
 
-class Counts(_Part):
+class Counts(Part):
     """Counts over the batches of a window, or of an hour."""
 
     landed: int = 0
@@ -56,7 +72,7 @@ class Counts(_Part):
     late_healable: int = 0
 
 
-class Lag(_Part):
+class Lag(Part):
     """What waits. `unread`: records on the input topics that no batch has landed; `oldest_unread`, `oldest_open`: the time of the oldest such
     record and of the oldest open event, None where there is none.
     """
@@ -66,16 +82,26 @@ class Lag(_Part):
     oldest_open: float | None = None
 
 
-class State(_Part):
-    """`at`, `batch`: time and number of the newest reported batch. `windows`: by the names of WINDOWS, up to `at`; `hours`: the last 24, oldest first."""
+class State(Part):
+    """`at`, `batch`: time and number of the newest reported batch. `windows`: by the names of WINDOWS, up to `at`; `hours`: the last 24, oldest first.
+    `news`: the sentences about what began or ended with the newest report.
+    """
 
     pipeline: str
     at: float
     batch: int
     problems: tuple[Problem, ...] = ()
-    windows: dict[str, Counts] = {}
+    windows: dict[str, Counts] = Field(default_factory=dict)
     hours: tuple[Counts, ...] = ()
     lag: Lag = Lag()
+    news: tuple[str, ...] = ()
+
+    @property
+    def open_problems(self) -> list[Problem]:
+        """Those that nobody has acknowledged, failed ones first."""
+        return sorted(
+            (each for each in self.problems if each.acknowledged is None), key=lambda each: each.severity != FAILED
+        )
 
     @property
     def verdict(self) -> str:
@@ -85,14 +111,79 @@ class State(_Part):
 
 
 def read_state(pages: Store) -> State | None:
-    """The state; None if there is none yet, or none of this form."""
-    text = read_text(pages, FILE)
+    """The state with all that was said of its problems since the last report; None if there is none yet, or none of this form."""
+    state = stored_state(pages)
+    return None if state is None else with_marks(pages, state)
+
+
+def stored_state(pages: Store) -> State | None:
+    """The state as the last report left it; None if there is none of this form."""
     try:
+        text = read_text(pages, FILE)
         return None if text is None else State.model_validate_json(text)
-    except ValidationError:
+    except ValueError:
+        # What is not UTF-8 is no state either; ValidationError is a ValueError.
         return None
+
+
+def with_marks(pages: Store, state: State) -> State:
+    """The state with the findings, heals and acknowledgements that are there now."""
+    marks = read_marks(pages)
+    kept = [each for each in state.problems if not each.is_finding and not _is_healed(each, marks.healed)]
+    kept += [
+        Problem(name=name, is_finding=True, newest=found.batch, **found.model_dump()) for name, found in marks.found.items()
+    ]
+    problems = tuple(_acknowledged(each, marks.acknowledged.get(each.name)) for each in kept)
+    return state.model_copy(update={"problems": problems})
+
+
+def _is_healed(problem: Problem, healed: dict[str, HealedThrough]) -> bool:
+    return problem.name in healed and problem.newest <= healed[problem.name].batch
+
+
+def _acknowledged(problem: Problem, mark: Acknowledged | None) -> Problem:
+    """An acknowledgement is of the problem that began with one batch, as bad as it was then."""
+    if mark is None:
+        return problem
+    holds = mark.batch == problem.batch and not (problem.severity == FAILED and mark.severity == WARNING)
+    said = Acknowledgement(by=mark.by, at=mark.at, note=mark.note) if holds else None
+    return problem.model_copy(update={"acknowledged": said})
 
 
 def write_state(pages: Store, state: State) -> None:
     """Writes the state in place of the one before."""
     write_text(pages, FILE, state.model_dump_json())
+
+
+def acknowledge(pages: Store, name: str, by: str, note: str) -> Problem:
+    """Notes that somebody has taken the problem over, and returns it. Raises ValueError with one line if there is no such problem."""
+    state = read_state(pages)
+    problems = {} if state is None else {each.name: each for each in state.problems}
+    if name not in problems:
+        there = ", ".join(problems) or "none"
+        raise ValueError(f"there is no problem {name!r} to acknowledge; the pipeline has: {there}")
+    if not by.strip() or not note.strip():
+        raise ValueError("an acknowledgement needs the name of a person (--by) and what they say (--note)")
+    problem, now = problems[name], time.time()
+    mark = Acknowledged(by=by.strip(), at=now, note=note.strip(), batch=problem.batch, severity=problem.severity)
+    write_mark(pages, name, mark)
+    return _acknowledged(problem, mark)
+
+
+def add_finding(pages: Store, name: str, severity: Severity, text: str, runbook: str = "") -> None:
+    """A problem that a command found outside the report, until `heal`. `name`: letters, digits and _; `text`: one sentence without a full stop."""
+    check_name(name)
+    before, state, now = read_marks(pages).found.get(name), stored_state(pages), time.time()
+    batch, since = (before.batch, before.since) if before else (state.batch if state else 0, now)
+    write_mark(pages, name, Found(severity=severity, text=text, runbook=runbook, batch=batch, since=since, last=now))
+
+
+def heal(pages: Store, name: str, through: int | None = None) -> None:
+    """Ends a finding; or a problem of a check as far as batches up to `through` (inclusive) showed it, by default all that are reported."""
+    check_name(name)
+    state = stored_state(pages)
+    if through is None:
+        through = state.batch if state else 0
+    drop_mark(pages, name, Found)
+    before = read_marks(pages).healed.get(name, HealedThrough())
+    write_mark(pages, name, before.model_copy(update={"batch": max(through, before.batch)}))

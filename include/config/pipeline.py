@@ -125,6 +125,7 @@ class Quality:
     `history_batches`. `max_skew_drift_ms`: how far the sides' clocks may move against each other in that time. `keep_pages`: the report
     keeps the pages of so many newest batches. `gate`: whether a batch is judged before or after it is published. `silence_ms`: how long one
     side may send alone, or nearly nothing pair (None: for ever); `silent_share`: from this share of orphans on nearly nothing pairs.
+    `severities`: (check, `warn` or `fail`) of those that are not laws; one that is not named warns.
     """
 
     __pydantic_config__ = _KEYS
@@ -138,6 +139,7 @@ class Quality:
         int | None, kinds.duration(None, 60_000, "1m (null: never warn); topics that take turns would seem silent")
     ] = 1_800_000
     silent_share: Annotated[float, kinds.number(float, 0.5, 1, "; below, pairs that do come would not count")] = 0.95
+    severities: kinds.Severities = ()
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,13 @@ def _contradictions(p: Pipeline) -> Iterator[tuple[str, str]]:
         yield "max_session", "must not be shorter than gap; sessions would be cut before they could end"
     if p.schedule == ON_DATA and p.consumer_group is None:
         yield "schedule", f"{ON_DATA} needs consumer_group; nobody would see what was landed, and what waits"
+    if p.quality.silence_ms is None:
+        for check, _ in p.quality.severities:
+            if check in ("silent", "unpaired"):
+                yield (
+                    "quality.severities",
+                    f"{check}: nothing judges it, because quality.silence is null; set a duration, or leave it out",
+                )
     yield from _ages_in_the_wrong_order(p.maintenance)
 
 

@@ -70,7 +70,9 @@ def _text(field: str, value: Any) -> str:
             return "null"
         case bool():
             return str(value).lower()
-        case tuple() if field in ("key", "only", "output_fields") and not any(isinstance(each, str) for each in value):
+        case tuple() if field in ("key", "only", "output_fields", "severities") and not any(
+            isinstance(each, str) for each in value
+        ):
             return f"{{{', '.join(f'{_plain(name)}: {_text(name, where)}' for name, where in value)}}}"
         case tuple():
             return f"[{', '.join(map(_plain, value))}]"

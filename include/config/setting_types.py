@@ -37,6 +37,9 @@ DIRECTION_COLUMNS = ("reversed", "left_reversed", "right_reversed")
 COMPOUND_COLUMNS = tuple(
     f"{side}{name}" for side in ("", "left_", "right_") for name in ("source_pair_id", "source_revision")
 )
+# The checks of the quality report that are no laws, and what may follow from a broken one.
+JUDGED = ("orphan_ratio", "orphan_ratio_deviation", "skew_drift", "silent", "unpaired", "lost", "foreign_changes")
+WARN, FAIL = "warn", "fail"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -232,6 +235,20 @@ def _message(value: object) -> object:
     return value
 
 
+def _severities(value: object) -> tuple[tuple[str, str], ...]:
+    """Check and its severity, by check."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} names no checks; write {{orphan_ratio: fail, …}}")
+    for check, severity in value.items():
+        if check not in JUDGED:
+            raise ValueError(f"{check!r} is none of {', '.join(JUDGED)}; a law always fails")
+        if severity not in (WARN, FAIL):
+            raise ValueError(
+                f"{check}: {severity!r} is neither {WARN} nor {FAIL}; nobody would know whether the run is to fail"
+            )
+    return tuple(sorted(value.items()))
+
+
 def _connection(value: object) -> str:
     if not isinstance(value, str) or not _CONNECTION_NAME.fullmatch(value):
         raise ValueError(f"{value!r} cannot be the id of an Airflow connection (1 to 250 of letters, digits, '.', '_', '-')")
@@ -283,6 +300,7 @@ OutputFields = Annotated[tuple[tuple[str, str], ...] | None, BeforeValidator(_ou
 MessageName = Annotated[str | None, BeforeValidator(_message)]
 Connection = Annotated[str, BeforeValidator(_connection)]
 Group = Annotated[str | None, BeforeValidator(_group)]
+Severities = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_severities)]
 Flag = Annotated[bool, Strict()]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
 Duration = Annotated[int, duration(DEFAULT)]

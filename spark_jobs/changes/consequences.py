@@ -106,6 +106,9 @@ CONSEQUENCES: dict[str, Consequence] = {
     "quality.keep_pages": Consequence(NEXT_JOB, "with fewer, every 50th batch deletes older pages; with more, none comes back"),
     "quality.silence": Consequence(NEXT_JOB, "a side counts as silent after another time"),
     "quality.silent_share": Consequence(NEXT_JOB, "nearly nothing pairs from another share of orphans on"),
+    "quality.severities": Consequence(
+        NEXT_JOB, "the next report fails, or only warns, where these checks are broken; with before_publish, batches that fail them are held back"
+    ),
     "quality.gate": Consequence(
         NEXT_JOB, "with before_publish, paired batches wait for their report; with after_publish, batches that were held back are published"
     ),

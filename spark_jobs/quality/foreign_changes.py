@@ -5,12 +5,12 @@ from __future__ import annotations
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Breakdown, rows_of
-from spark_jobs.quality.silence import WARNING, Notice, notices
+from spark_jobs.quality.silence import WARNING, Notice, checked_sentences, notices
 from spark_jobs.tables.foreign_commits import foreign_commits
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Tables
 
-METRIC = "foreign_changes"
+FOREIGN_CHANGES = "foreign_changes"
 _FAMILY = "foreign_change"
 _SHOWN = 3
 
@@ -45,20 +45,17 @@ def _own_commits(batch: Batch) -> dict[str, int]:
     return {table: 1 for table, rows in wrote.items() if rows}
 
 
-def all_notices(pipeline: Pipeline, batch: Batch) -> list[Notice]:
-    """What there is to say of a batch: changes by other programs, and of live ones what `notices` says."""
-    found = []
+def check_sentences(pipeline: Pipeline, batch: Batch) -> dict[str, str]:
+    """By metric, the sentence that a failed check of the batch shows instead of its rule."""
+    found = checked_sentences(notices(pipeline, batch.metrics))
     if rows := rows_of(batch.breakdowns, _FAMILY):
         named = [f"{row.field} ({row.value}, version {row.number})" for row in rows[1:_SHOWN]]
         hidden = [f"{len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
         others, first = "".join(f", {each}" for each in (*named, *hidden)), rows[0]
-        found.append(
-            Notice(
-                f"{first.field} was changed by another program ({first.value}, version {first.number}){others}: "
-                "reconcile says what is missing",
-                WARNING,
-                (METRIC,),
-                is_news=True,
-            )
+        notice = Notice(
+            f"{first.field} was changed by another program ({first.value}, version {first.number}){others}: "
+            "reconcile says what is missing",
+            WARNING,
         )
-    return [*found, *notices(pipeline, batch.metrics)]
+        found[FOREIGN_CHANGES] = notice.text
+    return found

@@ -24,8 +24,7 @@ from spark_jobs.quality.dead_letters import (
 )
 from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
 from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_counts, open_facts, table_facts
-from spark_jobs.quality.foreign_changes import METRIC as FOREIGN_CHANGES
-from spark_jobs.quality.foreign_changes import foreign_changes
+from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, foreign_changes
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged

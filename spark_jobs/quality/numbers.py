@@ -9,8 +9,9 @@ from typing import NamedTuple
 Metrics = dict[str, float]
 SIDES = ("left", "right")
 ORPHANS = ("left_only", "right_only")
-# How a batch was judged. A warning or a check that could not be judged is WARNED.
+# How a batch was judged, and the words for it everywhere.
 PASSED, WARNED, FAILED = range(3)
+WORDS = ("passed", "warning", "failed")
 
 
 def of_sides(sentences: Mapping[str, str]) -> dict[str, str]:

@@ -10,20 +10,21 @@ from datetime import UTC
 import obstore
 from markupsafe import Markup
 
+from include.config.health import State
 from include.config.secret_values import without_secrets
-from include.config.setting_changes import in_words
+from include.config.setting_changes import in_words as changes_in_words
 from include.config.store import Store, exists, read_text, write_text
 from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
-from spark_jobs.quality.foreign_changes import all_notices
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
+from spark_jobs.quality.problem_texts import state_notices
 from spark_jobs.quality.rendering import render
-from spark_jobs.quality.silence import Notice
-from spark_jobs.quality.suite import INFO, Verdict
+from spark_jobs.quality.silence import Notice, notices
+from spark_jobs.quality.suite import INFO, Verdict, in_words
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
@@ -43,16 +44,19 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
-    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is."""
+def write_pages(pages: Store, batch: Batch, details: Markup, state: State | None = None) -> str:
+    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is.
+
+    `state`: of the pipeline, whose problems outlive the batches that showed them.
+    """
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
-    said, title = all_notices(pipeline, batch), f"{pipeline.name}: batch {batch.batch_id}"
+    said, title = notices(pipeline, batch.metrics), f"{pipeline.name}: batch {batch.batch_id}"
     write_text(pages, f"{name}-expectations.html", expectations_page(batch.verdict.page, title, f"{name}.html", said))
     write_text(pages, f"{name}.js", details_script(batch.batch_id, details))
     # A batch that was given up may have no page.
     older = exists(pages, f"batch-{batch.batch_id - 1}.html")
-    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, details, older))
+    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, [*said, *state_notices(state)], details, older))
     return pages.at(f"{name}.html").uri
 
 
@@ -113,15 +117,16 @@ def details_script(batch_id: int, details: str) -> str:
 
 def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool) -> str:
     row, metrics = batch.paired, batch.metrics
-    style, state = state_in_words(verdict)
+    is_whole = all(judged.passed or judged.check.severity != INFO for judged in verdict.checks)
+    style = ("passed" if is_whole else "warning", "warning", "critical")[verdict.state]
     return render(
         "batch.html",
         title=_title(row),
         row=row,
-        state=state,
+        state=in_words(verdict),
         style=style,
         notices=said,
-        changes=in_words(batch.changes),
+        changes=changes_in_words(batch.changes),
         older=older,
         checks=verdict.checks,
         metrics=metrics,
@@ -137,14 +142,6 @@ def _title(row: LedgerRow) -> str:
     title += f", a rewind to batch {row.rewind.to_batch}" if row.kind == REWIND else ""
     title += ", an erasure" if row.kind == ERASURE else ""
     return title + (f", a replay of {row.replay.window}" if row.kind == REPLAY else "")
-
-
-def state_in_words(verdict: Verdict) -> tuple[str, str]:
-    """The worst of the checks, as a style and in words."""
-    severities = {judged.check.severity for judged in verdict.checks if not judged.passed}
-    state = "failed" if verdict.failed else "passed, with warnings" if severities - {INFO} else "passed"
-    style = "critical" if verdict.failed else "warning" if severities else "passed"
-    return style, state + (", not all of it judged" if INFO in severities else "")
 
 
 def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, str]]]:

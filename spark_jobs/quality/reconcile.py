@@ -9,7 +9,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.config.health import FAILED, add_finding, heal
 from include.config.pipeline import Pipeline
+from include.config.store import pages_store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.acls import grant_command, on_topic
 from spark_jobs.kafka.clusters import ask_topics
@@ -19,6 +21,7 @@ from spark_jobs.kafka.records import Span, translate_read_errors
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
 from spark_jobs.quality.dead_letters import check_dead_letters, counts_of_dead_letters
+from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
 from spark_jobs.quality.reconcile_scope import Output, Scope, find_scope
 from spark_jobs.quality.sent_compounds import (
@@ -35,7 +38,7 @@ from spark_jobs.tables.ledger import (
     REMOVED_REJECTED,
     removed_through,
 )
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.
@@ -259,8 +262,23 @@ def report_text(name: str, topic: str, answer: Answer) -> str:
     return "\n".join([*lines, *(f"\n{name}: {sentence}." for sentence in said)])
 
 
+def note_in_state(warehouse: Tables, answer: Answer) -> None:
+    """Makes the offenders a problem in the pipeline's state; without any, ends it, and what another program was seen to change."""
+    pages = pages_store(warehouse.pipeline.name, warehouse.root)
+    if answer.offenders:
+        text = f"reconcile found {_kinds(answer.offenders)} up to batch {answer.horizon}"
+        add_finding(pages, "reconcile", FAILED, text, "docs/runbooks/does-not-add-up.md")
+    elif answer.horizon:
+        heal(pages, "reconcile")
+        heal(pages, FOREIGN_CHANGES, answer.horizon)
+
+
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:
     """Raises NeedsOperator with the number of offenders of each kind."""
     if offenders:
-        kinds = "; ".join(f"{found.number:,} {found.finding}" for found in offenders)
+        kinds = _kinds(offenders)
         raise NeedsOperator(f"pipeline {name} does not add up: {kinds}; the first of each are listed above")
+
+
+def _kinds(offenders: list[Offenders]) -> str:
+    return "; ".join(f"{found.number:,} {found.finding}" for found in offenders)

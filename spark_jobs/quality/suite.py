@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
 from include.config.project import ROOT
-from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, Metrics, NotJudged, of_sides
+from include.config.setting_types import FAIL
+from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, WORDS, Metrics, NotJudged, of_sides
 
 # The last says that something could not be judged: neither good nor bad.
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
@@ -57,8 +58,9 @@ class Verdict(NamedTuple):
 
     @property
     def state(self) -> int:
-        """PASSED, WARNED or FAILED."""
-        return FAILED if self.failed else PASSED if all(judged.passed for judged in self.checks) else WARNED
+        """PASSED, WARNED or FAILED. A check that could not be judged is no reason for another state."""
+        warned = any(not judged.passed and judged.check.severity == WARNING for judged in self.checks)
+        return FAILED if self.failed else WARNED if warned else PASSED
 
 
 # Judges as `judge` does.
@@ -78,6 +80,8 @@ _OPTIONAL_LAWS = {
     "delivery_difference": _DELIVERED,
     "dead_letter_difference": _LETTERS,
 }
+# Their failure is never a matter of settings.
+LAWS = frozenset(of_sides(_LAWS | _PUBLISHED | _OPTIONAL_LAWS))
 _SILENCE = {
     "silent_{side}": "the {side} side is not silent while the other one sends, in ms",
     "unpaired_{side}": "the {side} side finds partners while both sides send, in ms without",
@@ -109,11 +113,33 @@ def checks(thresholds: Quality, metrics: Metrics, said: Mapping[str, str] | None
             optional.append(Check(metric, 0, 0, INFO, sentence))
     found += [check for check in optional if check.metric in metrics]
     found = [check._replace(sentence=(said or {}).get(check.metric, check.sentence)) for check in found]
+    found.append(Check("lost", 0, 0, WARNING, "no records were lost by the broker before they were landed"))
+    # Of no compounds there is no ratio, and corrections are no outcomes: such a batch says nothing of it, good or bad.
+    if metrics.get("live", 1) and metrics.get("compounds", 1):
+        ratio = Check("orphan_ratio", 0, thresholds.max_orphan_ratio, WARNING, "one-sided compounds stay below the bound")
+        found.append(ratio)
+    severities = dict(thresholds.severities)
     return [
-        *found,
-        Check("lost", 0, 0, WARNING, "no records were lost by the broker before they were landed"),
-        Check("orphan_ratio", 0, thresholds.max_orphan_ratio, WARNING, "one-sided compounds stay below the bound"),
+        check._replace(severity=CRITICAL) if severities.get(setting_of(check.metric)) == FAIL else check for check in found
     ]
+
+
+def setting_of(metric: str) -> str:
+    """The name of a check in `quality.severities`: silence is judged of each side.
+
+    >>> setting_of("silent_left"), setting_of("orphan_ratio")
+    ('silent', 'orphan_ratio')
+    """
+    return next((name for name in ("silent", "unpaired") if metric in of_sides({f"{name}_{{side}}": ""})), metric)
+
+
+def judge_bounds(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> list[Judged]:
+    """The checks of stored metrics by their bounds alone: the tables keep no verdict, and Great Expectations takes tenths of a second for each.
+
+    A number that a row of an older version lacks is not judged.
+    """
+    wanted = (check for check in checks(thresholds, metrics, said) if check.metric in metrics)
+    return [Judged(check, check.least <= metrics[check.metric] <= check.most, metrics[check.metric]) for check in wanted]
 
 
 def warm_up() -> Any:
@@ -148,7 +174,8 @@ def judge(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None 
     found = {entry.expectation_config.kwargs.get("column"): entry for entry in result.results}
     if not found[None].success:
         raise RuntimeError("the metrics are not one row; nothing could be judged")
-    return Verdict([_judged(check, found.get(check.metric)) for check in wanted], _page(result))
+    verdict = Verdict([_judged(check, found.get(check.metric)) for check in wanted], "")
+    return verdict._replace(page=_with_word(_page(result), in_words(verdict)))
 
 
 def _row(metrics: Metrics, wanted: list[Check]) -> Any:
@@ -175,6 +202,20 @@ def _page(result: Any) -> str:
     renderer = importlib.import_module("great_expectations.render.renderer").ValidationResultsPageRenderer()
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
     return str(view.render(renderer.render(result)))
+
+
+def in_words(verdict: Verdict) -> str:
+    """The one word for a verdict, on every page and in every line: passed, warning or failed; with it whether some could not be judged."""
+    unjudged = any(not judged.passed and judged.check.severity == INFO for judged in verdict.checks)
+    return f"{WORDS[verdict.state]}{', not all of it judged' if unjudged else ''}"
+
+
+def _with_word(page: str, word: str) -> str:
+    """Great Expectations' page with this word for the whole: it knows only succeeded and failed, and calls a warning failed."""
+    before, heading, after = page.partition("Status:</span>")
+    mark, end, rest = after.partition("</i>")
+    _, span, rest = rest.partition("</span>")
+    return f"{before}{heading}{mark}{end} {word} {span}{rest}" if heading else page
 
 
 def judge_beside() -> AbstractContextManager[Judge]:

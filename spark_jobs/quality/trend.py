@@ -13,9 +13,8 @@ from typing import Any
 
 from include.config.store import Store, read_text
 from spark_jobs.quality.batch import Batch
-from spark_jobs.quality.foreign_changes import all_notices
 from spark_jobs.quality.numbers import Metrics
-from spark_jobs.quality.silence import WARNING
+from spark_jobs.quality.silence import WARNING, notices
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 
@@ -23,6 +22,8 @@ FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
 KEPT = 10_000
 KINDS = (LIVE, REPLAY, REWIND, ERASURE)
+# Metrics of which there is a sum over all batches.
+TOTALLED = ("landed", "pair", "left_only", "right_only", "rejected", "rejected_late", "late_healable")
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 
@@ -31,7 +32,8 @@ _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 class Trend:
     """Columns of equal length, by batch_id: `batch`, `at` (W, epoch seconds), `kind`, `state`, `settings` (index of the config hash), `to`
     (a rewind's target), `said` (what began or ended with the batch, in words), and one of each metric, null where a batch has none. `now`:
-    the warnings of the newest live batch. `removed`: the last batch that was removed for its age; 0 if none was.
+    the warnings of the newest live batch. `removed`: the last batch that was removed for its age; 0 if none was. `dropped`: the sums of TOTALLED
+    over batches that were here and are no more.
     """
 
     pipeline: str
@@ -40,6 +42,7 @@ class Trend:
     settings: list[str] = field(default_factory=list)
     now: list[str] = field(default_factory=list)
     removed: int = 0
+    dropped: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, pages: Store, pipeline: str) -> Trend | None:
@@ -53,6 +56,7 @@ class Trend:
             columns = {name: list(found[name]) for name in _COLUMNS}
             values = {name: list(each) for name, each in found["values"].items()}
             trend = cls(pipeline, columns, values, list(found["hashes"]), list(found["now"]), int(found.get("removed", 0)))
+            trend.dropped = dict(found.get("dropped", {}))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
         return trend if len({len(column) for column in trend._all()}) == 1 else None
@@ -67,6 +71,9 @@ class Trend:
                 for column in self._all():
                     column.pop()
             self._append(batch)
+        for name in TOTALLED:
+            if gone := sum(value or 0 for value in self.values.get(name, [])[:-KEPT]):
+                self.dropped[name] = self.dropped.get(name, 0) + gone
         for column in self._all():
             del column[:-KEPT]
         self.values = {name: column for name, column in self.values.items() if any(value is not None for value in column)}
@@ -75,7 +82,7 @@ class Trend:
         paired, length = batch.paired, len(self.columns["batch"])
         if paired.config_hash not in self.settings:
             self.settings.append(paired.config_hash)
-        found = all_notices(paired.pipeline, batch)
+        found = notices(paired.pipeline, batch.metrics)
         if paired.kind == LIVE:
             self.now = [notice.text for notice in found if notice.style == WARNING]
         row = {
@@ -97,6 +104,12 @@ class Trend:
         """The numbers of the newest batch that has them."""
         return {name: column[-1] for name, column in sorted(self.values.items()) if column and column[-1] is not None}
 
+    def totals(self) -> dict[str, float]:
+        """The sums of TOTALLED over all batches since the file was made anew the last time, those that were dropped since included."""
+        return {
+            name: self.dropped.get(name, 0) + sum(value or 0 for value in self.values.get(name, [])) for name in TOTALLED
+        }
+
     def text(self) -> str:
         head = {
             "format": _FORMAT,
@@ -104,6 +117,7 @@ class Trend:
             "hashes": self.settings,
             "now": self.now,
             "removed": self.removed,
+            "dropped": self.dropped,
         }
         return _BEGIN + json.dumps({**head, **self.columns, "values": self.values}, separators=(",", ":")) + _END
 

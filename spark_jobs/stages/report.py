@@ -8,21 +8,26 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from include.config.health import State, stored_state
 from include.config.pipeline import AFTER_PUBLISH
-from include.config.setting_changes import in_words
+from include.config.setting_changes import in_words as changes_in_words
 from include.config.store import pages_store
 from spark_jobs.faults.fault_points import fault_point
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
-from spark_jobs.quality.foreign_changes import all_notices
+from spark_jobs.quality.foreign_changes import check_sentences
+from spark_jobs.quality.lag import lag_after
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
+from spark_jobs.quality.metrics_text import write_metrics
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.pages import batch_details, prune_pages, state_in_words, write_index, write_pages, write_unjudged
-from spark_jobs.quality.silence import checked_sentences
-from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
+from spark_jobs.quality.pages import batch_details, prune_pages, write_index, write_pages, write_unjudged
+from spark_jobs.quality.problem_texts import broken_text, state_sentences
+from spark_jobs.quality.silence import notices
+from spark_jobs.quality.state import add_to_state
+from spark_jobs.quality.suite import INFO, LAWS, Judge, Verdict, in_words, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import translate_file_errors
@@ -57,16 +62,17 @@ def report_batches(warehouse: Warehouse, judge: Judge = judge, again: bool = Fal
         return {}
     try:
         given = load_report_input(warehouse, ledger, last)
-        batches = _report(warehouse, ledger, given, judge) if given else []
+        batches, state = _report(warehouse, ledger, given, judge) if given else ([], None)
     except Exception as error:
         _write_unjudged(warehouse, last[PAIRED], error)
         raise
     _fail_if_broken([(batch.batch_id, batch.verdict) for batch in batches if batch.verdict])
-    if not batches:
+    if not batches or state is None:
         return {}
     counts = {name: int(batches[-1].metrics[name]) for name in _SHOWN}
-    sentences = [notice.text for notice in all_notices(warehouse.pipeline, batches[-1])]
-    sentences += [f"from batch {batch.batch_id} on {in_words(batch.changes)}" for batch in batches if batch.changes]
+    sentences = [notice.text for notice in notices(warehouse.pipeline, batches[-1].metrics)]
+    sentences += [each for each in state_sentences(state) if each not in sentences]
+    sentences += [f"from batch {batch.batch_id} on {changes_in_words(batch.changes)}" for batch in batches if batch.changes]
     says = "; ".join(sentences)
     return {"batch_id": last[PAIRED], "batches": len(batches), **counts, **({"says": says} if says else {})}
 
@@ -86,43 +92,56 @@ def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judg
     rows = ledger.rows(last, last) if last else []
     first = next((row.reported.first_of_report for row in rows if row.step == REPORTED), 0)
     batches = stored_batches(warehouse, first, last) if first else []
-    _send_news(warehouse, batches)
+    state = stored_state(pages_store(warehouse.pipeline.name, warehouse.root))
+    _send_news(warehouse, batches, state.news if state is not None and state.batch == last else ())
     quality = warehouse.pipeline.quality
     _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED])
 
 
-def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> list[Batch]:
+def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> tuple[list[Batch], State]:
     started, quality = datetime.now(UTC), warehouse.pipeline.quality
     first, last = given.batches[0].batch_id, given.batches[-1].batch_id
     with ThreadPoolExecutor(max_workers=1) as beside:
         offenders = beside.submit(find_offenders, warehouse, first, last)
         measured = translate_read_errors(lambda: measure(warehouse, given), warehouse.pipeline, given.topics.ids)
+        lag = translate_read_errors(
+            lambda: lag_after(warehouse, given.batches[-1], given.topics), warehouse.pipeline, given.topics.ids
+        )
     batches = []
     for batch in measured:
-        verdict = judge(batch.metrics, quality, checked_sentences(all_notices(warehouse.pipeline, batch)))
+        verdict = judge(batch.metrics, quality, check_sentences(warehouse.pipeline, batch))
         batches.append(replace(batch, verdict=verdict, state=verdict.state))
     # A batch is reported for good when it is published, or before that, if that is the order.
     final = [batch for batch in batches if quality.gate != AFTER_PUBLISH or batch.batch_id <= given.published]
-    _append_metrics(warehouse, final)
+    again = _append_metrics(warehouse, final)
     fault_point("before_pages")
     pages = pages_store(warehouse.pipeline.name, warehouse.root)
+    trend = add_to_trend(warehouse, ledger, started, batches)
+    reported = given.history[-1].batch_id if given.history else 0
+    state = add_to_state(warehouse, ledger, trend, batches, reported, again, lag)
+    write_metrics(pages, trend, state)
     for batch in batches:
-        assert batch.verdict is not None
-        page = write_pages(pages, batch, batch_details(batch, offenders.result()))
-        said = f"batch {batch.batch_id}: {state_in_words(batch.verdict)[1]}; quality report: {page}"
-        for judged in batch.verdict.checks:
-            if judged.check.severity == INFO and not judged.passed:
-                print(f"batch {batch.batch_id}: {judged.check.sentence}")
+        write_pages(pages, batch, batch_details(batch, offenders.result()), state)
     write_index(pages, last)
-    add_to_trend(warehouse, ledger, started, batches)
     # It takes a list of all pages.
     if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):
         prune_pages(pages, quality.keep_pages)
     fault_point("after_pages")
-    print(said)
-    _send_news(warehouse, final)
+    _send_news(warehouse, final, state.news)
     _record(ledger, started, final)
-    return batches
+    _say(batches, state, pages.at(f"batch-{last}.html").uri)
+    return batches, state
+
+
+def _say(batches: Sequence[Batch], state: State, page: str) -> None:
+    """The verdicts in the task's log; the last line has all that is wrong now."""
+    for batch in batches:
+        for judged in batch.verdict.checks if batch.verdict else ():
+            if judged.check.severity == INFO and not judged.passed:
+                print(f"batch {batch.batch_id}: {judged.check.sentence}")
+    newest = batches[-1]
+    verdict = in_words(newest.verdict) if newest.verdict else ""
+    print("; ".join([f"batch {newest.batch_id}: {verdict}", *state_sentences(state), f"quality report: {page}"]))
 
 
 def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:
@@ -136,7 +155,8 @@ def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None
         ledger.append(*rows)
 
 
-def _append_metrics(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
+def _append_metrics(warehouse: Warehouse, batches: Sequence[Batch]) -> set[int]:
+    """Returns the batches that had their rows before."""
     # A report that died after this commit has left its rows; the batches that came since are added to them.
     there = {row["batch_id"] for row in warehouse.small_rows(METRICS, batches[0].batch_id)} if batches else set()
     now = datetime.now(UTC)
@@ -153,24 +173,26 @@ def _append_metrics(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
     ]
     if rows:
         commit_rows(warehouse, METRICS, rows, METRICS, batches[-1].batch_id)
+    return {batch.batch_id for batch in batches if batch.batch_id in there}
 
 
-def _send_news(warehouse: Warehouse, batches: Sequence[Batch]) -> None:
-    """Leaves word for the alerts of what began or ended with these batches; the report itself does not fail because of it."""
-    found = [notice for batch in batches for notice in all_notices(warehouse.pipeline, batch)]
-    if news := [notice.text for notice in found if notice.is_news]:
+def _send_news(warehouse: Warehouse, batches: Sequence[Batch], of_state: Sequence[str]) -> None:
+    """Leaves word for the alerts of what began or ended with these batches, and in the pipeline's state; the report itself does not fail
+    because of it.
+    """
+    found = [notice for batch in batches for notice in notices(warehouse.pipeline, batch.metrics)]
+    if news := [*(notice.text for notice in found if notice.is_news), *of_state]:
         write_outcome({"news": news})
 
 
 def _fail_if_broken(verdicts: Sequence[tuple[int, Verdict]]) -> None:
-    failed = [
-        f"batch {batch_id}: {judged.check.sentence}: {judged.check.metric} is {judged.observed}, allowed {judged.check.least:g} "
-        f"to {judged.check.most:g}"
-        for batch_id, verdict in verdicts
-        for judged in verdict.failed
-    ]
+    failed = [(batch_id, judged) for batch_id, verdict in verdicts for judged in verdict.failed]
+    texts = "; ".join(broken_text(batch_id, judged) for batch_id, judged in failed)
+    # A check that could not be looked at is as bad as a law that is broken.
+    if any(judged.check.metric in LAWS or judged.observed is None for _, judged in failed):
+        raise BrokenBatch(f"the counts do not add up: {texts}")
     if failed:
-        raise BrokenBatch(f"the counts do not add up: {'; '.join(failed)}")
+        raise BrokenBatch(f"checks failed that quality.severities sets to fail: {texts}")
 
 
 def _write_unjudged(warehouse: Warehouse, batch_id: int, error: Exception) -> None:

@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
+from include.config.health import read_state
 from include.config.pipeline import BEFORE_PUBLISH, Quality
+from include.config.store import pages_store
 from spark_jobs import pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.publisher import PartitionReport
 from spark_jobs.quality.checks import Finding
-from spark_jobs.quality.reconcile import reconcile
+from spark_jobs.quality.reconcile import note_in_state, reconcile
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import pair, publish
@@ -243,13 +245,21 @@ def test_a_table_that_another_program_changed_is_named_once_and_reconcile_finds_
     assert [metrics_of(warehouse, batch)["foreign_changes"] for batch in (1, 2)] == [0, 2]
     assert changed in page_of(warehouse, "batch-2") and "foreign_changes" not in page_of(warehouse, "batch-1")
     assert [line for line in outcome()["news"] if line.startswith(changed)]
-    offenders = {each.finding: each.number for each in reconcile(warehouse).offenders}
+    answer, pages = reconcile(warehouse), pages_store(warehouse.pipeline.name, warehouse.root)
+    offenders = {each.finding: each.number for each in answer.offenders}
     assert offenders[Finding.NO_OUTCOME] == 2 and offenders[Finding.SENT_UNKNOWN] == 1
+    note_in_state(warehouse, answer)
     traffic("x")
     run_all(warehouse)
     # The sums of the reports say what the reports counted, and no more.
     assert metrics_of(warehouse, 3)["foreign_changes"] == 0
     assert "as the reports of all batches counted it" in page_of(warehouse, "batch-3")
+    problems = {each.name: each.text for each in read_state(pages).problems}
+    assert {"reconcile", "foreign_changes"} <= set(problems) and problems["foreign_changes"].startswith(changed)
+    assert problems["reconcile"].startswith("reconcile found ") and "more than one outcome" not in problems["reconcile"]
+    # As if the tables were mended.
+    note_in_state(warehouse, answer._replace(offenders=[]))
+    assert {each.name for each in read_state(pages).problems}.isdisjoint(("reconcile", "foreign_changes"))
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ const count = data.batch.length;
 const times = new Float64Array(count);
 data.at.forEach((at, row) => { times[row] = row ? Math.max(at, times[row - 1]) : at; });
 const kinds = ["live", "replay", "rewind", "erasure"];
-const states = ["passed", "warned", "failed"];
+const states = ["passed", "warning", "failed"];
 const rowOf = new Map(data.batch.map((batch, row) => [batch, row]));
 
 // Epoch seconds as people read them, UTC.
@@ -16,10 +16,18 @@ function column(name) {
   return values.map((value, row) => (value == null || (liveOnly.has(name) && data.kind[row]) ? null : value * scale));
 }
 
+// Replays and rewinds are judged by laws alone.
+function liveBefore(row) {
+  do row--; while (row >= 0 && data.kind[row]);
+  return row;
+}
+
 // What happened with a batch, as [style, sentence]; most batches have nothing.
 function happenings(row) {
   const found = [];
-  if (data.state[row] === 2) found.push(["failed", "failed a critical check"]);
+  if (data.state[row] === 2) found.push(["failed", "failed"]);
+  // Of batches that warn one after the other only the first is marked.
+  if (data.state[row] === 1 && data.state[liveBefore(row)] !== 1) found.push(["warning", "warning: its report says which check"]);
   if (data.kind[row] === 1) found.push(["replay", "replay"]);
   if (data.kind[row] === 2) found.push(["rewind", `rewind to batch ${data.to[row]}`]);
   if (data.kind[row] === 3) found.push(["erasure", "erasure"]);
@@ -30,8 +38,8 @@ function happenings(row) {
   return found;
 }
 
-const markKinds = { failed: "failed", replay: "replay", rewind: "rewind", erasure: "erasure", silent: "silence began or ended", lost: "loss accepted", settings: "settings changed" };
-const letters = { failed: "F", replay: "R", rewind: "W", erasure: "E", silent: "Q", lost: "L", settings: "S" };
+const markKinds = { failed: "failed", warning: "warning", replay: "replay", rewind: "rewind", erasure: "erasure", silent: "silence began or ended", lost: "loss accepted", settings: "settings changed" };
+const letters = { failed: "F", warning: "!", replay: "R", rewind: "W", erasure: "E", silent: "Q", lost: "L", settings: "S" };
 const marks = data.batch.flatMap((_, row) => happenings(row).map(([style, sentence]) => ({ row, style, sentence })));
 const markedRows = [...new Set(marks.map((mark) => mark.row))];
 // Between a rewind and its target, both exclusive: as pairs of times.

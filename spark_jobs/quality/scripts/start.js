@@ -24,7 +24,13 @@ function showMarks() {
   const rows = inView.slice(0, SHOWN_MARKS).map(({ row, style, sentence }) =>
     `<tr><td>${moment(data.at[row])}</td><td><a href="#batch-${data.batch[row]}">batch ${data.batch[row]}</a></td><td class="${style}">${escaped(sentence)}</td></tr>`);
   const more = inView.length > SHOWN_MARKS ? `<p>And ${(inView.length - SHOWN_MARKS).toLocaleString("en")} more in this range.</p>` : "";
-  byId("marks").innerHTML = rows.length ? `<table>${rows.join("")}</table>${more}` : "<p>Nothing but batches that passed.</p>";
+  byId("marks").innerHTML = rows.length ? `<table>${rows.join("")}</table>${more}` : `<p>${nothingMarked()}</p>`;
+}
+
+// A warning that began before the range goes on in it.
+function nothingMarked() {
+  const warned = data.state.filter((state, row) => state === 1 && times[row] >= shown.from && times[row] <= shown.to).length;
+  return warned ? `${plural(warned, "batch")} with the warning that began before.` : "Nothing but batches that passed.";
 }
 
 function fromAddress() {

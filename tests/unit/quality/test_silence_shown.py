@@ -14,7 +14,7 @@ import pytest
 from include.airflow import alerts
 from include.airflow import operators as pairing_operator
 from include.config.pipeline import PIPELINES, Quality, Side
-from spark_jobs.quality import pages, suite, trend_files
+from spark_jobs.quality import metrics_text, pages, suite
 from spark_jobs.quality import trend as trends
 from spark_jobs.quality.batch import Batch as StoredBatch
 from spark_jobs.quality.facts import Facts
@@ -79,7 +79,7 @@ def test_the_trend_has_the_sentence_while_it_lasts_and_its_begin_and_end(tmp_pat
 def test_the_metrics_text_has_what_an_alert_of_prometheus_needs():
     trend = Trend("calls")
     trend.add(silent_history(14, 12, 99))
-    lines = trend_files.exposition(trend).splitlines()
+    lines = metrics_text.exposition(trend).splitlines()
     assert 'event_pairing_is_silent_left{pipeline="calls"} 1' in lines
     assert 'event_pairing_is_silent_right{pipeline="calls"} 0' in lines
     seconds = {line.split("{")[0]: float(line.split()[-1]) for line in lines if "_seconds{" in line}

@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jobs.quality import trend_files
+from include.config.health import Acknowledgement, Lag, Problem, State
+from spark_jobs.quality import metrics_text
+from spark_jobs.quality import trend as trends
 from spark_jobs.quality.catalogue import MEANINGS, Meaning
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.trend import Trend
+from spark_jobs.quality.windows import windows_of
 from tests.helpers.batch_history import history
 
-# https://prometheus.io/docs/specs/om/open_metrics_spec/, section "ABNF", as far as it concerns gauges.
+# https://prometheus.io/docs/specs/om/open_metrics_spec/, section "ABNF", as far as it concerns gauges and counters.
 NAME, LABEL = r"[a-zA-Z_:][a-zA-Z0-9_:]*", r"[a-zA-Z_][a-zA-Z0-9_]*"
 TEXT = r'(?:[^\n"\\]|\\["n\\])*'
 NUMBER = r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
@@ -24,7 +27,7 @@ RESERVED = ("_total", "_count", "_sum", "_bucket", "_created", "_info", "_gcount
 
 
 def parse(text):
-    """Family -> {labels: value}; asserts whatever the standard demands of an exposition of gauges."""
+    """Family -> {labels: value}; asserts whatever the standard demands of an exposition of gauges and counters."""
     assert text.endswith("# EOF\n") and text.splitlines().count("# EOF") == 1 and "\n\n" not in text
     families, told, current = {}, {}, None
     for line in text.removesuffix("# EOF\n").splitlines():
@@ -37,12 +40,14 @@ def parse(text):
             told[name][what] = rest
         else:
             name, labels, value = SAMPLE.fullmatch(line).groups()
-            assert name == current, f"{line} is none of {current}'s"
+            end = "_total" if told.get(current, {}).get("TYPE") == "counter" else ""
+            assert name == f"{current}{end}", f"{line} is none of {current}'s"
+            name = current
             pairs = re.findall(rf'({LABEL})="({TEXT})"', labels or "")
             assert len({label for label, _ in pairs}) == len(pairs) and tuple(pairs) not in families[name]
             families[name][tuple(pairs)] = float(value)
     for name, known in told.items():
-        assert known["TYPE"] == "gauge" and known.get("HELP") and families[name]
+        assert known["TYPE"] in ("gauge", "counter") and known.get("HELP") and families[name]
         assert re.fullmatch(r'(?:[^\n"\\]|\\["n\\])*', known["HELP"])
         assert not known.get("UNIT") or name.endswith(f"_{known['UNIT']}")
         assert not name.endswith(RESERVED), f"{name} would mean something else"
@@ -52,7 +57,7 @@ def parse(text):
 def of(batches, pipeline="calls"):
     trend = Trend(pipeline)
     trend.add(batches)
-    return parse(trend_files.exposition(trend))
+    return parse(metrics_text.exposition(trend))
 
 
 def test_the_numbers_are_those_of_the_newest_batch():
@@ -69,6 +74,40 @@ def test_the_numbers_are_those_of_the_newest_batch():
         name.removeprefix("rejected_"): count for name, count in newest.items() if name.startswith("rejected_")
     }
     assert sum(reasons.values()) == found["event_pairing_rejected"][(pipeline,)]
+
+
+def test_the_state_and_its_windows_stand_beside_them():
+    trend, pipeline = Trend("calls"), ("pipeline", "calls")
+    trend.add(history(400))
+    windows, hours = windows_of(trend)
+    said = Acknowledgement(by="ann", at=9.0, note="known")
+    problems = (
+        Problem(name="lost", severity="warning", text="x", batch=7, since=1_000.0, last=1_000.0),
+        Problem(name="orphan_ratio", severity="failed", text="x", batch=8, since=2_000.0, last=2_000.0, acknowledged=said),
+    )
+    lag = Lag(unread=12, oldest_unread=1_234.5)
+    state = State(pipeline="calls", at=9.0, batch=400, problems=problems, windows=windows, hours=hours, lag=lag)
+    found = parse(metrics_text.exposition(trend, state))
+    assert found["event_pairing_state"] == {(pipeline,): 1}
+    assert found["event_pairing_problem_since_seconds"] == {
+        (pipeline, ("problem", "lost"), ("severity", "warning"), ("acknowledged", "false")): 1_000,
+        (pipeline, ("problem", "orphan_ratio"), ("severity", "failed"), ("acknowledged", "true")): 2_000,
+    }
+    hour, day = (found["event_pairing_in_window"][(pipeline, ("window", name), ("of", "pair"))] for name in ("1h", "24h"))
+    assert 0 < hour < day == sum(each.pair for each in hours)
+    assert found["event_pairing_unread"] == {(pipeline,): 12}
+    assert found["event_pairing_oldest_unread_seconds"] == {(pipeline,): 1_234.5}
+    assert "event_pairing_oldest_open_seconds" not in found
+
+
+def test_a_counter_never_goes_back_though_the_trend_drops_its_oldest_batches(monkeypatch):
+    monkeypatch.setattr(trends, "KEPT", 7)
+    trend, batches, totals = Trend("calls"), history(30), []
+    for batch in batches:
+        trend.add([batch])
+        found = parse(metrics_text.exposition(trend))["event_pairing_all_batches"]
+        totals.append(found[(("pipeline", "calls"), ("of", "landed"))])
+    assert totals == sorted(totals) and totals[-1] == sum(batch.metrics["landed"] for batch in batches)
 
 
 def test_milliseconds_become_seconds_and_histograms_stay_out():
@@ -89,8 +128,8 @@ def test_before_the_first_batch_there_is_only_the_end():
 
 
 def test_hostile_text_stays_in_its_place():
-    lines = trend_files.family(
-        "x", Meaning('a "b"\n# EOF \\'), {f'p="{trend_files.escaped(chr(34) + chr(10) + chr(92))}"': math.pi}
+    lines = metrics_text.family(
+        "x", Meaning('a "b"\n# EOF \\'), {f'p="{metrics_text.escaped(chr(34) + chr(10) + chr(92))}"': math.pi}
     )
     (labels,) = parse("".join(f"{line}\n" for line in [*lines, "# EOF"]))["event_pairing_x"]
     assert labels == (("p", r"\"\n\\"),)

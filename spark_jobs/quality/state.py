@@ -1,0 +1,103 @@
+"""The lasting state of the pipeline, made by each report from the one before: problems, counts of windows, lag, and what is news of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from include.config.health import WARNING, Lag, Problem, State, stored_state, with_marks, write_state
+from include.config.problem_marks import HealedThrough, Marks, drop_mark, read_marks, write_mark
+from include.config.store import Store, pages_store
+from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.problem_texts import SILENCES
+from spark_jobs.quality.problems import LATE, Problems, late_problem, problems_after
+from spark_jobs.quality.suite import LAWS, judge_bounds
+from spark_jobs.quality.trend import Trend
+from spark_jobs.quality.trend_files import reported_before
+from spark_jobs.quality.windows import LONGEST_S, late_events, windows_of
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.warehouse import Warehouse
+
+
+def add_to_state(
+    warehouse: Warehouse,
+    ledger: Ledger,
+    trend: Trend,
+    batches: Sequence[Batch],
+    reported: int,
+    again: Collection[int],
+    lag: Lag,
+) -> State:
+    """Called by the report with successive judged batches that the trend has; returns the state with what people said of it.
+
+    `reported`: the last batch before them that was reported for good; 0: none. `again`: those of them that have a row in quality_metrics
+    already. The state goes on from the one that knows exactly the batches up
+    to it. Where it knows others, because a report has died or is made again, or none, it is made anew from the tables.
+    """
+    pages, pipeline = pages_store(warehouse.pipeline.name, warehouse.root), warehouse.pipeline
+    old, marks = stored_state(pages), read_marks(pages)
+    if again:
+        marks = _judged_again(warehouse, pages, [batch for batch in batches if batch.batch_id in again], marks)
+    if reported == (old.batch if old else 0):
+        problems, past = _of_checks(old), []
+    else:
+        oldest = _oldest(trend)
+        problems = {name: each for name, each in _of_checks(old).items() if each.newest < oldest}
+        past = reported_before(warehouse, ledger, batches[0].batch_id, oldest)
+    for batch in (*past, *batches):
+        problems = problems_after(batch, problems, pipeline, marks.healed)
+    at, (windows, hours) = trend.columns["at"][-1], windows_of(trend)
+    problems |= late_problem(late_events(trend), pipeline, at)
+    state = State(
+        pipeline=pipeline.name,
+        at=at,
+        batch=batches[-1].batch_id,
+        problems=tuple(problems.values()),
+        windows=windows,
+        hours=hours,
+        lag=lag,
+    )
+    state = with_marks(pages, state.model_copy(update={"news": _news(old, state)}))
+    write_state(pages, state)
+    return state
+
+
+def _of_checks(state: State | None) -> Problems:
+    """Without those that batches say nothing of, and the late events, which are counted anew."""
+    return {each.name: each for each in (state.problems if state else ()) if not each.is_finding and each.name != LATE}
+
+
+def _oldest(trend: Trend) -> int:
+    """The first batch of the last 7 days."""
+    at = trend.columns["at"]
+    return next(batch for batch, each in zip(trend.columns["batch"], at, strict=True) if each >= at[-1] - LONGEST_S)
+
+
+def _judged_again(warehouse: Warehouse, pages: Store, batches: Iterable[Batch], marks: Marks) -> Marks:
+    """Notes which laws these batches keep now and broke the first time, or the other way round: their rows in the tables stay as they were."""
+    for batch in batches:
+        assert batch.verdict is not None
+        now = {judged.check.metric: judged.passed for judged in batch.verdict.checks}
+        for first in stored_batches(warehouse, batch.batch_id, batch.batch_id):
+            for judged in judge_bounds(first.metrics, warehouse.pipeline.quality):
+                name, mark = judged.check.metric, marks.healed.get(judged.check.metric, HealedThrough())
+                if name not in LAWS or judged.passed:
+                    continue
+                if now.get(name):
+                    write_mark(pages, name, mark.model_copy(update={"alone": tuple({*mark.alone, batch.batch_id})}))
+                else:
+                    drop_mark(pages, name, HealedThrough)
+    return read_marks(pages)
+
+
+def _news(old: State | None, new: State) -> tuple[str, ...]:
+    """What began or ended since the report before; a report that is made again says what it said then, too."""
+    before, now = _by_name(old.problems if old else ()), _by_name(new.problems)
+    began = [each.text for name, each in now.items() if name not in before and each.severity == WARNING]
+    ended = [f"over: {each.text}" for name, each in before.items() if name not in now]
+    again = old.news if old is not None and old.batch == new.batch else ()
+    return tuple(dict.fromkeys((*again, *began, *ended)))
+
+
+def _by_name(problems: Iterable[Problem]) -> Problems:
+    """Those of the report; notices tell when a silence begins and ends."""
+    return {each.name: each for each in problems if not each.is_finding and each.name not in SILENCES}

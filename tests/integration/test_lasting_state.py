@@ -1,0 +1,135 @@
+"""The state of a pipeline outlives the batch that made it: orphans warn, an empty batch changes nothing, a good one heals. All four jobs."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from include.config.health import FAILED, HEALTHY, WARNING, read_state
+from include.config.pipeline import Quality
+from spark_jobs import acknowledge, report_quality
+from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.job.arguments import OUTCOME_VARIABLE
+from spark_jobs.kafka.settings import kafka_settings
+from spark_jobs.stages.report import BrokenBatch
+from tests.helpers.all_stages import land, run_all
+from tests.helpers.pages import pages_folder, pages_in
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pipeline(pipeline):
+    """With sessions that are over in no time, and at most half of the compounds one-sided."""
+    quality = Quality(max_orphan_ratio=0.5, silence_ms=None)
+    return replace(pipeline, tolerance_ms=50, gap_ms=50, grace_ms=100, quality=quality)
+
+
+def send(sides, users):
+    producer, now = Producer(kafka_settings()), time.time_ns() // 1_000_000
+    for side in sides:
+        for user in users:
+            body = {"user1": user, "user2": "v", "timestamp": now, side.payload: 1}
+            producer.produce(side.topic, key=user, value=json.dumps(body), timestamp=now)
+    assert producer.flush(20) == 0
+    time.sleep(0.3)
+
+
+def of_metrics(folder, name):
+    lines = (folder / "metrics.prom").read_text().splitlines()
+    return {line.split("{")[1].split("}")[0]: float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{")}
+
+
+def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_path, monkeypatch, capsys):
+    folder, outcome = pages_folder(warehouse.root, pipeline.name), tmp_path / "outcome.json"
+    monkeypatch.setenv(OUTCOME_VARIABLE, str(outcome))
+
+    def batch():
+        """All jobs: what the run note says, the news, the state."""
+        outcome.unlink(missing_ok=True)
+        says = run_all(warehouse).get("says", "")
+        return says, json.loads(outcome.read_text())["news"] if outcome.exists() else [], read_state(pages_in(folder))
+
+    orphans = [f"o{number}" for number in range(12)]
+    send(pipeline.sides[:1], orphans)
+    text = "12 of 12 compounds of batch 1 are one-sided: 100.0% where quality.max_orphan_ratio allows 50.0%"
+    says, news, state = batch()
+    assert says == f"warning since batch 1: {text}" and news == [text]
+    assert (state.verdict, [each.name for each in state.problems]) == (WARNING, ["orphan_ratio"])
+    assert state.problems[0].runbook == "docs/runbooks/orphans.md"
+    assert (state.windows["1h"].left_only, state.windows["7d"].landed, state.hours[-1].left_only) == (12, 12, 12)
+    assert '<span class="warning">warning</span>' in (folder / "index.html").read_text()
+    assert " warning </span>" in " ".join((folder / "batch-1-expectations.html").read_text().split())
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].startswith(f"batch 1: warning; warning since batch 1: {text}; quality report: ")
+
+    # Five minutes later nothing has come.
+    says, news, state = batch()
+    assert says == f"warning since batch 1: {text}" and news == []
+    assert (state.verdict, state.batch, state.problems[0].newest) == (WARNING, 2, 1)
+    index = (folder / "index.html").read_text()
+    assert (
+        '<span class="passed">passed</span>' in index
+        and f"{text}." in index
+        and "one-sided compounds stay below" not in index
+    )
+    assert list(of_metrics(folder, "event_pairing_state").values()) == [1]
+    assert list(of_metrics(folder, "event_pairing_check_state").values()) == [0]
+    name = f'pipeline="{pipeline.name}"'
+    assert of_metrics(folder, "event_pairing_in_window")[f'{name},window="1h",of="left_only"'] == 12
+    assert of_metrics(folder, "event_pairing_all_batches_total")[f'{name},of="left_only"'] == 12
+
+    # Somebody takes it over; the state of a file that is gone is made anew from the tables, with that.
+    given = Namespace(list=False, problem="orphan_ratio", by="ann", note="the producer is being mended")
+    (line,) = acknowledge.main(pages_in(folder), given)
+    assert line == f"orphan_ratio of batch 1 is acknowledged by ann: {text}"
+    kept = read_state(pages_in(folder))
+    assert kept.verdict == HEALTHY
+    (folder / "state.json").unlink()
+    with pytest.raises(NeedsOperator, match="there is no problem 'orphan_ratio' to acknowledge; the pipeline has: none"):
+        acknowledge.main(pages_in(folder), given)
+    report_quality.main(warehouse, again=True)
+    anew = read_state(pages_in(folder))
+    assert (anew.problems, anew.windows, anew.hours) == (kept.problems, kept.windows, kept.hours)
+    assert (
+        acknowledge.main(pages_in(folder), Namespace(list=True, problem=None))[0]
+        == f"{pipeline.name}: healthy after batch 2"
+    )
+
+    # A few pairs say little; enough of them heal it.
+    send(pipeline.sides, ["p1", "p2"])
+    says, news, state = batch()
+    assert (says, news, [each.calm for each in state.problems]) == ("", [], [2])
+    send(pipeline.sides, [f"q{number}" for number in range(9)])
+    says, news, state = batch()
+    assert (says, news, state.problems) == ("", [f"over: {text}"], ())
+    assert (state.windows["1h"].pair, state.verdict) == (11, HEALTHY)
+    # A second try has nothing to report, and tells what the first one may have died before telling.
+    outcome.unlink()
+    assert report_quality.main(warehouse) == {}
+    assert json.loads(outcome.read_text())["news"] == news
+
+
+def test_a_check_that_is_to_fail_fails_the_run_and_lag_is_said(warehouse, pipeline, monkeypatch):
+    folder = pages_folder(warehouse.root, pipeline.name)
+    strict = replace(pipeline.quality, severities=(("orphan_ratio", "fail"),))
+    warehouse.pipeline = replace(pipeline, quality=strict, max_records_per_batch=2)
+    send(pipeline.sides[:1], [f"o{number}" for number in range(4)])
+    with pytest.raises(
+        BrokenBatch, match=r"^checks failed that quality.severities sets to fail: batch 1: one-sided compounds"
+    ):
+        run_all(warehouse)
+    state = read_state(pages_in(folder))
+    assert (state.verdict, state.problems[0].severity, state.news) == (FAILED, "failed", ())
+    assert '<span class="critical">failed</span>' in (folder / "index.html").read_text()
+    assert state.lag.unread == 0 and state.lag.oldest_unread is None
+    # What came after the plan has not been read.
+    land(warehouse)
+    send(pipeline.sides, ["late"])
+    with pytest.raises(BrokenBatch, match="batch 1"):
+        report_quality.main(warehouse, again=True)
