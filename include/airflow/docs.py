@@ -21,6 +21,8 @@ def live_doc(pipeline: Pipeline) -> str:
 2. **pair_events** pairs the two sides of each session, tolerance {pipeline.tolerance_ms / 1000:g} s.
 {_last_two(pipeline, 3)}{starts if pipeline.late == "replay" else ""}
 
+[The state of the pipeline](quality/{pipeline.name}/index.html), with what is wrong now, is at the top of its newest quality page.
+
 A run lands what is there now, whatever its date. To pair a past interval again, backfill {replay}.
 """
 

@@ -54,7 +54,7 @@ def problem_text(batch: Batch, judged: Judged) -> str:
 
 def late_text(number: int) -> str:
     """The sentence about late events that wait for a replay."""
-    return Notice(f"{number:,} late events of the last 7 days have a partner that a replay would pair", WARNING).text
+    return Notice(f"late events of the last 7 days that a replay would pair: {number:,}", WARNING).text
 
 
 def broken_text(batch_id: int, judged: Judged) -> str:

@@ -145,7 +145,7 @@ def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, 
         text = framed(person, start)
         # The report itself, and not only its name.
         assert "every event is in a compound, open, collapsed or rejected (left)" in text, path
-        assert ("failed (critical)" in text) is start.endswith("failed"), path
+        assert ("\tfailed" in text) is start.endswith("failed"), path
     client = airflow.client()
     for dag_id, told in (
         (CALLS.name, "This run has not worked on a batch of calls yet."),

@@ -10,14 +10,16 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from include.config.health import FAILED, HEALTHY, WARNING, read_state
+from include.airflow.pages import runbook
+from include.config.health import FAILED, HEALTHY, WARNING, Lag, read_state
 from include.config.pipeline import Quality
-from spark_jobs import acknowledge, report_quality
+from spark_jobs import acknowledge, land_events, pair_events, publish_compounds, report_quality
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.arguments import OUTCOME_VARIABLE
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.stages.report import BrokenBatch
-from tests.helpers.all_stages import land, run_all
+from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.all_stages import run_all
 from tests.helpers.pages import pages_folder, pages_in
 
 pytestmark = pytest.mark.integration
@@ -38,6 +40,7 @@ def send(sides, users):
             producer.produce(side.topic, key=user, value=json.dumps(body), timestamp=now)
     assert producer.flush(20) == 0
     time.sleep(0.3)
+    return now
 
 
 def of_metrics(folder, name):
@@ -115,21 +118,26 @@ def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_pat
     assert json.loads(outcome.read_text())["news"] == news
 
 
-def test_a_check_that_is_to_fail_fails_the_run_and_lag_is_said(warehouse, pipeline, monkeypatch):
+@pytest.mark.long
+def test_what_waits_is_said_and_a_check_that_is_to_fail_fails_the_run(warehouse, pipeline):
     folder = pages_folder(warehouse.root, pipeline.name)
-    strict = replace(pipeline.quality, severities=(("orphan_ratio", "fail"),))
-    warehouse.pipeline = replace(pipeline, quality=strict, max_records_per_batch=2)
-    send(pipeline.sides[:1], [f"o{number}" for number in range(4)])
-    with pytest.raises(
-        BrokenBatch, match=r"^checks failed that quality.severities sets to fail: batch 1: one-sided compounds"
-    ):
-        run_all(warehouse)
+    strict = replace(pipeline, quality=replace(pipeline.quality, severities=(("orphan_ratio", "fail"),)))
+    warehouse = Warehouse(warehouse.root, strict, warehouse.spark)
+    now = send(pipeline.sides[:1], [f"o{number}" for number in range(4)])
+    land_events.main(warehouse, 2, ())
+    for job in (pair_events, publish_compounds, report_quality):
+        job.main(warehouse)
     state = read_state(pages_in(folder))
-    assert (state.verdict, state.problems[0].severity, state.news) == (FAILED, "failed", ())
+    assert state.lag == Lag(unread=2, oldest_unread=now / 1_000, oldest_open=now / 1_000) and state.verdict == HEALTHY
+    with pytest.raises(BrokenBatch) as broken:
+        run_all(warehouse)
+    line = str(broken.value)
+    assert line.startswith("checks failed that quality.severities sets to fail: batch 2: one-sided compounds stay below")
+    assert runbook(line) == "docs/runbooks/orphans.md"
+    state = read_state(pages_in(folder))
+    assert (state.verdict, state.problems[0].severity, state.news, state.lag) == (FAILED, "failed", (), Lag())
     assert '<span class="critical">failed</span>' in (folder / "index.html").read_text()
-    assert state.lag.unread == 0 and state.lag.oldest_unread is None
-    # What came after the plan has not been read.
-    land(warehouse)
-    send(pipeline.sides, ["late"])
-    with pytest.raises(BrokenBatch, match="batch 1"):
-        report_quality.main(warehouse, again=True)
+    # It stays red until it is healed, or somebody takes it over.
+    with pytest.raises(BrokenBatch, match="batch 2"):
+        report_quality.main(warehouse)
+    assert run_all(warehouse)["says"].startswith("failed since batch 2: 4 of 4 compounds")

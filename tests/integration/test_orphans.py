@@ -92,7 +92,9 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     assert (one["comparable_batches"], one["orphan_ratio_median"]) == (8, 0)
     assert one["orphan_ratio_deviation"] > 6 and (one["skew_before"], one["skew_drift"]) == (-5_000, 5_200)
     page = (pages_folder(warehouse.root, warehouse.pipeline.name) / "batch-1.html").read_text()
-    assert page.count("failed (warning)") == 2 and "T = 90 s (and gap = 90 s) would pair up to 4 of 9." in page
+    assert (
+        page.count('<td class="warning">warning</td>') == 2 and "T = 90 s (and gap = 90 s) would pair up to 4 of 9." in page
+    )
 
     # One that an orphan has waited for, one that nobody has.
     send("m", "hot", begin + 30_000, 1)

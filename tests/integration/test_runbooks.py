@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, Field
 
 from include.airflow.pages import runbook
+from include.config.health import HEALTHY, read_state
 from include.config.pipeline import BEFORE_PUBLISH, Maintenance, Quality, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE
@@ -61,6 +62,7 @@ from tests.helpers.all_stages import land, run_all
 from tests.helpers.cut_logs import cut_log
 from tests.helpers.job_processes import Jobs, wait_for
 from tests.helpers.kafka_rights import documented, grant
+from tests.helpers.pages import pages_folder, pages_in
 from tests.helpers.reading import consume, table_rows
 from tests.helpers.schema_registry import running_registry
 from tests.helpers.secured_broker import SecuredBroker
@@ -689,6 +691,50 @@ def test_topic_silent(mend, warehouse, broker, pipeline):
     mend(BEGIN=now - 1_000, END=now + 121)
     compounds = Counter((row["op"], row["kind"]) for row in table_rows(warehouse, "compound_events"))
     assert compounds == {("upsert", "right_only"): 3, ("retract", "right_only"): 3, ("upsert", "pair"): 3}
+
+
+@pytest.mark.long
+def test_orphans(mend, warehouse, broker, pipeline):
+    """Somebody takes the problem over while the producer of one side is mended; then both send again."""
+    strict = Warehouse(warehouse.root, replace(pipeline, quality=Quality(max_orphan_ratio=0.5)), warehouse.spark)
+    pages = pages_in(pages_folder(warehouse.root, pipeline.name))
+    send_sides(pipeline.sides[:1], 12)
+    run_all(strict)
+    (problem,) = read_state(pages).problems
+    assert runbook(problem.text) == "docs/runbooks/orphans.md" == problem.runbook
+    mend(PROBLEM=problem.name, PERSON="ann", NOTE="the producer is being mended")
+    assert (read_state(pages).verdict, read_state(pages).problems[0].acknowledged.by) == (HEALTHY, "ann")
+    send_sides(pipeline.sides, 12)
+    run_all(strict)
+    assert read_state(pages).problems == ()
+
+
+@pytest.mark.long
+def test_late_events(mend, warehouse, broker, pipeline):
+    pages, (left, right) = pages_in(pages_folder(warehouse.root, pipeline.name)), pipeline.sides
+    now = send_sides([left], 3)
+    run_all(warehouse)
+    run_all(warehouse)
+    send_sides([right], 3, now)
+    run_all(warehouse)
+    (problem,) = read_state(pages).problems
+    assert problem.text == "late events of the last 7 days that a replay would pair: 3"
+    assert runbook(problem.text) == "docs/runbooks/late-events.md" == problem.runbook
+    mend(BEGIN=now - 1_000, END=now + 1)
+    state = read_state(pages)
+    assert (state.problems, state.news) == ((), (f"over: {problem.text}",))
+
+
+def send_sides(sides, calls, at=None):
+    """An event of each side for so many calls, over when they are landed; and their timestamp."""
+    producer, at = Producer(kafka_settings() | {"partitioner": "murmur2_random"}), at or time.time_ns() // 1_000_000
+    for side in sides:
+        for number in range(calls):
+            body = {"user1": f"u{number}", "user2": "v", "timestamp": at, side.payload: "x"}
+            producer.produce(side.topic, key=f"u{number}-v", value=json.dumps(body))
+    assert producer.flush(20) == 0
+    time.sleep(0.3)
+    return at
 
 
 @pytest.mark.long

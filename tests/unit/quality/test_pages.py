@@ -134,7 +134,7 @@ def test_an_empty_batch_has_its_page(tmp_path):
     ("broken", "state"),
     [
         ([], '<span class="passed">passed</span>'),
-        (["lost"], '<span class="warning">passed, with warnings</span>'),
+        (["lost"], '<span class="warning">warning</span>'),
         (["lost", "pairing_difference_left"], '<span class="critical">failed</span>'),
     ],
 )

@@ -33,8 +33,8 @@ def batch(number, kind="live", judged=True, pipeline=PIPELINE, **metrics):
     steps = {
         row.step: row for row in ledger_rows(number, ("planned", "paired"), kind, pipeline, wall_time=number * 60_000, **own)
     }
-    verdict = Verdict(judge_bounds(counts, pipeline.quality), "") if judged else None
-    return Batch(number, number * 60_000, steps, counts, verdict=verdict)
+    verdict = Verdict(judge_bounds(counts, pipeline.quality), "")
+    return Batch(number, number * 60_000, steps, counts, state=verdict.state, verdict=verdict if judged else None)
 
 
 def after(*batches, healed=None, pipeline=PIPELINE):
@@ -141,6 +141,6 @@ def test_late_events_are_a_problem_unless_the_pipeline_is_about_to_heal_them(lat
     problems = late_problem(events, replace(CALLS, late=late), 1_000.0 + waited)
     assert bool(problems) == is_told
     if is_told:
-        assert problems[LATE].text == "14 late events of the last 7 days have a partner that a replay would pair"
+        assert problems[LATE].text == "late events of the last 7 days that a replay would pair: 14"
         assert (problems[LATE].batch, problems[LATE].since, problems[LATE].newest) == (3, 1_000.0, 5)
     assert late_problem(LateEvents(0), CALLS, 0.0) == {}
