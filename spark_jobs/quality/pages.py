@@ -17,12 +17,14 @@ from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.batch_health import health
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
+from spark_jobs.quality.settings_section import settings_section
 from spark_jobs.quality.silence import Notice, notices
-from spark_jobs.quality.suite import INFO, Verdict
+from spark_jobs.quality.suite import CRITICAL, INFO, Verdict
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
@@ -42,8 +44,11 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
-    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is."""
+def write_pages(pages: Store, batch: Batch, details: Markup, before: Sequence[Batch] = ()) -> str:
+    """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is.
+
+    `before`: batches whose breakdowns are shown together with its own.
+    """
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
     said, title = notices(pipeline, batch.metrics), f"{pipeline.name}: batch {batch.batch_id}"
@@ -51,7 +56,8 @@ def write_pages(pages: Store, batch: Batch, details: Markup) -> str:
     write_text(pages, f"{name}.js", details_script(batch.batch_id, details))
     # A batch that was given up may have no page.
     older = exists(pages, f"batch-{batch.batch_id - 1}.html")
-    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, details, older))
+    panel, settings = health(pages, batch), _settings(batch, before)
+    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, older, [panel, settings, details]))
     return pages.at(f"{name}.html").uri
 
 
@@ -110,16 +116,26 @@ def details_script(batch_id: int, details: str) -> str:
     return f"batchDetails({batch_id},{json.dumps(details)});\n"
 
 
-def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool) -> str:
+def _settings(batch: Batch, before: Sequence[Batch]) -> Markup:
+    breakdowns = [batch.breakdowns, *(each.breakdowns for each in before if each.breakdowns)]
+    return settings_section(batch.paired.pipeline, batch.metrics, breakdowns)
+
+
+def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], older: bool, parts: Sequence[Markup]) -> str:
+    """`parts`: the panel of its health, the section of its settings and its details."""
     row, metrics = batch.paired, batch.metrics
     style, state = state_in_words(verdict)
+    panel, settings, details = parts
     return render(
         "batch.html",
         title=_title(row),
         row=row,
         state=state,
         style=style,
-        notices=said,
+        panel=panel,
+        settings=settings,
+        proofs=_proofs(verdict),
+        notices=_not_in_panel(said, verdict),
         changes=in_words(batch.changes),
         older=older,
         checks=verdict.checks,
@@ -144,6 +160,19 @@ def state_in_words(verdict: Verdict) -> tuple[str, str]:
     state = "failed" if verdict.failed else "passed, with warnings" if severities - {INFO} else "passed"
     style = "critical" if verdict.failed else "warning" if severities else "passed"
     return style, state + (", not all of it judged" if INFO in severities else "")
+
+
+def _not_in_panel(said: Sequence[Notice], verdict: Verdict) -> list[Notice]:
+    """The notices without those that the panel has as a failed check."""
+    broken = {judged.check.metric for judged in verdict.checks if not judged.passed}
+    return [notice for notice in said if not broken.issuperset(notice.metrics or ("",))]
+
+
+def _proofs(verdict: Verdict) -> str:
+    """How many of the laws hold, and how many of the other checks passed."""
+    laws = [judged.passed for judged in verdict.checks if judged.check.severity == CRITICAL]
+    others = [judged.passed for judged in verdict.checks if judged.check.severity != CRITICAL]
+    return f"{sum(laws)} of {len(laws)} laws hold, {sum(others)} of {len(others)} other checks passed"
 
 
 def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, str]]]:

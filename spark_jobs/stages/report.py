@@ -107,7 +107,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     pages = pages_store(warehouse.pipeline.name, warehouse.root)
     for batch in batches:
         assert batch.verdict is not None
-        page = write_pages(pages, batch, batch_details(batch, offenders.result()))
+        page = write_pages(pages, batch, batch_details(batch, offenders.result()), _before(given, batches, batch))
         said = f"batch {batch.batch_id}: {state_in_words(batch.verdict)[1]}; quality report: {page}"
         for judged in batch.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
@@ -122,6 +122,11 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     _send_news(warehouse, final)
     _record(ledger, started, final)
     return batches
+
+
+def _before(given: ReportInput, batches: Sequence[Batch], batch: Batch) -> list[Batch]:
+    """The batches whose breakdowns a page adds to its own: of the report and of the history."""
+    return [each for each in (*given.history, *batches) if each.batch_id < batch.batch_id]
 
 
 def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:

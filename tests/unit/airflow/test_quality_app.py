@@ -235,7 +235,7 @@ def test_the_views_lead_to_routes_that_exist(client, pages):
     note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
     views = EventPairing.external_views
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task", "task_instance"}
-    assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 4
+    assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 5
     for view in views:
         href = view["href"].replace("{DAG_ID}", "calls").replace("{RUN_ID}", RUN).replace("{TASK_ID}", "land_events")
         assert "{" not in href and landed_at(client("viewer"), f"/{href}")[0] == 200, href

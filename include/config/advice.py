@@ -1,0 +1,107 @@
+"""What a failed or warned check means and what to do about it, by the name of its metric: from the runbooks, else in words of its own.
+
+A page shows it where the problem is said, so that nobody has to look for a path first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from include.config.project import ROOT
+
+_MEANING = "**What it means.** "
+_COUNTS, _SILENT, _LOST = (f"docs/runbooks/{name}.md" for name in ("counts-do-not-add-up", "topic-silent", "lost-range"))
+# By the begin of a metric's name.
+_RUNBOOKS = {"silent": _SILENT, "unpaired": _SILENT, "lost": _LOST}
+_LAW = "_difference"
+
+
+class Advice(NamedTuple):
+    """`title`: of the runbook, empty without one. `meaning`, `steps`: as HTML; empty where nothing is known."""
+
+    title: str
+    meaning: Markup
+    steps: Markup
+    runbook: str
+
+
+_NO_LOSS = "Nothing is lost: every event without a partner is published as a compound of one side."
+_LOOK = (
+    "Read *Orphans* on the batch's page. Its nearest misses say whether T or the gap is too small, its partitions and keys whose events they "
+    "are. If the producer of one side is behind, its events come late: replay their interval then."
+)
+# Of checks that have no runbook: what they mean, and what to do.
+_WORDS = {
+    "orphan_ratio": (f"More events than `quality.max_orphan_ratio` allows found no partner. {_NO_LOSS}", _LOOK),
+    "orphan_ratio_deviation": (
+        f"Far more, or far fewer, events than usual at this hour found no partner. {_NO_LOSS}",
+        _LOOK,
+    ),
+    "skew_drift": (
+        "The two sides' times have moved against each other. If they move further, pairs come to be more than T apart.",
+        "Compare the clocks of the two producers (NTP). Did one of them begin to send later, or another time field? Until that is mended, a "
+        "larger `tolerance` and `gap` keep the pairs together.",
+    ),
+    "delivery_not_judged": (
+        "Whether all compounds are on the output topic could not be compared. Nothing says that one is missing.",
+        "Run `reconcile`: it compares what the topic still has. Retention that is longer than the time between two reports lets the next one "
+        "compare everything.",
+    ),
+    "dead_letters_not_judged": (
+        "Whether all rejected records are on the rejected topic could not be compared. Nothing says that one is missing.",
+        "The rows of `rejected_events` are complete. Retention that is longer than the time between two reports lets the next one compare "
+        "everything.",
+    ),
+}
+
+
+def runbook_of(metric: str) -> str:
+    """The runbook of a check, as a path in the project; empty if it has none."""
+    if _LAW in metric:
+        return _COUNTS
+    return next((page for start, page in _RUNBOOKS.items() if metric.split("_")[0] == start), "")
+
+
+@cache
+def advice(metric: str, runbook: str) -> Advice:
+    """What is known of the check; `runbook`: a path in the project, or empty. A runbook that is not there is named only."""
+    page = ROOT / runbook if runbook.startswith("docs/runbooks/") and ".." not in runbook else None
+    if page is not None and page.is_file():
+        return _of_page(page, runbook, metric)
+    meaning, steps = _WORDS.get(metric, ("", ""))
+    return Advice("", as_html(meaning), as_html(steps), runbook)
+
+
+def _of_page(page: Path, runbook: str, metric: str) -> Advice:
+    """The meaning is the row that the runbook has for the check, or else its first paragraph about it."""
+    title, _, text = page.read_text(encoding="utf-8").partition("\n")
+    meaning, _, steps = text[max(text.find(_MEANING), 0) :].removeprefix(_MEANING).strip().partition("\n\n")
+    stem = metric.removesuffix("_left").removesuffix("_right")
+    row = next((line for line in steps.splitlines() if line.startswith(f"| `{stem}")), "")
+    if row:
+        _, differs, cause = (cell.strip() for cell in row.strip("| ").split(" | "))
+        steps = f"{meaning}\n\n{steps}"
+        meaning = f"What differs: {differs}. **Look for** {cause}."
+    return Advice(title.removeprefix("# "), as_html(meaning), as_html(steps), runbook)
+
+
+def as_html(text: str) -> Markup:
+    """Markdown of ours as HTML. Its links lead to files that are not beside the pages, so only their words are kept."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(text)
+    for token in tokens:
+        if token.children:
+            token.children = [each for each in token.children if not _is_link(each)]
+        elif token.tag in ("h1", "h2", "h3"):
+            token.tag = "h4"
+    return Markup(reader.renderer.render(tokens, reader.options, {}))
+
+
+def _is_link(token: Token) -> bool:
+    return token.type in ("link_open", "link_close")
