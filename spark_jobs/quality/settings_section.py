@@ -16,7 +16,7 @@ from spark_jobs.quality.rendering import render
 
 _DISTANCE, _GRACE = "distance", "grace_needed"
 # Shares of events that the sentences are about.
-_NEARLY_ALL, _MOST = 0.99, 0.9
+_HALF, _MOST, _NEARLY_ALL = 0.5, 0.9, 0.99
 
 
 class Setting(NamedTuple):
@@ -79,7 +79,7 @@ def _grace(pipeline: Pipeline, rows: Sequence[Breakdown]) -> Setting:
 
 
 def _distances(pairs: dict[int, int], number: int) -> Iterator[str]:
-    for share in (0.5, _NEARLY_ALL):
+    for share in (_HALF, _NEARLY_ALL):
         if number and (near := _bound_of(pairs, share * number)) is not None:
             yield f"{_share(pairs, near, number)} of {number:,} pairs are at most {rough(near)} apart."
 
@@ -105,8 +105,8 @@ def _in_time(pipeline: Pipeline, needed: dict[int, int], late: int) -> Iterator[
         yield "No event came late."
         return
     yield f"{late:,} events came late."
-    at = next((at for at, so_far in _sums(needed) if at > pipeline.grace_ms and so_far >= _MOST * late), None)
-    if at is not None:
+    bounds = [next((at for at, so_far in _sums(needed) if so_far >= share * late), 0) for share in (_HALF, _MOST)]
+    for at in sorted({at for at in bounds if at > pipeline.grace_ms}):
         yield f"R = {rough(at)} would have taken {_share(needed, at, late)} of the late events in time; every compound would wait as long."
     if beyond := late - sum(needed.values()):
         yield f"{beyond:,} came more than {rough(BOUNDS_MS[-1])} late: a replay pairs them, no grace does."
