@@ -35,7 +35,9 @@ runpy.run_module("spark_jobs.{job}", run_name="__main__", alter_sys=True)
 
 
 def project_archive(folder: Path, *pipelines: Path) -> Path:
-    """Writes a zip file into the folder: the packages and runbooks with all files, and these pipeline files with their schemas. Its name holds a hash of the content."""
+    """Writes a zip file into the folder: the packages and runbooks with all files, and these pipeline files with their schemas. Its name holds
+    a hash of the content.
+    """
     found = {file for name in _PACKAGES for file in (ROOT / name).rglob("*") if file.is_file() and file.suffix != ".pyc"}
     members = {str(file.relative_to(ROOT)): file.read_bytes() for file in {ROOT / "include" / "__init__.py", *found}}
     members |= {f"{PIPELINES_THERE}/{file.name}": file.read_bytes() for file in pipelines}

@@ -153,7 +153,7 @@ def test_no_text_becomes_script_or_markup(name, place, browser):
         assert browser.ask("document.querySelectorAll('figure canvas').length") == 3
     if name != "batch-7-expectations":
         style = browser.ask("getComputedStyle(document.body).maxWidth")
-        assert style == ("1600px" if name == "trend" else "960px"), "the style beside the page is in force"
+        assert style == ("1600px" if name == "trend" else "1024px"), "the style beside the page is in force"
 
 
 @pytest.mark.parametrize("hostile", HOSTILE[:9])
