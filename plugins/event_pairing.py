@@ -34,6 +34,7 @@ class EventPairing(AirflowPlugin):
     timetables: list[Any] = [scheduling.OnlyBackfills]  # noqa: RUF012
     listeners: list[Any] = [scheduling, run_notes, forked_jobs]  # noqa: RUF012
     external_views = [  # noqa: RUF012
+        _view("Quality: all pipelines", "quality/", "nav", "quality-all"),
         *(
             _view(f"{title}: {file.stem}", f"quality/{file.stem}/{page}.html", "nav", f"quality-{page}-{file.stem}")
             for file in sorted(PIPELINES.glob("*.yaml"))

@@ -1,7 +1,8 @@
-"""The quality pages of all pipelines inside Airflow's web server, behind its login and its permissions on DAGs, at /quality/<pipeline>/.
+"""The quality pages of all pipelines inside Airflow's web server, behind its login and its permissions on DAGs, at /quality/<pipeline>/, and
+a page over all of them at /quality/.
 
-Everything shown is a file that a report wrote; nothing here reads the metadata database. Airflow's own login does (for revoked tokens), and so do
-its permissions where there are teams. plugins/event_pairing.py registers the app.
+Everything shown of a pipeline is a file that a report wrote. The page over all also asks the metadata database which servers live; nothing else
+here reads it. Airflow's own login does (for revoked tokens), and so do its permissions where there are teams. plugins/event_pairing.py registers the app.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cache
 from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from airflow.configuration import conf
@@ -23,6 +25,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, StrictUndefined
 
 from include.airflow.connections import WAREHOUSE, options_of
+from include.airflow.overview import overview, overview_style
 from include.airflow.pages import batch_of
 from include.config.page_head import POLICY, THEME, THEME_FILE
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
@@ -51,9 +54,10 @@ _NOTHING = Environment(autoescape=True, undefined=StrictUndefined).from_string("
 <script src="{{ own }}/theme.js"></script><link rel="stylesheet" href="{{ own }}/message.css"></head>
 <body><p>{{ text }}</p>{% if trend %}<p><a href="{{ trend }}">All batches</a></p>{% endif %}</body></html>
 """)
-# Of that page, which is there before any report has written a file.
+# Of that page, which is there before any report has written a file, and of the page over all pipelines.
 _OWN = {
     THEME_FILE: (THEME, "text/javascript"),
+    "overview.css": (overview_style(), "text/css"),
     "message.css": (
         ":root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; } body { margin: 2rem; }\n",
         "text/css",
@@ -63,14 +67,18 @@ _OWN = {
 
 def may_read(dag_id: str, user: GetUserDep) -> None:
     """Answers 403 to a user who may not see the DAG in Airflow."""
-    team = DagModel.get_team_name(dag_id) if conf.getboolean("core", "multi_team", fallback=False) else None
-    if not get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id, team_name=team), user=user):
+    if not _sees(user, dag_id):
         raise HTTPException(403, "Forbidden")
 
 
-app = FastAPI(
-    dependencies=[Depends(requires_access_view(AccessView.WEBSITE)), Depends(may_read)], docs_url=None, openapi_url=None
-)
+def _sees(user: BaseUser, dag_id: str) -> bool:
+    team = DagModel.get_team_name(dag_id) if conf.getboolean("core", "multi_team", fallback=False) else None
+    return get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id, team_name=team), user=user)
+
+
+app = FastAPI(dependencies=[Depends(requires_access_view(AccessView.WEBSITE))], docs_url=None, openapi_url=None)
+# Everything of one pipeline.
+_OF_DAG = [Depends(may_read)]
 
 
 @app.middleware("http")
@@ -83,9 +91,25 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
     return answer
 
 
-@app.get("/-/dag/{dag_id}")
-@app.get("/-/dag/{dag_id}/run/{run_id}")
-@app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}")
+@app.get("/")
+def all_pipelines(user: GetUserDep) -> HTMLResponse:
+    """The page over all pipelines that the user may read."""
+    return HTMLResponse(
+        overview([name for file in sorted(PIPELINES.glob("*.yaml")) if _sees(user, name := file.stem)], _pages)
+    )
+
+
+@app.get("/-/{page}")
+def own_file(page: str) -> Response:
+    """What the page over all pipelines loads."""
+    if page not in _OWN:
+        raise HTTPException(404, "no such page")
+    return Response(_OWN[page][0], media_type=_OWN[page][1])
+
+
+@app.get("/-/dag/{dag_id}", dependencies=_OF_DAG)
+@app.get("/-/dag/{dag_id}/run/{run_id}", dependencies=_OF_DAG)
+@app.get("/-/dag/{dag_id}/run/{run_id}/task/{task_id}", dependencies=_OF_DAG)
 def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: str | None = None) -> Response:
     """Redirects from Airflow's page of a DAG, run or task to the report of its batch; of a DAG, to the newest."""
     name = pipeline_of(dag_id)
@@ -102,13 +126,13 @@ def to_batch(request: Request, dag_id: str, run_id: str | None = None, task_id: 
     return RedirectResponse(f"{_up(request)}{name}/{page}.html")
 
 
-@app.get("/{dag_id}")
+@app.get("/{dag_id}", dependencies=_OF_DAG)
 def to_latest(dag_id: str) -> RedirectResponse:
     """Redirects to the newest batch's page."""
     return RedirectResponse(f"{_pipeline(dag_id)}/index.html")
 
 
-@app.get("/{dag_id}/{page}")
+@app.get("/{dag_id}/{page}", dependencies=_OF_DAG)
 def quality_page(request: Request, dag_id: str, page: str) -> Response:
     """One file of a pipeline, which has the name of its DAG. Only names of known forms are read, so no path leads out of the folder."""
     if page in _OWN:

@@ -18,7 +18,8 @@ from pathlib import Path
 from include.config.pipeline_file import SCHEMAS
 from include.config.project import ROOT
 
-_PACKAGES = ("spark_jobs", "include/config")
+# The runbooks are shown on the pages that the report writes.
+_PACKAGES = ("spark_jobs", "include/config", "docs/runbooks")
 # Where pipeline files are in the archive.
 PIPELINES_THERE = "include/pipelines"
 # The oldest time that a zip file can hold: equal code makes equal bytes.
@@ -34,7 +35,9 @@ runpy.run_module("spark_jobs.{job}", run_name="__main__", alter_sys=True)
 
 
 def project_archive(folder: Path, *pipelines: Path) -> Path:
-    """Writes a zip file into the folder: the packages with all files, and these pipeline files with their schemas. Its name holds a hash of the content."""
+    """Writes a zip file into the folder: the packages and runbooks with all files, and these pipeline files with their schemas. Its name holds
+    a hash of the content.
+    """
     found = {file for name in _PACKAGES for file in (ROOT / name).rglob("*") if file.is_file() and file.suffix != ".pyc"}
     members = {str(file.relative_to(ROOT)): file.read_bytes() for file in {ROOT / "include" / "__init__.py", *found}}
     members |= {f"{PIPELINES_THERE}/{file.name}": file.read_bytes() for file in pipelines}

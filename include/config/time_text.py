@@ -45,6 +45,19 @@ def duration(ms: int) -> str:
     return "".join(parts) or "0ms"
 
 
+def rough(ms: float) -> str:
+    """In the largest unit in which it is short, to one decimal place.
+
+    >>> rough(90_000), rough(60_000), rough(250), rough(7_500_000), rough(86_400_000)
+    ('90 s', '1 min', '250 ms', '2.1 h', '1 d')
+    """
+    for unit, name, least in (("d", "d", 1), ("h", "h", 1), ("m", "min", 2), ("s", "s", 1)):
+        size = MS_PER_UNIT[unit]
+        if ms >= least * size or (unit == "m" and ms == size):
+            return f"{ms / size:.1f}".removesuffix(".0") + f" {name}"
+    return f"{ms:.0f} ms"
+
+
 def away(ms: int) -> str:
     """The distance of two times, with its direction.
 

@@ -19,7 +19,7 @@ def assets() -> dict[str, str]:
     return {
         THEME_FILE: THEME,
         "charts.js": source("vendored/uplot/uPlot.iife.min.js", "scripts/plots.js", "scripts/bars.js"),
-        "page.css": source("templates/colors.css", "templates/page.css", _LIBRARY_STYLE),
+        "page.css": source("templates/colors.css", "templates/look.css", "templates/page.css", _LIBRARY_STYLE),
         "trend.css": source("templates/colors.css", _LIBRARY_STYLE, "templates/trend.css"),
         # Not by +, which would escape the first.
         "trend.js": f"{_known()}{source(*(f'scripts/{name}.js' for name in _TREND_SCRIPTS))}",

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
+from spark_jobs.quality.buckets import bound
 from spark_jobs.quality.marks import record_marks
 from spark_jobs.quality.numbers import SIDES
 from spark_jobs.rules.reasons import ERASED
@@ -171,10 +172,12 @@ def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFra
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
     hour = F.when(F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS), F.col("ts") - F.col("ts") % _HOUR_MS)
+    skew = F.col("right_ts") - F.col("left_ts")
     found = [
         fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark()),
         fact("hour", kind, bucket=hour.otherwise(ELSEWHERE)),
-        F.when(kind == "pair", fact("skew", kind, value=F.col("right_ts") - F.col("left_ts"))),
+        F.when(kind == "pair", fact("skew", kind, value=skew)),
+        F.when(kind == "pair", fact("distance", kind, bucket=bound(F.abs(skew)))),
     ]
     for side, mine in zip(SIDES, topics, strict=True):
         place = placed(mine, f"{side}_")

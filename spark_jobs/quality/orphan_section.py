@@ -9,14 +9,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from include.config.pipeline import FEWEST_BATCHES, MS_PER_UNIT, Pipeline
+from include.config.pipeline import FEWEST_BATCHES, Pipeline
+from include.config.time_text import rough
+from spark_jobs.quality.buckets import BOUNDS_MS, MISSES, histogram
 from spark_jobs.quality.facts import ELSEWHERE
 from spark_jobs.quality.history import ANY, SAME_HOUR, SAME_WEEKDAY_AND_HOUR
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics, rows_of
-from spark_jobs.quality.orphans import BOUNDS_MS, histogram
 from spark_jobs.quality.rendering import render
 
-_MISSES = ("miss_left", "miss_right")
 _HOURS_SHOWN = 48
 _LIKE = {ANY: "", SAME_HOUR: " of this hour", SAME_WEEKDAY_AND_HOUR: " of this weekday and hour"}
 # A row of a table: its name and its numbers.
@@ -29,13 +29,13 @@ def orphan_section(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Br
         return Markup("")
     return render(
         "orphans.html",
-        sentences=[*sentences(pipeline, metrics, breakdowns)],
+        sentences=[*sentences(metrics, breakdowns)],
         misses=_misses(pipeline, breakdowns),
         hours=_hours(breakdowns),
     )
 
 
-def sentences(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
+def sentences(metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
     """What the numbers say, in words."""
     orphans, compounds = sum(metrics.get(kind, 0.0) for kind in ORPHANS), metrics.get("compounds", 0.0)
     yield f"{orphans:,.0f} of {compounds:,.0f} compounds are one-sided: {metrics.get('orphan_ratio', 0.0):.1%}."
@@ -44,8 +44,7 @@ def sentences(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdo
         yield from _of_side(metrics, breakdowns, side, kind)
     if rows_of(breakdowns, "top_user"):
         yield _whose(breakdowns, orphans)
-    yield from _within_reach(pipeline, breakdowns, orphans)
-    yield from _late(pipeline, metrics, breakdowns)
+    yield from _late(metrics)
     if "skew_median" in metrics:
         moved = f", {metrics['skew_drift']:+,.0f} ms against the batches before" if "skew_drift" in metrics else ""
         yield (
@@ -70,7 +69,7 @@ def _of_side(metrics: Metrics, breakdowns: Sequence[Breakdown], side: str, kind:
         middle, oldest = (metrics[f"orphan_age_{what}_{side}"] for what in ("median", "max"))
         yield (
             f"{metrics[kind]:,.0f} {side} events were given up, {metrics[f'orphan_ratio_{side}']:.1%} of that side: "
-            f"{duration(middle)} after their timestamp (median), at most {duration(oldest)}."
+            f"{rough(middle)} after their timestamp (median), at most {rough(oldest)}."
         )
     partitions = rows_of(breakdowns, f"partition_{kind}")
     if len(partitions) > 1:
@@ -91,47 +90,26 @@ def named(most: Breakdown) -> str:
     return f"{most.field}={most.value}, one of"
 
 
-def _within_reach(pipeline: Pipeline, breakdowns: Sequence[Breakdown], orphans: float) -> Iterator[str]:
-    """What a larger tolerance would pair. Sessions end at the gap, so the gap has to grow with it."""
-    found = histogram(breakdowns, *_MISSES)
-    if orphans and not any(found.values()):
-        yield f"None of the {orphans:,.0f} has an unpaired event of the other side with its key near it."
-    so_far = said = sum(number for at, number in found.items() if at <= pipeline.tolerance_ms)
-    for at, number in found.items():
-        if at > pipeline.tolerance_ms:
-            so_far += number
-        if so_far - said >= 0.1 * orphans and so_far > said:
-            settings = f"T = {duration(at)}" + (f" (and gap = {duration(at)})" if at > pipeline.gap_ms else "")
-            yield f"{settings} would pair up to {so_far:,.0f} of {orphans:,.0f}."
-            said = so_far
-
-
-def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str]:
+def _late(metrics: Metrics) -> Iterator[str]:
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
-    if not late:
-        return
-    yield f"{metrics.get('late_healable', 0.0):,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
-    so_far = 0.0
-    for at, number in histogram(breakdowns, "grace_needed").items():
-        so_far += number
-        if at > pipeline.grace_ms and number and so_far >= 0.9 * late:
-            yield f"R = {duration(at)} would have taken {so_far:,.0f} of {late:,.0f} late events in time."
-            return
+    if late:
+        healable = metrics.get("late_healable", 0.0)
+        yield f"{healable:,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
 
 
 def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:
     """How far away the closest unpaired event of the other side is: for the template, None without orphans."""
-    left, right = (histogram(breakdowns, family) for family in _MISSES)
-    rest = [sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None) for family in _MISSES]
+    left, right = (histogram(breakdowns, family) for family in MISSES)
+    rest = [sum(row.number for row in rows_of(breakdowns, family) if row.bucket is None) for family in MISSES]
     orphans = sum(left.values()) + sum(right.values()) + sum(rest)
     if not orphans:
         return None
     so_far = list(accumulate(left[at] + right[at] for at in BOUNDS_MS))
-    shares, labels = [round(number / orphans, 4) for number in so_far], [duration(at) for at in BOUNDS_MS]
+    shares, labels = [round(number / orphans, 4) for number in so_far], [rough(at) for at in BOUNDS_MS]
     numbers = zip(labels, left.values(), right.values(), so_far, strict=True)
     rows: list[_Row] = [(f"up to {label}", [*found]) for label, *found in numbers if found[0] or found[1]]
     mark = max((index for index, at in enumerate(BOUNDS_MS) if at <= pipeline.tolerance_ms), default=None)
-    tolerance = duration(pipeline.tolerance_ms)
+    tolerance = rough(pipeline.tolerance_ms)
     return {
         "title": f"Share of the orphans with an unpaired event of the other side within T; T is {tolerance} now",
         "bars": _bars("Within", labels, [*left.values()], [*right.values()]) if rows else None,
@@ -159,16 +137,3 @@ def _bars(x: str, labels: list[str], left: Sequence[float], right: Sequence[floa
 
 def _hour(at: int) -> str:
     return "far from now" if at == ELSEWHERE else f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M}"
-
-
-def duration(ms: float) -> str:
-    """In the largest unit in which it is short, to one decimal place.
-
-    >>> duration(90_000), duration(60_000), duration(250), duration(7_500_000), duration(86_400_000)
-    ('90 s', '1 min', '250 ms', '2.1 h', '1 d')
-    """
-    for unit, name, least in (("d", "d", 1), ("h", "h", 1), ("m", "min", 2), ("s", "s", 1)):
-        size = MS_PER_UNIT[unit]
-        if ms >= least * size or (unit == "m" and ms == size):
-            return f"{ms / size:.1f}".removesuffix(".0") + f" {name}"
-    return f"{ms:.0f} ms"

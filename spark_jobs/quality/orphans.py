@@ -6,7 +6,7 @@ its batch. Events that were given up earlier are not searched, so that the cost 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.buckets import bound
 from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
@@ -23,12 +24,6 @@ from spark_jobs.rules.side_topics import SideTopics, located
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
-
-# Upper ends of a histogram's buckets, inclusive.
-BOUNDS_MS = (
-    *(100, 250, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 45_000, 60_000, 75_000, 90_000, 120_000, 150_000),
-    *(180_000, 240_000, 300_000, 600_000, 900_000, 1_800_000, 3_600_000, 21_600_000, 86_400_000),
-)
 
 # So many batches before are looked into, as long as they hold no more compounds than these.
 LOOK_BACK, _COMPOUNDS_BEFORE = 12, 200_000
@@ -132,11 +127,6 @@ def _distance(pipeline: Pipeline) -> Column:
     return F.when(is_left, closest(~is_left)).otherwise(closest(is_left))
 
 
-def bound(value: Column) -> Column:
-    """The bucket of a duration, by its upper end (inclusive); null beyond the last one, or of null."""
-    return F.coalesce(*(F.when(value <= each, each) for each in BOUNDS_MS))
-
-
 def user_labels(key: Sequence[str], is_unordered: bool) -> list[str]:
     """What breakdowns and pages call each key field: its name, or with `key_order: any` all of their names.
 
@@ -175,11 +165,12 @@ def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
 
 
 def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[Breakdown]:
-    """The families `hour_<kind>`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, and by key field
+    """The families `hour_<kind>`, `distance`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, and by key field
     `users` (how many values have orphans) and `top_user` (the one with most). `topics`: those by which partitions are numbered.
     """
     ids = (batch.batch_id,)
     found = [Breakdown(f"hour_{kind}", each.number, hour) for kind, hour, each in counted.of("hour", ids)]
+    found += [Breakdown("distance", each.number, at) for _, at, each in counted.of("distance", ids)]
     for side, kind, mine in zip(SIDES, ORPHANS, topics, strict=True):
         found += [Breakdown(f"miss_{side}", each.number, at) for _, at, each in counted.of(f"miss_{side}", ids)]
         partitions = [_of_partition(kind, each.number, n, mine) for _, n, each in counted.of(f"out_{side}", ids, kind)]
@@ -198,17 +189,3 @@ def _of_partition(kind: str, number: int, place: int | None, topics: tuple[str, 
         return Breakdown(f"partition_{kind}", number, place)
     topic, partition = located(topics, place)
     return Breakdown(f"partition_{kind}", number, partition, "topic", topic)
-
-
-def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:
-    """Upper bound (ms, inclusive) -> number, of several families together; without what lies beyond the last bound, or has none.
-
-    >>> rows = [Breakdown("miss_left", 2, 100), Breakdown("miss_right", 1, 100), Breakdown("miss_left", 5)]
-    >>> histogram(rows, "miss_left", "miss_right")[100]
-    3
-    """
-    numbers = dict.fromkeys(BOUNDS_MS, 0)
-    for row in breakdowns:
-        if row.family in families and row.bucket in numbers:
-            numbers[row.bucket] += row.number
-    return numbers

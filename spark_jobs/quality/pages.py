@@ -18,13 +18,14 @@ from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.batch_health import health
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
-from spark_jobs.quality.problem_texts import state_notices
 from spark_jobs.quality.rendering import render
+from spark_jobs.quality.settings_section import settings_section
 from spark_jobs.quality.silence import Notice, notices
-from spark_jobs.quality.suite import INFO, Verdict, in_words
+from spark_jobs.quality.suite import CRITICAL, INFO, Verdict, in_words
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
@@ -44,10 +45,12 @@ _AROUND = re.compile(
 _AWAY = re.compile(r"<a\b[^>]*href=\"\.\./[^>]*>(.*?)</a>", re.S)
 
 
-def write_pages(pages: Store, batch: Batch, details: Markup, state: State | None = None) -> str:
+def write_pages(
+    pages: Store, batch: Batch, details: Markup, state: State | None = None, before: Sequence[Batch] = ()
+) -> str:
     """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is.
 
-    `state`: of the pipeline, whose problems outlive the batches that showed them.
+    `state`: of the pipeline, whose problems outlive the batches that showed them. `before`: batches whose breakdowns are shown together with its own.
     """
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
@@ -56,7 +59,8 @@ def write_pages(pages: Store, batch: Batch, details: Markup, state: State | None
     write_text(pages, f"{name}.js", details_script(batch.batch_id, details))
     # A batch that was given up may have no page.
     older = exists(pages, f"batch-{batch.batch_id - 1}.html")
-    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, [*said, *state_notices(state)], details, older))
+    panel, settings = health(batch, state), _settings(batch, before)
+    write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, older, [panel, settings, details]))
     return pages.at(f"{name}.html").uri
 
 
@@ -115,17 +119,27 @@ def details_script(batch_id: int, details: str) -> str:
     return f"batchDetails({batch_id},{json.dumps(details)});\n"
 
 
-def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], details: Markup, older: bool) -> str:
+def _settings(batch: Batch, before: Sequence[Batch]) -> Markup:
+    breakdowns = [batch.breakdowns, *(each.breakdowns for each in before if each.breakdowns)]
+    return settings_section(batch.paired.pipeline, batch.metrics, breakdowns)
+
+
+def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], older: bool, parts: Sequence[Markup]) -> str:
+    """`parts`: the panel of its health, the section of its settings and its details."""
     row, metrics = batch.paired, batch.metrics
     is_whole = all(judged.passed or judged.check.severity != INFO for judged in verdict.checks)
     style = ("passed" if is_whole else "warning", "warning", "critical")[verdict.state]
+    panel, settings, details = parts
     return render(
         "batch.html",
         title=_title(row),
         row=row,
         state=in_words(verdict),
         style=style,
-        notices=said,
+        panel=panel,
+        settings=settings,
+        proofs=_proofs(verdict),
+        notices=_not_in_panel(said, verdict),
         changes=changes_in_words(batch.changes),
         older=older,
         checks=verdict.checks,
@@ -142,6 +156,19 @@ def _title(row: LedgerRow) -> str:
     title += f", a rewind to batch {row.rewind.to_batch}" if row.kind == REWIND else ""
     title += ", an erasure" if row.kind == ERASURE else ""
     return title + (f", a replay of {row.replay.window}" if row.kind == REPLAY else "")
+
+
+def _not_in_panel(said: Sequence[Notice], verdict: Verdict) -> list[Notice]:
+    """The notices without those that the panel has as a failed check."""
+    broken = {judged.check.metric for judged in verdict.checks if not judged.passed}
+    return [notice for notice in said if not broken.issuperset(notice.metrics or ("",))]
+
+
+def _proofs(verdict: Verdict) -> str:
+    """How many of the laws hold, and how many of the other checks passed."""
+    laws = [judged.passed for judged in verdict.checks if judged.check.severity == CRITICAL]
+    others = [judged.passed for judged in verdict.checks if judged.check.severity != CRITICAL]
+    return f"{sum(laws)} of {len(laws)} laws hold, {sum(others)} of {len(others)} other checks passed"
 
 
 def _step(row: LedgerRow) -> tuple[str, str, float | None, list[tuple[str, str]]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from include.config.health import FAILED, State
-from include.config.time_text import utc
+from include.config.health import State
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import ORPHANS, of_sides
-from spark_jobs.quality.silence import IDLE, WARNING, Notice
-from spark_jobs.quality.suite import CRITICAL, LAWS, Judged
+from spark_jobs.quality.silence import WARNING, Notice
+from spark_jobs.quality.suite import LAWS, Judged
 
 SILENCES = frozenset(of_sides({"silent_{side}": "", "unpaired_{side}": ""}))
 _RUNBOOKS = {
@@ -70,16 +69,3 @@ def state_sentences(state: State | None) -> list[str]:
     return [
         each.text if each.name in SILENCES else f"{each.severity} since batch {each.batch}: {each.text}" for each in problems
     ]
-
-
-def state_notices(state: State | None) -> list[Notice]:
-    """All problems for the pages, those that somebody has acknowledged last, and without the silences, which have notices of their own."""
-    problems = [each for each in (state.problems if state is not None else ()) if each.name not in SILENCES]
-    found = []
-    for each in sorted(problems, key=lambda each: (each.acknowledged is not None, each.severity != FAILED)):
-        text = f"{each.severity} since batch {each.batch}, {utc(round(each.since * 1000))}: {each.text}"
-        if each.acknowledged is not None:
-            text += f" (acknowledged by {each.acknowledged.by}: {each.acknowledged.note})"
-        style = IDLE if each.acknowledged else CRITICAL if each.severity == FAILED else WARNING
-        found.append(Notice(text, style))
-    return found

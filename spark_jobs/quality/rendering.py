@@ -1,4 +1,4 @@
-"""Pages as HTML, from the Jinja2 templates in `templates/`. Whatever a template is given is escaped, unless another template made it."""
+"""Pages as HTML, from the Jinja2 templates in `templates/` and those that Airflow's pages share."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from include.config.page_head import POLICY, THEME_FILE
-from include.config.time_text import utc
+from include.config.page_templates import TEMPLATES, page_environment
 
 _HERE = Path(__file__).resolve().parent
 
@@ -23,27 +22,17 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def source(*files: str) -> Markup:
-    """Styles and scripts of the project, unchanged."""
-    return Markup("\n").join(Markup((_HERE / file).read_text(encoding="utf-8")) for file in files)
+    """Styles and scripts of the project, unchanged: files of this room, or shared ones."""
+    places = [next(place for place in (_HERE / file, TEMPLATES.parent / file) if place.is_file()) for file in files]
+    return Markup("\n").join(Markup(place.read_text(encoding="utf-8")) for place in places)
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(policy=POLICY, theme_file=THEME_FILE, source=source)
-    environment.filters.update(utc=utc, whole=_whole, hash_source=_hash_source)
+    environment = page_environment(_HERE / "templates")
+    environment.globals.update(source=source)
+    environment.filters.update(hash_source=_hash_source)
     return environment
-
-
-def _whole(number: float) -> str:
-    # An int keeps every digit; a float would not beyond 2^53.
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
 
 
 def _hash_source(text: str) -> str:

@@ -121,7 +121,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     state = add_to_state(warehouse, ledger, trend, batches, reported, again, lag)
     write_metrics(pages, trend, state)
     for batch in batches:
-        write_pages(pages, batch, batch_details(batch, offenders.result()), state)
+        write_pages(pages, batch, batch_details(batch, offenders.result()), state, _before(given, batches, batch))
     write_index(pages, last)
     # It takes a list of all pages.
     if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):
@@ -142,6 +142,11 @@ def _say(batches: Sequence[Batch], state: State, page: str) -> None:
     newest = batches[-1]
     verdict = in_words(newest.verdict) if newest.verdict else ""
     print("; ".join([f"batch {newest.batch_id}: {verdict}", *state_sentences(state), f"quality report: {page}"]))
+
+
+def _before(given: ReportInput, batches: Sequence[Batch], batch: Batch) -> list[Batch]:
+    """The batches whose breakdowns a page adds to its own: of the report and of the history."""
+    return [each for each in (*given.history, *batches) if each.batch_id < batch.batch_id]
 
 
 def _record(ledger: Ledger, started: datetime, batches: Sequence[Batch]) -> None:

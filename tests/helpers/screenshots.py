@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from include.config.health import write_state
 from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.pages import batch_details, write_index, write_pages
@@ -19,6 +20,7 @@ from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.batch_history import history, offenders
 from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.pages import pages_in
+from tests.helpers.states import made_up_state
 
 IMAGES = ROOT / "docs" / "images"
 LARGEST = 200_000
@@ -42,6 +44,7 @@ def write_history(folder: Path, batches: int, with_pages: int = 200) -> str:
     made = history(batches)
     write_trend(pages_in(folder), "calls", made, list)
     if made:
+        write_state(pages_in(folder), made_up_state(batches))
         write_batches(folder, made[-with_pages:])
     return (folder / "trend.html").as_uri()
 

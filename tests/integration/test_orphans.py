@@ -77,6 +77,7 @@ def test_every_number_of_a_known_timeline(warehouse, send, earlier):
     counts = {name: one[name] for name in ("pair", "left_only", "right_only", "compounds", "live")}
     assert counts == {"pair": 4, "left_only": 6, "right_only": 3, "compounds": 13, "live": 1}
     assert one["orphan_ratio_left"] == 6 / 10 and one["orphan_ratio_right"] == 3 / 7
+    assert family(warehouse, 1, "distance") == {100: 1, 250: 1, 500: 2}
     assert family(warehouse, 1, "miss_left") == {75_000: 1, 90_000: 1, 3_600_000: 1, None: 3}
     assert family(warehouse, 1, "miss_right") == {75_000: 1, 90_000: 1, 3_600_000: 1}
     first, second = begin - 600_000, begin - 600_000 + HOUR

@@ -69,7 +69,6 @@ function drawChart(place, [title, unit, wanted]) {
   plot.over.addEventListener("mouseleave", showPicked);
   plot.over.addEventListener("click", () => plot.cursor.idx != null && pick(plot.cursor.idx, true));
   // For those who do not see it; the numbers themselves are those of the picked batch.
-  figure.setAttribute("role", "group");
   figure.setAttribute("aria-label", `${title}: ${series.map(([, label]) => label).join(", ")}`);
   plots.set(plot, figure);
 }

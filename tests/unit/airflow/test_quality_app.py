@@ -11,14 +11,16 @@ from airflow.api_fastapi.core_api import security
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from include.airflow import quality_app
+from include.airflow import overview, quality_app
 from include.airflow.pages import batch_of, note_batch
+from include.config.health import write_state
 from include.config.pipeline import PIPELINES
 from plugins.event_pairing import EventPairing
 from spark_jobs.quality.pages import details_script
 from spark_jobs.quality.trend_files import write_trend
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_folder, pages_in
+from tests.helpers.states import made_up_state
 
 LOADED = re.compile(r"(?:<script src|<link rel=\"stylesheet\" href)=\"(.+?)\"")
 RUN = "scheduled__2026-01-31T12:00:00+00:00"
@@ -80,6 +82,24 @@ PLACES = (
 def test_nobody_gets_anything_without_a_login(place, client):
     assert client(None).get(place).status_code == 401
     assert client("nothing").get(place).status_code == 403
+
+
+def test_the_page_over_all_pipelines_has_those_that_the_user_may_read(client, pages, monkeypatch):
+    monkeypatch.setattr(overview, "parts", list)
+    write_state(pages_in(pages), made_up_state(17))
+    assert client(None).get("/quality/").status_code == 401
+    assert client("nothing").get("/quality/").status_code == 403
+    answer = client("viewer").get("/quality/")
+    assert answer.status_code == 200 and "calls is healthy" in answer.text
+    assert answer.headers["content-security-policy"].endswith("frame-ancestors 'self'")
+    for loaded, media_type in zip(LOADED.findall(answer.text), ("text/javascript", "text/css"), strict=True):
+        file = client("viewer").get(str(answer.url.join(loaded)))
+        assert file.status_code == 200 and file.headers["content-type"].startswith(media_type), loaded
+        assert client("nothing").get(str(answer.url.join(loaded))).status_code == 403
+    assert client("viewer").get("/quality/-/notes.txt").status_code == 404
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", lambda *_, details, **__: details.id != "calls")
+    answer = client("viewer").get("/quality/")
+    assert answer.status_code == 200 and "none that you may read" in answer.text and "calls" not in answer.text
 
 
 def test_a_bookmark_leads_to_the_login_form_and_back(client):
@@ -231,11 +251,12 @@ def test_a_run_is_told_by_its_dag_and_a_folder_that_cannot_be_written_fails_no_t
     assert {batch_of(pages_in(tmp_path), name, "same") for name in ("calls", "calls_replay")} in ({None, 3}, {None, 4})
 
 
-def test_the_views_lead_to_routes_that_exist(client, pages):
+def test_the_views_lead_to_routes_that_exist(client, pages, monkeypatch):
+    monkeypatch.setattr(overview, "parts", list)
     note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
     views = EventPairing.external_views
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task", "task_instance"}
-    assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 4
+    assert len({view["url_route"] for view in views}) == len(views) == 2 * len([*PIPELINES.glob("*.yaml")]) + 5
     for view in views:
         href = view["href"].replace("{DAG_ID}", "calls").replace("{RUN_ID}", RUN).replace("{TASK_ID}", "land_events")
         assert "{" not in href and landed_at(client("viewer"), f"/{href}")[0] == 200, href

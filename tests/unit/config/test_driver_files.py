@@ -33,10 +33,11 @@ def test_it_holds_what_is_no_code_either_and_only_the_pipelines_that_were_asked_
     names = zipfile.ZipFile(project_archive(tmp_path, CALLS)).namelist()
     beside = {
         path.relative_to(ROOT)
-        for path in (ROOT / "spark_jobs" / "quality").rglob("*.*")
+        for folder in ("spark_jobs/quality", "include/config/templates", "docs/runbooks")
+        for path in (ROOT / folder).rglob("*.*")
         if path.suffix not in (".py", ".pyc")
     }
-    assert len(beside) > 15 and {str(path) for path in beside} <= set(names)
+    assert len(beside) > 45 and {str(path) for path in beside} <= set(names)
     assert {name.split("/")[1] for name in names if name.startswith("include/")} == {"__init__.py", "config", "pipelines"}
     assert "include/pipelines/calls.yaml" not in zipfile.ZipFile(project_archive(tmp_path)).namelist()
 

@@ -55,7 +55,7 @@ def page_of(folder, metrics, verdict=None, breakdowns=()):
 
 def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "_batch_page", lambda batch, *_, **__: f"page of {batch.batch_id}")
-    verdict = SimpleNamespace(page="<head></head>")
+    verdict = Verdict([], "<head></head>")
     place = pages_in(tmp_path / "quality")
     for batch_id, newest in ((9, 9), (10, 10), (9, 10), (11, 11)):
         batch = Batch(batch_id, 0, {PAIRED: row(batch_id)}, verdict=verdict)
@@ -86,36 +86,33 @@ def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
 def test_what_nobody_can_judge_has_a_state_of_its_own(tmp_path):
     check = Check("delivery_not_judged", 0, 0, INFO, "every message was read back: not judgeable, because retention …")
     page = page_of(tmp_path, ORPHANS, Verdict([Judged(check, False, 2.0)], "<head></head>"))
-    assert '<span class="warning">passed, not all of it judged</span>' in page
-    assert '<td class="warning">not judgeable</td>' in page and "failed" not in page.partition("<body>")[2]
+    assert '<span class="badge warning">passed, not all of it judged</span>' in page
+    assert '<td class="warning">not judgeable</td>' in page and "failed" not in page.partition("<main>")[2]
 
 
 def test_what_the_orphans_say():
-    told = list(sentences(CALLS, ORPHANS, BREAKDOWNS))
+    told = list(sentences(ORPHANS, BREAKDOWNS))
     assert told == [
         "518 of 5,000 compounds are one-sided: 10.4%.",
         "The 50 comparable batches before it of this hour had 2.0% ± 0.4% (median and spread): this one is +20.9 spreads off.",
         "318 left events were given up, 6.6% of that side: 5 min after their timestamp (median), at most 15 min.",
         "300 of the 318 left ones are of partition 2, one of 2 that have any.",
         "412 of the 518 are of user1=<ann>, one of 12 values of user1 that have orphans.",
-        "T = 75 s (and gap = 75 s) would pair up to 250 of 518.",
-        "T = 90 s (and gap = 90 s) would pair up to 412 of 518.",
         "37 of 43 late events have an unpaired partner: a replay of their interval pairs them.",
-        "R = 1 h would have taken 43 of 43 late events in time.",
         "Right events are -1,200 ms from their left ones (median; the middle half from -3,000 to +900 ms).",
     ]
 
 
 def test_the_section_has_its_charts_and_their_numbers_and_loads_nothing_from_elsewhere(tmp_path):
     page = page_of(tmp_path, ORPHANS, breakdowns=BREAKDOWNS)
-    assert page.count("<figure") == 3 and page.count('role="img" aria-label=') == 3
+    assert page.count('<figure role="img" aria-label=') == page.count("<figure") == 3
     assert not re.findall(r"(?:src|href)=.(?:https?:)?//|url\(|@import", page)
     assert re.findall("<script.*?>", page) == ['<script src="theme.js">', '<script src="charts.js">']
     assert "user1=&lt;ann&gt;" in page and "<ann>" not in page
     assert '<th scope="row">up to 75 s</th><td class="number">150</td><td class="number">100</td>' in page
     assert "2026-01-01 01:00" in page and "far from now" in page
     assert "<style" not in page and re.findall('<link rel="stylesheet" href="(.*?)">', page) == ["page.css"]
-    assert len(page) < 20_000
+    assert len(page) < 30_000
 
 
 def test_a_row_of_an_earlier_version_has_its_page(tmp_path):
@@ -133,9 +130,9 @@ def test_an_empty_batch_has_its_page(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "state"),
     [
-        ([], '<span class="passed">passed</span>'),
-        (["lost"], '<span class="warning">warning</span>'),
-        (["lost", "pairing_difference_left"], '<span class="critical">failed</span>'),
+        ([], '<span class="badge passed">passed</span>'),
+        (["lost"], '<span class="badge warning">warning</span>'),
+        (["lost", "pairing_difference_left"], '<span class="badge critical">failed</span>'),
     ],
 )
 def test_the_heading_says_the_worst(broken, state, tmp_path):

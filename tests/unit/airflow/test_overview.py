@@ -1,0 +1,54 @@
+"""The page over all pipelines: the worst first, servers above, what nobody has reported said so."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from include.airflow import overview
+from include.config.health import write_state
+from tests.helpers.pages import pages_in
+from tests.helpers.states import BROKEN, SILENT, TAKEN, made_up_state
+
+BEAT = "2026-01-31T13:00:00+02:00"
+HEALTH = {
+    "metadatabase": {"status": "healthy"},
+    "scheduler": {"status": "healthy", "latest_scheduler_heartbeat": BEAT},
+    "dag_processor": {"status": "unhealthy", "latest_dag_processor_heartbeat": BEAT},
+    "triggerer": {"status": None, "latest_triggerer_heartbeat": None},
+}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.setattr(overview, "get_airflow_health", lambda: HEALTH)
+    made = {"a": (), "b": (SILENT,), "c": (BROKEN,), "d": (TAKEN,), "new": None}
+    for name, problems in made.items():
+        (tmp_path / name).mkdir()
+        if problems is not None:
+            write_state(pages_in(tmp_path / name), made_up_state(7, *problems, pipeline=name))
+    return lambda name: pages_in(tmp_path / name)
+
+
+def test_the_worst_comes_first(places):
+    page = overview.overview(["a", "b", "c", "d", "new"], places)
+    assert "<h1>All pipelines: 1 failed, 1 with a warning, 1 not reported yet, 2 healthy</h1>" in page
+    assert re.findall(r'href="#health-(\w+)"', page) == re.findall(r'<h2 class="verdict" id="health-(\w+)"', page) == [
+        "c", "b", "new", "a", "d",
+    ]  # fmt: skip
+    assert re.findall("<script[^>]*>", page) == ['<script src="-/theme.js">'] and not re.findall("<style| style=", page)
+    assert 'href="c/index.html">report of the newest batch' in page and "new is not reported yet" in page
+
+
+def test_servers_are_told_by_their_heartbeats(places):
+    assert overview.parts() == [
+        ("scheduler", True, "lives"), ("DAG processor", False, "last heartbeat 2026-01-31 11:00 UTC"),
+    ]  # fmt: skip
+    page = overview.overview(["a"], places)
+    assert page.index("DAG processor") < page.index("a is healthy") and "<nav" not in page
+
+
+def test_whoever_may_read_nothing_sees_no_name(places):
+    page = overview.overview([], places)
+    assert "none that you may read" in page and "health-" not in page
