@@ -182,8 +182,8 @@ def heal(pages: Store, name: str, through: int | None = None) -> None:
     """Ends a finding; or a problem of a check as far as batches up to `through` (inclusive) showed it, by default all that are reported."""
     check_name(name)
     state = stored_state(pages)
-    if through is None:
-        through = state.batch if state else 0
+    through = (state.batch if state else 0) if through is None else through
     drop_mark(pages, name, Found)
-    before = read_marks(pages).healed.get(name, HealedThrough())
-    write_mark(pages, name, before.model_copy(update={"batch": max(through, before.batch)}))
+    if any(each.name == name and not each.is_finding for each in (state.problems if state else ())):
+        before = read_marks(pages).healed.get(name, HealedThrough())
+        write_mark(pages, name, before.model_copy(update={"batch": max(through, before.batch)}))

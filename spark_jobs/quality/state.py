@@ -30,18 +30,17 @@ def add_to_state(
     """Called by the report with successive judged batches that the trend has; returns the state with what people said of it.
 
     `reported`: the last batch before them that was reported for good; 0: none. `again`: those of them that have a row in quality_metrics
-    already. The state goes on from the one that knows exactly the batches up
-    to it. Where it knows others, because a report has died or is made again, or none, it is made anew from the tables.
+    already. The state goes on from the one that knows exactly the batches up to `reported`. Where that knows others, because a report has died
+    or is made again, or there is none, it is made anew from the tables.
     """
     pages, pipeline = pages_store(warehouse.pipeline.name, warehouse.root), warehouse.pipeline
     old, marks = stored_state(pages), read_marks(pages)
     if again:
         marks = _judged_again(warehouse, pages, [batch for batch in batches if batch.batch_id in again], marks)
-    if reported == (old.batch if old else 0):
-        problems, past = _of_checks(old), []
-    else:
+    problems, past = _of_checks(with_marks(pages, old) if old else None), list[Batch]()
+    if reported != (old.batch if old else 0):
         oldest = _oldest(trend)
-        problems = {name: each for name, each in _of_checks(old).items() if each.newest < oldest}
+        problems = {name: each for name, each in problems.items() if each.newest < oldest}
         past = reported_before(warehouse, ledger, batches[0].batch_id, oldest)
     for batch in (*past, *batches):
         problems = problems_after(batch, problems, pipeline, marks.healed)

@@ -165,6 +165,10 @@ def test_a_law_is_healed_by_a_command_as_far_as_it_looked(reports, tmp_path):
     assert read_state(reports.pages).verdict == HEALTHY == reports.report(batch(3)).verdict
     (tmp_path / "state.json").unlink()
     assert reports.report(batch(4)).verdict == HEALTHY
+    # Broken again at once, it is a new problem.
+    reports.report(batch(5, **{LAW: 1.0}))
+    heal(reports.pages, LAW)
+    assert reports.report(batch(6, **{LAW: 1.0})).problems[0].batch == 6
 
 
 def test_bounds_judge_as_the_suite_does():
