@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from include.config.health import write_state
+from include.config.health import read_state, write_state
 from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.pages import batch_details, write_index, write_pages
@@ -35,7 +35,7 @@ def write_batches(folder: Path, batches: list[Batch]) -> None:
         found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality, batch.metrics)]
         judged = [Judged(check, value is not None and check.least <= value <= check.most, value) for check, value in found]
         verdict = Verdict(judged, "<html><head></head><body>Great Expectations' page</body></html>")
-        write_pages(pages, replace(batch, verdict=verdict), batch_details(batch, offenders(batch)))
+        write_pages(pages, replace(batch, verdict=verdict), batch_details(batch, offenders(batch)), read_state(pages))
     write_index(pages, batches[-1].steps[PAIRED].batch_id)
 
 

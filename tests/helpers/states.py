@@ -33,6 +33,7 @@ TAKEN = Problem(
     batch=290,
     since=AT - 3_000,
     last=AT - 600,
+    runbook="docs/runbooks/orphans.md",
     acknowledged=Acknowledgement(by="ann", at=AT - 200, note="the right service restarts"),
 )
 

@@ -45,7 +45,7 @@ def test_what_nobody_has_taken_over_comes_first_and_what_failed_before_it():
     assert "<strong>Look for</strong> a table changed by hand; else a defect." in first.partition("<details")[0]
     assert "For longer than" not in second.partition("<details")[0] and "For longer than" in second
     assert "<pre><code" in second, "the runbook's own commands"
-    assert "Its nearest misses say" in third
+    assert "More compounds have one side only than you allow" in third
 
 
 def test_numbers_of_a_day_have_their_trend_and_the_other_windows():

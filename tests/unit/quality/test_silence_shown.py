@@ -43,7 +43,7 @@ def test_the_page_begins_with_the_sentence(tmp_path):
     verdict = suite.Verdict(
         [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
-    batch = StoredBatch(7, 0, {PAIRED: row}, OLD | SILENT, verdict=verdict)
+    batch = StoredBatch(7, 0, {PAIRED: row}, OLD | SILENT | {"compounds": 312.0}, verdict=verdict)
     page = Path(pages.write_pages(pages_in(tmp_path), batch, "")).read_text()
     sentence = html.escape(SAID["silent_left"])
     assert sentence.startswith("&lt;img") and page.count(sentence) == 2, "above, and with its check"
