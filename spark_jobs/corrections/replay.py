@@ -39,9 +39,8 @@ _PLACE = ["topic", "partition", "offset"]
 _HISTORY = ("revision", "op", "batch_id")
 
 
-def check_window(window: Window, last: LedgerRow, warehouse: Warehouse) -> None:
+def check_window(window: Window, last: LedgerRow, pipeline: Pipeline) -> None:
     """Raises NeedsOperator if events of the interval may still wait for others. `last`: the `paired` row of the last batch."""
-    pipeline = warehouse.pipeline
     if window.start >= window.end:
         raise NeedsOperator(f"the interval {window} is empty: its start is inclusive and must lie before its end")
     after = pipeline.gap_ms + pipeline.grace_ms
@@ -70,13 +69,13 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
         window=window,
         # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
         reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
-        removed_until=_removed_until(ledger, window),
+        removed_until=removed_until(ledger, window),
     )
     return last.planned_next(plan, pipeline)
 
 
-def _removed_until(ledger: Ledger, window: Window) -> int | None:
-    """The event time, inclusive, up to which raw rows may be removed; None if none are."""
+def removed_until(ledger: Ledger, window: Window) -> int | None:
+    """The event time, inclusive, up to which raw rows may be removed; None if none are. Raises NeedsOperator if some of the interval are."""
     removal = ledger.removals().get(REMOVED_RAW)
     until = removal.removed.removed_until if removal else None
     if until is not None and window.start <= until:

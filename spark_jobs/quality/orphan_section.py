@@ -110,7 +110,6 @@ def _late(pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown])
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
     if not late:
         return
-    yield f"{metrics.get('late_healable', 0.0):,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
     so_far = 0.0
     for at, number in histogram(breakdowns, "grace_needed").items():
         so_far += number

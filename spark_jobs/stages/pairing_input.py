@@ -64,7 +64,7 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     columns = raw_columns(pipeline, topics)
     made = in_key_order(pipeline, columns)
     left, right = (
-        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem, made=made)
+        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=has_no_problem, made=made)
         for side in pipeline.sides
     )
     waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])
@@ -99,7 +99,8 @@ def _open_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:
     return [*raw_columns(pipeline, topics), "side"] + [REVERSED] * pipeline.is_unordered
 
 
-def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
+def has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
+    """The condition for raw rows that are events."""
     return column("problem").is_null()
 
 
@@ -136,7 +137,7 @@ def accepted_rows(
             columns,
             batches=batches,
             times=times,
-            where=_has_no_problem,
+            where=has_no_problem,
             made=in_key_order(pipeline, columns, made),
         )
         for side in pipeline.sides

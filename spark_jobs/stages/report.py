@@ -16,10 +16,19 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.late_intervals import healed_pages
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.pages import batch_details, prune_pages, state_in_words, write_index, write_pages, write_unjudged
+from spark_jobs.quality.pages import (
+    batch_details,
+    prune_pages,
+    rewrite_late,
+    state_in_words,
+    write_index,
+    write_pages,
+    write_unjudged,
+)
 from spark_jobs.quality.silence import checked_sentences, notices
 from spark_jobs.quality.suite import INFO, Judge, Verdict, judge
 from spark_jobs.quality.trend_files import add_to_trend
@@ -112,6 +121,8 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
         for judged in batch.verdict.checks:
             if judged.check.severity == INFO and not judged.passed:
                 print(f"batch {batch.batch_id}: {judged.check.sentence}")
+    for late, healed in healed_pages(batches, given.late):
+        rewrite_late(pages, warehouse.pipeline, late, batches[-1].paired.clock, healed)
     write_index(pages, last)
     add_to_trend(warehouse, ledger, started, batches)
     # It takes a list of all pages.

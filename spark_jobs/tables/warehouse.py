@@ -164,6 +164,32 @@ class Tables:
         with self.translate_table_errors(table):
             return list(self.newest(table).to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
 
+    def has_rows(self, table: str, times: Window, where: Condition | None = None) -> bool:
+        """Whether there is a row with a `ts` in `times` for which `where` holds. Reads until it has found one, of the parts that can have it."""
+        files, condition = self._find(table, None, times, where, None)
+        schema = pa.schema([("ts", pa.int64())])
+        with self.translate_table_errors(table):
+            return any(rows.num_rows for rows in read_share(self.store(table), Share(tuple(files)), schema, condition))
+
+    def _find(
+        self,
+        table: str,
+        batches: Iterable[int] | None,
+        times: Window | None,
+        where: Condition | None,
+        version: int | None,
+    ) -> tuple[list[DataFile], ds.Expression | None]:
+        """The files that can have such rows, and the condition for these."""
+        wanted = None if batches is None else sorted(set(batches))
+        files = self.files(table, wanted, version)
+        conditions = [] if wanted is None else [_among(wanted)]
+        if times is not None:
+            files = [file for file in files if file.can_have_times(times)]
+            conditions.append(times.has(pc.field("ts")))
+        if where is not None:
+            conditions.append(where(pc.field))
+        return files, reduce(and_, conditions) if conditions else None
+
 
 @dataclass(frozen=True)
 class Warehouse(Tables):
@@ -218,25 +244,6 @@ class Warehouse(Tables):
         schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
         with self.translate_table_errors(table):
             return read_few(self.store(table), files, schema, condition, made)
-
-    def _find(
-        self,
-        table: str,
-        batches: Iterable[int] | None,
-        times: Window | None,
-        where: Condition | None,
-        version: int | None,
-    ) -> tuple[list[DataFile], ds.Expression | None]:
-        """The files that can have such rows, and the condition for these."""
-        wanted = None if batches is None else sorted(set(batches))
-        files = self.files(table, wanted, version)
-        conditions = [] if wanted is None else [_among(wanted)]
-        if times is not None:
-            files = [file for file in files if file.can_have_times(times)]
-            conditions.append(times.has(pc.field("ts")))
-        if where is not None:
-            conditions.append(where(pc.field))
-        return files, reduce(and_, conditions) if conditions else None
 
     def _columns(self, table: str, columns: Sequence[str] | None) -> StructType:
         declared = declared_schema(self.pipeline, table)
