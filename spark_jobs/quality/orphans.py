@@ -43,13 +43,14 @@ _IS_LEFT, _AT, _LATE, _MINE, _AWAY = "is left", "is at", "is late", "is reported
 
 
 class OrphanScope(NamedTuple):
-    """The live batches whose orphans are asked about; `before`: the ids of the live ones before them whose orphans are candidates, too, and
-    `late_before` of those among these that have late events.
+    """The live batches whose orphans are asked about; `before`: the ids of the live ones before them whose orphans are candidates, too,
+    `late_before` of those among these that have late events, and `corrections` of those between that corrected compounds.
     """
 
     batches: list[Batch]
     before: list[int]
     late_before: list[int]
+    corrections: list[int]
 
     @property
     def batch_ids(self) -> list[int]:
@@ -68,6 +69,7 @@ def orphan_scope(batches: Sequence[Batch], earlier: Sequence[Batch]) -> OrphanSc
     if not any(getattr(batch.pairing, name) for batch in live for name in (*ORPHANS, Reason.LATE)):
         return None
     before: list[Batch] = []
+    corrections: list[int] = []
     left = max(_COMPOUNDS_BEFORE, sum(batch.pairing.compounds for batch in live))
     for batch in reversed(earlier[-LOOK_BACK:]):
         left -= batch.pairing.compounds
@@ -75,8 +77,10 @@ def orphan_scope(batches: Sequence[Batch], earlier: Sequence[Batch]) -> OrphanSc
             break
         if batch.is_live:
             before.append(batch)
+        elif batch.pairing.compounds:
+            corrections.append(batch.batch_id)
     late_before = [batch.batch_id for batch in before if batch.pairing.late]
-    return OrphanScope(live, [batch.batch_id for batch in before], late_before)
+    return OrphanScope(live, [batch.batch_id for batch in before], late_before, corrections)
 
 
 def orphan_facts(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
@@ -84,14 +88,18 @@ def orphan_facts(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
     return [_nearest(warehouse, scope), _users(warehouse, scope)]
 
 
-def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
-    columns = [*warehouse.pipeline.key, "kind", "ts", "batch_id"]
-    return warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
+def _orphans(warehouse: Warehouse, batch_ids: list[int], corrections: Sequence[int] = ()) -> DataFrame:
+    """The orphans of live batches; without those that one of the corrections has changed."""
+    columns = [*warehouse.pipeline.key, "pair_id", "kind", "ts", "batch_id"]
+    rows = warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
+    if not corrections:
+        return rows
+    return rows.join(F.broadcast(warehouse.read(COMPOUNDS, ["pair_id"], batches=corrections)), "pair_id", "left_anti")
 
 
 def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     pipeline, ids = scope.pipeline, scope.batch_ids
-    orphans, is_mine = _orphans(warehouse, [*ids, *scope.before]), F.col("batch_id").isin(ids)
+    orphans, is_mine = _orphans(warehouse, [*ids, *scope.before], scope.corrections), F.col("batch_id").isin(ids)
     alone = [_candidates(orphans, scope, F.col("kind") == "left_only", F.lit(False), is_mine), *_late(warehouse, scope)]
     if len(alone) > 1:
         alone += _given_up(warehouse, scope, alone[1:])

@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median, quantiles
 
 from include.config.pipeline import REPLAY_SUFFIX
-from include.local.airflow_client import AirflowClient
+from include.local.airflow_client import AirflowClient, AirflowUnavailable
 from include.local.machine import say
 from tests.benches.measuring import scratch
 from tests.benches.run import one_run, running, send
@@ -40,7 +40,13 @@ def backfill(client: AirflowClient, dag_id: str, begin: datetime, hours: int) ->
         "to_date": last.isoformat(),
         "reprocess_behavior": "completed",
     }
-    client.call("POST", "/backfills", wanted)
+    while True:
+        try:
+            client.call("POST", "/backfills", wanted)
+            break
+        except AirflowUnavailable:
+            # SQLite has one writer at a time.
+            time.sleep(1)
     # Airflow finds only now and then that a backfill is complete, and has one at a time.
     while not all(each["completed_at"] for each in client.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]):
         time.sleep(1)

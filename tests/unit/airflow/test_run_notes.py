@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 from include.airflow.operators import UI_VARIABLE, SparkPage
-from include.airflow.run_notes import in_words
+from include.airflow.run_notes import in_words, on_dag_run_running
 
 LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
 PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
@@ -71,6 +72,35 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
 )  # fmt: skip
 def test_what_a_run_has_done(counts, words):
     assert in_words(counts) == words
+
+
+def run_of(dag_id, conf=None, **named):
+    at = datetime(2026, 1, 31, 13, tzinfo=UTC)
+    given = {"run_type": "manual", "data_interval_start": at, "data_interval_end": at + timedelta(hours=1), "note": None}
+    return SimpleNamespace(dag_id=dag_id, conf=conf or {}, **given | named)
+
+
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (run_of("calls_replay", run_type="backfill"), "2026-01-31 13:00 to 2026-01-31 14:00 UTC"),
+        (run_of("calls_replay", run_type="backfill", note="for Ann"), "for Ann\n2026-01-31 13:00 to 2026-01-31 14:00 UTC"),
+        (
+            run_of("calls_replay", {"window_start": "2026-01-01T01:00:00.500+01:00", "window_end": "1767225660000"}),
+            "2026-01-01 00:00:00.500000 to 2026-01-01 00:01 UTC",
+        ),
+        # The job refuses these.
+        (run_of("calls_replay", {"window_start": "yesterday", "window_end": "99999999999999999999"}), None),
+        (run_of("calls_replay", {"window_start": "2026-01-01"}), None),
+        (run_of("calls", run_type="backfill"), None),
+        (run_of("others_replay", run_type="backfill"), None),
+    ],
+)
+def test_a_replay_says_of_which_interval_it_is_when_it_begins(run, note):
+    # A run that was cleared begins twice.
+    for _ in range(2):
+        on_dag_run_running(run, "")
+        assert run.note == note
 
 
 @pytest.mark.parametrize(
