@@ -31,12 +31,12 @@ from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
 _PLACE = ["topic", "partition", "offset"]
 # Columns that say how a row came about, not what the compound is.
-_HISTORY = ("revision", "op", "batch_id")
+HISTORY = ("revision", "op", "batch_id")
 
 
 def check_window(window: Window, last: LedgerRow, pipeline: Pipeline) -> None:
@@ -56,7 +56,7 @@ def check_window(window: Window, last: LedgerRow, pipeline: Pipeline) -> None:
         )
 
 
-def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
+def plan_replay(warehouse: Tables, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
     """The plan of a replay, the batch after `last` (as `finish_batch` returns it). It reads nothing from the topics.
 
     Raises NeedsOperator if raw rows of the interval were removed for their age.
@@ -69,12 +69,12 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
         window=window,
         # How long before its own event a compound can have begun, with any settings that this pipeline ever had.
         reach_ms=max(max(each.max_session_ms, each.tolerance_ms) for each in (pipeline, *ledger.settings())),
-        removed_until=removed_until(ledger, window),
+        removed_until=_removed_until(ledger, window),
     )
     return last.planned_next(plan, pipeline)
 
 
-def removed_until(ledger: Ledger, window: Window) -> int | None:
+def _removed_until(ledger: Ledger, window: Window) -> int | None:
     """The event time, inclusive, up to which raw rows may be removed; None if none are. Raises NeedsOperator if some of the interval are."""
     removal = ledger.removals().get(REMOVED_RAW)
     until = removal.removed.removed_until if removal else None
@@ -170,7 +170,7 @@ def compare(decided: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFra
     """
     rows = decided.where(F.col("kind").isin(*map(str, COMPOUND_KINDS)))
     should_be = rows.select("pair_id", F.struct(*rows.columns).alias("then"))
-    contents = [name for name in rows.columns if name not in _HISTORY]
+    contents = [name for name in rows.columns if name not in HISTORY]
 
     def content(version: str) -> Column:
         return F.struct(*(F.col(f"{version}.{name}") for name in contents))

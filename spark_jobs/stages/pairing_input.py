@@ -25,7 +25,7 @@ from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000
@@ -88,6 +88,19 @@ def _few_events(rows: pa.Table, topics: SideTopics, side: int, is_open: bool, sc
         rows = rows.set_column(at, "partition", pack(topics[side], rows["topic"], rows["partition"]))
     columns = [pa.repeat(given[field.name], rows.num_rows) if field.name in given else rows[field.name] for field in schema]
     return pa.table(columns, names=schema.names).cast(schema)
+
+
+def accepted_up_to(tables: Tables, pipeline: Pipeline, topics: SideTopics, times: Window, at_most: int) -> pa.Table | None:
+    """The rows of `accepted_events` of all batches without Spark, of a pipeline with `key_order: as_is` and no `compounds`; None if a side has more than
+    `at_most`.
+    """
+    columns, schema, found = raw_columns(pipeline, topics), event_schema(pipeline), []
+    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
+        rows = tables.rows_up_to(raw_table(side), at_most, columns, times, has_no_problem)
+        if rows is None:
+            return None
+        found.append(_few_events(rows, topics, number, False, schema))
+    return pa.concat_tables(found)
 
 
 def raw_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:

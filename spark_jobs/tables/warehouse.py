@@ -27,7 +27,16 @@ from spark_jobs.spark.workers import are_few, read_in_tasks
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_few, read_share, read_small_files, shares
+from spark_jobs.tables.read_files import (
+    BYTES_OF_FEW,
+    DataFile,
+    InWorker,
+    Share,
+    read_few,
+    read_share,
+    read_small_files,
+    shares,
+)
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
@@ -164,31 +173,32 @@ class Tables:
         with self.translate_table_errors(table):
             return list(self.newest(table).to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
 
-    def has_rows(self, table: str, times: Window, where: Condition | None = None) -> bool:
-        """Whether there is a row with a `ts` in `times` for which `where` holds. Reads until it has found one, of the parts that can have it."""
-        files, condition = self._find(table, None, times, where, None)
-        schema = pa.schema([("ts", pa.int64())])
-        with self.translate_table_errors(table):
-            return any(rows.num_rows for rows in read_share(self.store(table), Share(tuple(files)), schema, condition))
-
-    def _find(
+    def rows_up_to(
         self,
         table: str,
-        batches: Iterable[int] | None,
-        times: Window | None,
-        where: Condition | None,
-        version: int | None,
-    ) -> tuple[list[DataFile], ds.Expression | None]:
-        """The files that can have such rows, and the condition for these."""
-        wanted = None if batches is None else sorted(set(batches))
-        files = self.files(table, wanted, version)
-        conditions = [] if wanted is None else [_among(wanted)]
-        if times is not None:
-            files = [file for file in files if file.can_have_times(times)]
-            conditions.append(times.has(pc.field("ts")))
+        at_most: int,
+        columns: Sequence[str] | None,
+        times: Window,
+        where: Condition | None = None,
+        version: int | None = None,
+    ) -> pa.Table | None:
+        """The rows with a `ts` in `times` for which `where` holds, as the table has its columns; None if there are more than `at_most`, or large ones.
+
+        Reads only the parts of the table that can have such rows, and no more than it takes to see that. `columns` None: all.
+        """
+        store, condition, found = self.store(table), times.has(pc.field("ts")), list[pa.RecordBatch]()
         if where is not None:
-            conditions.append(where(pc.field))
-        return files, reduce(and_, conditions) if conditions else None
+            condition = condition & where(pc.field)
+        with self.translate_table_errors(table):
+            known = self.newest(table) if version is None else delta_log.table_at_version(store, version)
+            schema = pa.schema(known.schema().to_arrow())
+            wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+            files = tuple(file for file in delta_log.all_files(known) if file.can_have_times(times))
+            for rows in read_share(store, Share(files), wanted, condition):
+                found.append(rows)
+                if sum(each.num_rows for each in found) > at_most or sum(each.nbytes for each in found) > BYTES_OF_FEW:
+                    return None
+        return pa.Table.from_batches(found, wanted)
 
 
 @dataclass(frozen=True)
@@ -244,6 +254,25 @@ class Warehouse(Tables):
         schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
         with self.translate_table_errors(table):
             return read_few(self.store(table), files, schema, condition, made)
+
+    def _find(
+        self,
+        table: str,
+        batches: Iterable[int] | None,
+        times: Window | None,
+        where: Condition | None,
+        version: int | None,
+    ) -> tuple[list[DataFile], ds.Expression | None]:
+        """The files that can have such rows, and the condition for these."""
+        wanted = None if batches is None else sorted(set(batches))
+        files = self.files(table, wanted, version)
+        conditions = [] if wanted is None else [_among(wanted)]
+        if times is not None:
+            files = [file for file in files if file.can_have_times(times)]
+            conditions.append(times.has(pc.field("ts")))
+        if where is not None:
+            conditions.append(where(pc.field))
+        return files, reduce(and_, conditions) if conditions else None
 
     def _columns(self, table: str, columns: Sequence[str] | None) -> StructType:
         declared = declared_schema(self.pipeline, table)

@@ -207,7 +207,7 @@ def test_a_chain_that_comes_from_where_raw_rows_were_removed_is_not_replayed(war
     removal = Ledger(warehouse).removals()[REMOVED_RAW]
     assert removal.batch_id == 1
     # As if the ticks had not been among what was removed.
-    monkeypatch.setattr("spark_jobs.corrections.replay.removed_until", lambda ledger, window: None)
+    monkeypatch.setattr("spark_jobs.corrections.replay._removed_until", lambda ledger, window: None)
     last = Ledger(warehouse).last_batch()[PAIRED]
     planned = replay.plan_replay(warehouse, Ledger(warehouse), last, Window(begun + 1_900, begun + 2_000))
     planned = replace(planned, plan=replace(planned.replay, removed_until=begun + 1_800))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from spark_jobs import heal_schemas, publish_compounds, replay_interval, report_quality
 from spark_jobs.corrections import quiet
-from spark_jobs.corrections.quiet import nothing_waits, quiet_counts
+from spark_jobs.corrections.quiet import nothing_waits
 from spark_jobs.faults.problems import NeedsOperator
+from spark_jobs.stages import pairing_input
+from spark_jobs.tables import schemas
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Tables
@@ -20,6 +23,14 @@ pytestmark = pytest.mark.integration
 
 pipeline, send, begun = stream_clock.pipeline, stream_clock.send, stream_clock.begun
 NOTHING = {"new": 0, "changed": 0, "retracted": 0, "unchanged": 0}
+
+
+def quiet_counts(tables, window):
+    """As in the job, which has no Spark session then: it would read the declared columns."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pyspark.sql.types.StructType.fromDDL", lambda text: pytest.fail(f"Spark was asked: {text}"))
+        schemas._columns.cache_clear()
+        return quiet.quiet_counts(tables, window)
 
 
 def tables_of(warehouse):
@@ -36,15 +47,9 @@ def test_an_interval_without_events_is_quiet_and_a_replay_says_the_same(warehous
     send("a100:x m150:x a3000:tick m3000:tick")
     run(warehouse)
     # One millisecond decides, at both ends: the start is inclusive, the end exclusive.
-    quiet_ones = [at(0, 100), at(151, 1_000)]
-    assert [quiet_counts(tables, each) for each in (*quiet_ones, at(0, 101), at(150, 1_000), at(100, 101))] == [
-        NOTHING,
-        NOTHING,
-        None,
-        None,
-        None,
-    ]
-    assert [replay_interval.main(warehouse, each) for each in quiet_ones] == [NOTHING, NOTHING]
+    intervals, one = [at(0, 100), at(101, 1_000), at(0, 101), at(100, 1_000)], NOTHING | {"unchanged": 1}
+    assert [quiet_counts(tables, each) for each in intervals] == [NOTHING, NOTHING, one, one]
+    assert [replay_interval.main(warehouse, each) for each in intervals[1:3]] == [NOTHING, one]
     # An event that was late lies in no compound, and a replay would make one of it.
     send("m500:y a5000:tick m5000:tick")
     assert run(warehouse)["late"] == 1
@@ -60,7 +65,8 @@ def test_a_compound_without_its_events_is_no_quiet_interval(warehouse, send, beg
     send("a100:x m150:x a3000:tick m3000:tick")
     run(warehouse)
     # As if its raw rows had been removed: the replay has to refuse to take it back.
-    monkeypatch.setattr(quiet, "has_no_problem", lambda column: column("problem") == "none has this")
+    for module in (quiet, pairing_input):
+        monkeypatch.setattr(module, "has_no_problem", lambda column: column("problem") == "none has this")
     assert quiet_counts(tables_of(warehouse), Window(begun + 100, begun + 101)) is None
     assert quiet_counts(tables_of(warehouse), Window(begun, begun + 100)) == NOTHING
 
@@ -112,3 +118,35 @@ def test_events_of_unknown_schemas_may_lie_anywhere(warehouse, send, begun, monk
     run(warehouse)
     monkeypatch.setattr(quiet, "batches_with_unknown", lambda tables: {1: heal_schemas})
     assert quiet_counts(tables_of(warehouse), Window(begun, begun + 50)) is None
+
+
+def random_words(source):
+    """Events of three users within two seconds, so dense that sessions touch and duplicates happen, with a tick that closes all."""
+    ends = f"a{source.randrange(8_000, 9_000)}:tick m9000:tick"
+    return (
+        " ".join(f"{source.choice('am')}{source.randrange(0, 2_000, 10)}:{source.choice('xyz')}" for _ in range(25))
+        + f" {ends}"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_called_unchanged_a_replay_leaves_unchanged(seed, warehouse, send, begun):
+    source, tables = random.Random(seed), tables_of(warehouse)
+    send(random_words(source))
+    run(warehouse)
+    # Late ones, which only a replay can say of.
+    send(f"m{source.randrange(100, 1_900)}:x a{source.randrange(100, 1_900)}:y a10000:tick m10000:tick")
+    run(warehouse)
+    certain = 0
+    for _ in range(3):
+        start = source.randrange(-500, 2_000, 50)
+        window = Window(begun + start, begun + start + source.randrange(50, 1_000, 50))
+        said = quiet_counts(tables, window)
+        counts = replay_interval.main(warehouse, window)
+        assert said is None or said == {name: counts[name] for name in NOTHING}
+        # What was replayed a moment ago is certain.
+        again = quiet_counts(tables, window)
+        assert again == replay_interval.main(warehouse, window)
+        certain += again is not None
+    assert certain == 3
