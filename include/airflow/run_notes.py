@@ -166,7 +166,7 @@ def _progress(dag_run: Any, session: Any) -> str:
     from sqlalchemy import func, select
 
     mine = BackfillDagRun.backfill_id == dag_run.backfill_id
-    runs = select(func.count()).join(DagRun, DagRun.id == BackfillDagRun.dag_run_id).where(mine)
+    runs = select(func.count()).select_from(BackfillDagRun).join(DagRun, DagRun.id == BackfillDagRun.dag_run_id).where(mine)
     before = session.scalar(runs.where(DagRun.state.in_(("success", "failed")), DagRun.id != dag_run.id))
     return f"{before + 1:,} of {session.scalar(runs):,} of the backfill"
 

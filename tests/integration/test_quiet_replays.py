@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
+from include.config.project import REMOTE_VARIABLE
+from include.local.machine import ROOT
 from spark_jobs import heal_schemas, publish_compounds, replay_interval, report_quality
 from spark_jobs.corrections import quiet
 from spark_jobs.corrections.quiet import nothing_waits
@@ -16,6 +21,7 @@ from spark_jobs.tables import schemas
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Tables
+from tests.conftest import yaml_of
 from tests.helpers import stream_clock
 from tests.helpers.stream_clock import killed_at, run
 
@@ -91,6 +97,36 @@ def test_when_nothing_is_left_to_publish_or_report(warehouse, send):
     assert seen == [False, False, True]
     assert replay_interval.with_rest(tables, NOTHING) == NOTHING | {"nothing_waits": 1}
     assert replay_interval.with_rest(tables, {"batch_id": 7}) == {"batch_id": 7}
+
+
+def test_the_job_needs_no_spark_for_a_quiet_interval(warehouse, send, begun, tmp_path):
+    send("a100:x m150:x a3000:tick m3000:tick")
+    for step in (run, publish_compounds.main, report_quality.main):
+        step(warehouse)
+
+    def job(end):
+        command = [sys.executable, "-m", "spark_jobs.replay_interval", "--pipeline", yaml_of(warehouse.pipeline, tmp_path)]
+        window = ["--window-start", begun, "--window-end", begun + end, "--warehouse", warehouse.root]
+        environment = os.environ | {REMOTE_VARIABLE: "sc://127.0.0.1:1"}
+        done = subprocess.run(
+            [*map(str, [*command, *window])],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    said = "replay_interval: new 0, changed 0, retracted 0, unchanged 0, nothing_waits 1\n"
+    assert job(100) == (0, said)
+    assert job(101) == (0, said.replace("unchanged 0", "unchanged 1"))
+    # A late event, of which only a replay can make a compound.
+    send("m99:y a5000:tick m5000:tick")
+    run(warehouse)
+    status, line = job(100)
+    assert status == 1 and "no Spark server answers at sc://127.0.0.1:1" in line
 
 
 @pytest.mark.parametrize("failed", [0, 1])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.airflow.operators import UI_VARIABLE, SparkPage
-from include.airflow.run_notes import in_words, on_dag_run_running
+from include.airflow.run_notes import _progress, in_words, on_dag_run_running
 
 LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
 PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
@@ -101,6 +101,32 @@ def test_a_replay_says_of_which_interval_it_is_when_it_begins(run, note):
     for _ in range(2):
         on_dag_run_running(run, "")
         assert run.note == note
+
+
+def test_how_far_a_backfill_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from airflow.models.backfill import BackfillDagRun
+    from airflow.models.base import Base
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine, tables=[BackfillDagRun.__table__, DagRun.__table__])
+    run = (
+        "insert into dag_run (id, dag_id, run_id, state, run_type, run_after, clear_number, span_status, updated_at) values "
+    )
+    of_backfill = "insert into backfill_dag_run (id, backfill_id, dag_run_id, sort_ordinal, logical_date) values "
+    with Session(engine) as session:
+        # The run that ends may still count as running.
+        for number, state in enumerate(("success", "failed", "running", "queued"), 1):
+            session.execute(
+                text(f"{run} ({number}, 'd', 'r{number}', '{state}', 'backfill', '2026-01-01', 0, '', '2026-01-01')")
+            )
+            session.execute(text(f"{of_backfill} ({number}, 7, {number}, {number}, '2026-01-0{number}')"))
+        said = [_progress(SimpleNamespace(backfill_id=7, id=number), session) for number in (1, 3)]
+        assert said == ["2 of 4 of the backfill", "3 of 4 of the backfill"]
+        assert _progress(SimpleNamespace(backfill_id=None, id=9), session) == ""
 
 
 @pytest.mark.parametrize(
