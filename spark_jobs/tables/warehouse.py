@@ -182,7 +182,8 @@ class Tables:
         where: Condition | None = None,
         version: int | None = None,
     ) -> pa.Table | None:
-        """The rows with a `ts` in `times` for which `where` holds, as the table has its columns; None if there are more than `at_most`, or large ones.
+        """The rows with a `ts` in `times` for which `where` holds, as the table has its columns; None if there are more than `at_most`, or large ones,
+        or if a column is missing.
 
         Reads only the parts of the table that can have such rows, and no more than it takes to see that. `columns` None: all.
         """
@@ -192,6 +193,8 @@ class Tables:
         with self.translate_table_errors(table):
             known = self.newest(table) if version is None else delta_log.table_at_version(store, version)
             schema = pa.schema(known.schema().to_arrow())
+            if not {"ts", *(columns or ())} <= {*schema.names}:
+                return None
             wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
             files = tuple(file for file in delta_log.all_files(known) if file.can_have_times(times))
             for rows in read_share(store, Share(files), wanted, condition):
