@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -129,6 +129,9 @@ bench-recovery: setup-tests ## time to recover after a kill in each stage (5 min
 
 bench-replay: setup-tests ## a replay of two minutes in the middle of 20 and of 60 minutes of 1,000 calls a second (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.replay
+
+bench-backfill: setup-tests ## backfills of quiet hours through Airflow: HOURS=24 without events, and as many in which nothing changes (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.backfill $(if $(HOURS),--hours $(HOURS))
 
 bench-history: setup-tests ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history

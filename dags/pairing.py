@@ -81,7 +81,11 @@ def replay_dag(pipeline: Pipeline, file: Path) -> DAG:
     ) as dag:
         job = partial(PairingJobOperator, pipeline_file=file)
         replay_interval = job(
-            job="replay_interval", job_arguments=params.REPLAY_ARGUMENTS, outlets=[compounds_asset(pipeline)]
+            job="replay_interval",
+            job_arguments=params.REPLAY_ARGUMENTS,
+            outlets=[compounds_asset(pipeline)],
+            # Most intervals of a long backfill have nothing to correct.
+            last_with="nothing_waits",
         )
         publish_compounds = job(job="publish_compounds", outlets=topic_assets(pipeline))
         first, last = in_order(pipeline, publish_compounds, job(job="report_quality"))

@@ -11,9 +11,17 @@ was planned earlier but not paired; the next job finishes a killed replay.
 from __future__ import annotations
 
 from spark_jobs.corrections.interval import replay_interval as main
+from spark_jobs.corrections.quiet import nothing_waits, quiet_counts
 from spark_jobs.job.arguments import time_argument
-from spark_jobs.job.run import job_parser, run_job
+from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.tables.records import Window
+from spark_jobs.tables.warehouse import Tables
+
+
+def with_rest(tables: Tables, counts: Counts) -> Counts:
+    """The counts, and `nothing_waits` 1 if there is nothing to publish or report after them."""
+    return counts if "batch_id" in counts or not nothing_waits(tables) else counts | {"nothing_waits": 1}
+
 
 if __name__ == "__main__":
     parser = job_parser("replay_interval", __doc__)
@@ -24,4 +32,15 @@ if __name__ == "__main__":
         parser.error(
             "which interval? give --window-start and --window-end, in Airflow the parameters window_start and window_end"
         )
-    run_job("replay_interval", given, lambda warehouse: main(warehouse, Window(given.window_start, given.window_end)))
+    window = Window(given.window_start, given.window_end)
+
+    def without_spark(tables: Tables) -> Counts | None:
+        counts = quiet_counts(tables, window)
+        return None if counts is None else with_rest(tables, counts)
+
+    run_job(
+        "replay_interval",
+        given,
+        lambda warehouse: with_rest(warehouse, main(warehouse, window)),
+        without_spark=without_spark,
+    )

@@ -15,7 +15,8 @@ from airflow.configuration import conf
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, BaseHook, BaseOperatorLink
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, DownstreamTasksSkipped
 
 from include.airflow.alerts import alert
 from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
@@ -65,7 +66,7 @@ class PairingJobOperator(SparkSubmitOperator):
     The job gets the settings of its Kafka clusters, those of `schema_registry_default` if there is one, and the options of `warehouse_default` in
     its environment, never on a command line. Its counts become the task's XCom. When it fails, its own one-line reason is the task's error,
     with the runbook; an error that only an operator can mend is not tried again. `idle_with`: a boolean parameter of the DAG; if it is set, the
-    task does nothing and succeeds.
+    task does nothing and succeeds. `last_with`: a count of the job; if it is there and not 0, the tasks behind this one are skipped.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job_arguments")
@@ -78,6 +79,7 @@ class PairingJobOperator(SparkSubmitOperator):
         pipeline_file: Path,
         job_arguments: list[str] | None = None,
         idle_with: str | None = None,
+        last_with: str | None = None,
         **kwargs: Any,
     ) -> None:
         application = str(ROOT / "spark_jobs" / f"{job}.py")
@@ -86,6 +88,7 @@ class PairingJobOperator(SparkSubmitOperator):
         self.job_arguments = job_arguments or []
         # A skipped task would not do: the report runs if a task before it succeeded.
         self.idle_with = idle_with
+        self.last_with = last_with
         # Of a job whose driver runs on the cluster.
         self.submission: Submission | None = None
         # Of a job that is a client of a Spark server.
@@ -112,6 +115,10 @@ class PairingJobOperator(SparkSubmitOperator):
             note_batch(pages_store(pipeline), task.dag_id, task.run_id, task.task_id, self.batch_id)
         for asset in self.outlets:
             context["outlet_events"][asset].extra = counts
+        if self.last_with and counts.get(self.last_with):
+            # Airflow takes the returned counts only of a task that returns.
+            context["ti"].xcom_push(BaseXCom.XCOM_RETURN_KEY, counts)
+            raise DownstreamTasksSkipped(tasks=sorted(self.get_flat_relative_ids(upstream=False)))
         return counts
 
     def _outcome_of(self, context: Any, folder: Path, alive: IO[str], arguments: list[str]) -> dict[str, Any]:

@@ -6,21 +6,31 @@ A task cannot write a note of its run. The scheduler can, and it calls the liste
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.config.pipeline import PIPELINES, pipeline_of
+from include.config.pipeline import PIPELINES, REPLAY_SUFFIX, pipeline_of
+from include.config.time_text import point_in_time
 
 # Airflow accepts no longer notes.
 _MAX_LENGTH, _ASKED_LENGTH = 1000, 200
+_WINDOW = ("window_start", "window_end")
 _OWN_BATCH = ("land_events", "replay_interval")
 # Counts of the first batch: `began_<topic>-<partition>`, the first offset of a partition that did not begin at 0.
 _BEGAN = "began_"
 _BEGAN_SHOWN = 4
 
 Counts = Mapping[str, Any]
+
+
+@hookimpl
+def on_dag_run_running(dag_run: Any, msg: str) -> None:
+    """Airflow calls this when a run begins: that of a replay then says of which interval it is, which its id does not."""
+    if (said := _interval(dag_run)) and said not in (dag_run.note or "") and _is_ours(dag_run):
+        dag_run.note = "\n".join(filter(None, [dag_run.note, said]))[:_MAX_LENGTH]
 
 
 @hookimpl
@@ -49,7 +59,9 @@ def asked_for(conf: Any) -> str:
     >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False})
     'asked for: max_records=100'
     """
-    given = {name: value for name, value in conf.items() if value not in (None, False, "")} if isinstance(conf, dict) else {}
+    asked = conf.items() if isinstance(conf, dict) else ()
+    # The interval of a replay is in its note already.
+    given = {name: value for name, value in asked if value not in (None, False, "") and name not in _WINDOW}
     text = ", ".join(f"{name}={value}" for name, value in given.items())
     return f"asked for: {text[:_ASKED_LENGTH]}{'…' * (len(text) > _ASKED_LENGTH)}" if text else ""
 
@@ -127,9 +139,49 @@ _DESCRIBE = {
 }
 
 
+def interval_in_words(start: datetime, end: datetime) -> str:
+    """Both ends of a replay's interval.
+
+    >>> interval_in_words(datetime(2026, 1, 31, 13, tzinfo=UTC), datetime(2026, 2, 1, 0, 0, 30, tzinfo=UTC))
+    '2026-01-31 13:00 to 2026-02-01 00:00:30 UTC'
+    """
+    ends = (f"{at.astimezone(UTC).replace(tzinfo=None)}" for at in (start, end))
+    return " to ".join(text.removesuffix(":00") for text in ends) + " UTC"
+
+
+def _interval(dag_run: Any) -> str:
+    """The interval of a replay's run; empty of other runs, and where it is not known."""
+    if not dag_run.dag_id.endswith(REPLAY_SUFFIX):
+        return ""
+    asked = [(dag_run.conf or {}).get(name) for name in _WINDOW]
+    if all(asked):
+        with suppress(ValueError, OverflowError):
+            return interval_in_words(*(datetime.fromtimestamp(point_in_time(str(text)) / 1000, UTC) for text in asked))
+    if dag_run.run_type != "backfill" or dag_run.data_interval_start is None:
+        return ""
+    return interval_in_words(dag_run.data_interval_start, dag_run.data_interval_end)
+
+
+def _progress(dag_run: Any, session: Any) -> str:
+    """How many runs of a backfill have ended, with this one; empty of other runs."""
+    if dag_run.backfill_id is None:
+        return ""
+    from airflow.models.backfill import BackfillDagRun
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import func, select
+
+    mine = BackfillDagRun.backfill_id == dag_run.backfill_id
+    runs = select(func.count()).select_from(BackfillDagRun).join(DagRun, DagRun.id == BackfillDagRun.dag_run_id).where(mine)
+    before = session.scalar(runs.where(DagRun.state.in_(("success", "failed")), DagRun.id != dag_run.id))
+    return f"{before + 1:,} of {session.scalar(runs):,} of the backfill"
+
+
+def _is_ours(dag_run: Any) -> bool:
+    return (PIPELINES / f"{pipeline_of(dag_run.dag_id)}.yaml").is_file()
+
+
 def _add_note(dag_run: Any) -> None:
-    name = pipeline_of(dag_run.dag_id)
-    if not (PIPELINES / f"{name}.yaml").is_file():
+    if not _is_ours(dag_run):
         return
     # Imported here, because every task's process imports this module and has no database.
     from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
@@ -142,7 +194,7 @@ def _add_note(dag_run: Any) -> None:
     # Every run that lands plans a batch, so without counts it was a run with report_only.
     only_reported = "land_events" in counts and not counts["land_events"]
     text, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
-    text = "; ".join(filter(None, [text, asked_for(dag_run.conf)]))
+    text = "; ".join(filter(None, [text, asked_for(dag_run.conf), _progress(dag_run, session)]))
     # The note may hold what a person wrote, or this text already: a run that was cleared ends twice.
     if text and text not in before:
         dag_run.note = f"{before}\n{text}".strip()[:_MAX_LENGTH]

@@ -26,7 +26,7 @@ from spark_jobs.tables.places import placed
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LIVE, Window
 from spark_jobs.tables.schemas import LEDGER, raw_table
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 _READ = ["value", "record_timestamp", "key", "headers", "topic", "partition", "offset", "batch_id"]
 
@@ -87,7 +87,7 @@ def healed(warehouse: Warehouse) -> Healed:
     return Healed(warehouse, batches_with_unknown(warehouse))
 
 
-def batches_with_unknown(warehouse: Warehouse) -> Batches:
+def batches_with_unknown(warehouse: Tables) -> Batches:
     """The live batches that have landed records of unknown schemas."""
     if not any(side.needs_registry for side in warehouse.pipeline.sides):
         # What such a pipeline landed with other settings stays rejected.

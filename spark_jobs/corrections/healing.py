@@ -13,11 +13,11 @@ from include.config.pipeline import MS_PER_UNIT
 from include.config.time_text import count
 from spark_jobs.corrections.healed_events import Batches, batches_with_unknown, decoded_rows, unknown_records
 from spark_jobs.corrections.interval import replay_interval
-from spark_jobs.corrections.late import by_interval
 from spark_jobs.corrections.replay import DIFFERENCES, UNCHANGED
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
+from spark_jobs.quality.late_intervals import by_interval
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.read_files import InWorker

@@ -23,7 +23,7 @@ def replay_interval(warehouse: Warehouse, window: Window) -> Counts:
         raise NeedsOperator(
             f"pipeline {warehouse.pipeline.name} has no batch yet, so there is nothing to replay: run land_events"
         )
-    check_window(window, last, warehouse)
+    check_window(window, last, warehouse.pipeline)
     planned = plan_replay(warehouse, ledger, last, window)
     with difference(warehouse, planned) as found:
         if not found.corrections:

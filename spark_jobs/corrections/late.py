@@ -4,17 +4,16 @@ after these were decided: of which intervals, and which of them are due.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, NamedTuple
 
-from croniter import croniter
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT, Pipeline
+from spark_jobs.quality.late_intervals import by_interval
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE, source_names
 from spark_jobs.rules.side_topics import SideTopics
@@ -105,23 +104,6 @@ def _requested_replays(warehouse: Warehouse, batch_id: int, last_batch: int) -> 
     """
     windows = by_interval(_spans(warehouse, batch_id, last_batch), warehouse.pipeline.replay_schedule)
     return [ReplayRequest(batch_id, interval, window) for interval, window in windows.items()]
-
-
-def by_interval(spans: Iterable[tuple[int, Window]], cron: str) -> dict[int, Window]:
-    """One window for each interval of the cron expression (UTC), from its first span's start to its last one's end.
-
-    `spans`: the minute of a late event (minutes since the epoch, cron's smallest unit), and the event times that it affects.
-
-    >>> by_interval([(59, Window(1, 5)), (60, Window(7, 9)), (119, Window(6, 8))], "0 * * * *")
-    {0: Window(start=1, end=5), 3600000: Window(start=6, end=9)}
-    """
-    windows: dict[int, Window] = {}
-    for minute, span in sorted(spans):
-        # The expression's last time that is not after the minute's begin.
-        begin = int(croniter(cron, minute * 60 + 1).get_prev(float)) * 1000
-        window = windows.get(begin, span)
-        windows[begin] = Window(min(window.start, span.start), max(window.end, span.end))
-    return windows
 
 
 def is_due(window: Window, last: LedgerRow, first_open: int | None, after_ms: int) -> bool:

@@ -31,17 +31,16 @@ from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
 _PLACE = ["topic", "partition", "offset"]
 # Columns that say how a row came about, not what the compound is.
-_HISTORY = ("revision", "op", "batch_id")
+HISTORY = ("revision", "op", "batch_id")
 
 
-def check_window(window: Window, last: LedgerRow, warehouse: Warehouse) -> None:
+def check_window(window: Window, last: LedgerRow, pipeline: Pipeline) -> None:
     """Raises NeedsOperator if events of the interval may still wait for others. `last`: the `paired` row of the last batch."""
-    pipeline = warehouse.pipeline
     if window.start >= window.end:
         raise NeedsOperator(f"the interval {window} is empty: its start is inclusive and must lie before its end")
     after = pipeline.gap_ms + pipeline.grace_ms
@@ -57,7 +56,7 @@ def check_window(window: Window, last: LedgerRow, warehouse: Warehouse) -> None:
         )
 
 
-def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
+def plan_replay(warehouse: Tables, ledger: Ledger, last: LedgerRow, window: Window) -> LedgerRow:
     """The plan of a replay, the batch after `last` (as `finish_batch` returns it). It reads nothing from the topics.
 
     Raises NeedsOperator if raw rows of the interval were removed for their age.
@@ -76,7 +75,7 @@ def plan_replay(warehouse: Warehouse, ledger: Ledger, last: LedgerRow, window: W
 
 
 def _removed_until(ledger: Ledger, window: Window) -> int | None:
-    """The event time, inclusive, up to which raw rows may be removed; None if none are."""
+    """The event time, inclusive, up to which raw rows may be removed; None if none are. Raises NeedsOperator if some of the interval are."""
     removal = ledger.removals().get(REMOVED_RAW)
     until = removal.removed.removed_until if removal else None
     if until is not None and window.start <= until:
@@ -171,7 +170,7 @@ def compare(decided: DataFrame, known: DataFrame, planned: LedgerRow) -> DataFra
     """
     rows = decided.where(F.col("kind").isin(*map(str, COMPOUND_KINDS)))
     should_be = rows.select("pair_id", F.struct(*rows.columns).alias("then"))
-    contents = [name for name in rows.columns if name not in _HISTORY]
+    contents = [name for name in rows.columns if name not in HISTORY]
 
     def content(version: str) -> Column:
         return F.struct(*(F.col(f"{version}.{name}") for name in contents))

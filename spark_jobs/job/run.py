@@ -63,8 +63,12 @@ def run_job(
     arguments: argparse.Namespace,
     work: Callable[[Warehouse], Mapping[str, Any]],
     lock_wait_s: float = _LOCK_WAIT_S,
+    without_spark: Callable[[Tables], Mapping[str, Any] | None] = lambda tables: None,
 ) -> None:
-    """Runs `work` as the only writer of the pipeline and ends the process: status 0, or 1 with one line on standard error."""
+    """Runs `work` as the only writer of the pipeline and ends the process: status 0, or 1 with one line on standard error.
+
+    `without_spark`: called before; if it returns counts, the job has ended with them.
+    """
     pipeline: Pipeline = arguments.pipeline
     with exit_without_cleanup(), errors_in_one_line(), ExitStack() as running:
         end_with_the_task()
@@ -72,14 +76,21 @@ def run_job(
         with translate_file_errors(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             check_store(warehouse_store(root).at(pipeline.name))
             running.enter_context(trust_cache())
-            spark = spark_session(job, pipeline.name)
-            try:
-                write_outcome({"application": spark.conf.get("spark.app.id", None)})
-                counts = dict(work(Warehouse(root, pipeline, spark)))
-            finally:
-                end_session(spark)
+            known = without_spark(Tables(root, pipeline))
+            counts = dict(_with_spark(job, pipeline, root, work) if known is None else known)
             write_outcome({"ok": True, "counts": counts})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
+
+
+def _with_spark(
+    job: str, pipeline: Pipeline, root: str, work: Callable[[Warehouse], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    spark = spark_session(job, pipeline.name)
+    try:
+        write_outcome({"application": spark.conf.get("spark.app.id", None)})
+        return work(Warehouse(root, pipeline, spark))
+    finally:
+        end_session(spark)
 
 
 @contextmanager

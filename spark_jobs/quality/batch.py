@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from include.config.setting_changes import Change, changed_settings
 from spark_jobs.kafka.ranges import new_topics
@@ -12,7 +13,7 @@ from spark_jobs.quality.suite import Verdict
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
 from spark_jobs.tables.records import LIVE, REWIND, LandedCounts, PairedCounts
 from spark_jobs.tables.schemas import METRICS
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 Steps = dict[str, LedgerRow]
 
@@ -89,8 +90,20 @@ class Batch:
 
 def stored_batches(warehouse: Warehouse, first: int, last: int) -> list[Batch]:
     """The reported batches first..last, both inclusive, by batch_id, as quality_metrics has them."""
+    return _stored(warehouse.small_rows(METRICS, first, last))
+
+
+def chosen_batches(warehouse: Tables, batch_ids: Collection[int]) -> list[Batch]:
+    """As `stored_batches`: those of these batches that are reported."""
+    if not batch_ids:
+        return []
+    columns = ["batch_id", "metrics", "breakdowns", "success"]
+    return _stored(warehouse.select_rows(METRICS, columns, lambda row: row("batch_id").isin(list(batch_ids))))
+
+
+def _stored(rows: Iterable[dict[str, Any]]) -> list[Batch]:
     found = []
-    for row in warehouse.small_rows(METRICS, first, last):
+    for row in rows:
         metrics = dict(row["metrics"])
         breakdowns = [Breakdown(**each) for each in row["breakdowns"]]
         state = PASSED if row["success"] else FAILED

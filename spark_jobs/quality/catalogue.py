@@ -49,6 +49,7 @@ _COUNTS = {
     "is_unpaired_{side}": "1 while nearly no event of the {side} side finds a partner for longer than allowed",
     "healed_{side}": "Orphans of the {side} side that a replay made part of a pair",
     "late_healable": "Late events that a replay would pair",
+    "late_healed": "Late events of earlier batches that a replay would pair, in the interval of this replay for the first time",
     "landing_difference": "Planned offsets less gaps and raw rows, 0 unless records are lost",
     "pairing_difference": "Events in less events out, 0 unless events are lost",
     "rejection_difference": "Events to be rejected less rows of rejected_events, 0 unless events are lost",

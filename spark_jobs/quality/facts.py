@@ -33,7 +33,7 @@ _TYPES = dict.fromkeys(("what", "label", "text"), "string") | dict.fromkeys(
 _OPEN_LABEL = "open"
 _OF_EACH = ("bucket", "value", "mark")
 _HOUR_MS = MS_PER_UNIT["h"]
-# Hours further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
+# Times further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
 ELSEWHERE = -1
 _OF_COMPOUNDS = (
@@ -171,7 +171,7 @@ def table_facts(
 def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFrame:
     """Of each compound: what was published, its hour, where its events came from, how old it is (the value is -ts), how far apart they are."""
     kind, revised = F.col("kind"), F.when(F.col("revision") == 0, "first").otherwise("again")
-    hour = F.when(F.col("ts").between(around - _HOURS_MS, around + _HOURS_MS), F.col("ts") - F.col("ts") % _HOUR_MS)
+    hour = F.when(is_near(F.col("ts"), around), F.col("ts") - F.col("ts") % _HOUR_MS)
     skew = F.col("right_ts") - F.col("left_ts")
     found = [
         fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark()),
@@ -185,6 +185,11 @@ def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFra
         found.append(F.when(F.col(f"{side}_offset").isNotNull(), came_from))
         found.append(F.when(kind == f"{side}_only", fact(f"alone_{side}", kind, value=-F.col("ts"))))
     return facts_of_each(rows, found)
+
+
+def is_near(ts: Column, around: int) -> Column:
+    """Whether a timestamp is near enough to `around` (epoch ms) to be counted by its hour or minute."""
+    return ts.between(around - _HOURS_MS, around + _HOURS_MS)
 
 
 def erased_facts(warehouse: Warehouse, topics: SideTopics, batch_id: int, version: int) -> list[DataFrame]:

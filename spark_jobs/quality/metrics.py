@@ -27,6 +27,7 @@ from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_coun
 from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, foreign_changes
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
+from spark_jobs.quality.late_intervals import HEALED, batches_with_late, healed_breakdowns
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
 from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
 from spark_jobs.quality.silence import silence_metrics
@@ -53,7 +54,8 @@ _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 class ReportInput(NamedTuple):
     """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
     what the broker holds; `delivery`, `dead_letters`: what to read back from the output and the rejected topic, or why that is not possible;
-    `published`: the last published batch; `inputs`: the topics of both sides.
+    `published`: the last published batch; `inputs`: the topics of both sides; `late`: if a replay is among the batches, the reported ones that have
+    late events or are replays, by batch_id.
     """
 
     batches: Sequence[Batch]
@@ -64,6 +66,7 @@ class ReportInput(NamedTuple):
     dead_letters: DeadLetterScope | NotJudged | None
     published: int
     inputs: SideTopics
+    late: Sequence[Batch] = ()
 
 
 def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, int]) -> ReportInput | None:
@@ -82,7 +85,8 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     topics, delivery, dead_letters = _ask(warehouse, publications, valid, sent, published, inputs)
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
-    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs)
+    late = batches_with_late(warehouse, done) if any(batch.paired.kind == REPLAY for batch in batches) else []
+    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs, late)
 
 
 def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequence[Batch]) -> list[Batch]:
@@ -133,7 +137,7 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
     history, previous = list(given.history), next(iter(reversed(given.earlier)), None)
     published = [batch for batch in batches if batch.batch_id <= given.published]
     # The messages since the last report are judged with one batch, the newest that is published.
-    has_delivery, found = (published or batches)[-1].batch_id, []
+    has_delivery, found = (published or batches)[-1].batch_id, list[Batch]()
     for batch in batches:
         before = _metrics_before(batch, previous, history)
         metrics = _counts(batch, facts) | side_laws(batch, facts, batch.batch_id in gaps) | continuity(batch, previous)
@@ -147,6 +151,10 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             window = history[-quality.history_batches :]
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)
             batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts, given.inputs))
+        if batch.paired.kind == REPLAY:
+            covered = healed_breakdowns(batch.paired.replay.window, [*given.late, *found])
+            metrics[HEALED] = sum(row.number for row in covered)
+            batch = replace(batch, breakdowns=covered)
         if changed := foreign_changes(warehouse, batch, previous):
             batch = replace(batch, breakdowns=[*batch.breakdowns, *changed])
         metrics[FOREIGN_CHANGES] = len(changed)

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import pyarrow.dataset as ds
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_jobs.quality.numbers import SIDES
-from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
+from spark_jobs.rules.reasons import Reason
+from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
 # Of each batch and label.
 SHOWN = 20
+# Reasons for which an event with a time of its own is rejected.
+_WITH_TIME = (Reason.FUTURE, Reason.SUPERSEDED, Reason.DUPLICATE, Reason.LATE)
 _SOURCE = ("topic", "partition", "offset")
 
 
 class Offender(NamedTuple):
-    """An event: `label` is the reason of its rejection, or the kind of its compound; `ts` (epoch ms) its own, of a rejected one the record's."""
+    """An event: `label` is the reason of its rejection, or the kind of its compound. Epoch ms: `ts` its own, None if it has none; `sent` that of
+    its record, None of a compound.
+    """
 
     batch_id: int
     label: str
     topic: str
     partition: int
     offset: int
-    ts: int
+    ts: int | None
+    sent: int | None = None
 
     @property
     def source(self) -> str:
@@ -32,16 +40,39 @@ class Offender(NamedTuple):
 
 
 def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender]:
-    """Those of the batches first..last, both inclusive, in one Spark job: of each batch and label one more than SHOWN, so that this is seen."""
+    """Those of the batches first..last, both inclusive: of each batch and label one more than SHOWN, so that this is seen."""
     mine = range(first, last + 1)
     refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
-    rejected = refused.select("batch_id", F.col("reason").alias("label"), *_SOURCE, F.col("record_timestamp").alias("ts"))
+    own, sent = F.lit(None).cast("bigint").alias("ts"), F.col("record_timestamp").alias("sent")
+    rejected = refused.select("batch_id", F.col("reason").alias("label"), *_SOURCE, own, sent)
     columns = ["batch_id", "kind", "ts", *(f"{side}_{name}" for side in SIDES for name in _SOURCE)]
     compounds = warehouse.read(
         COMPOUNDS, columns, batches=mine, where=lambda column: (column("kind") != "pair") & (column("op") == "upsert")
     )
     sources = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in _SOURCE]
-    alone = compounds.select("batch_id", F.col("kind").alias("label"), *sources, "ts")
+    alone = compounds.select("batch_id", F.col("kind").alias("label"), *sources, "ts", own.alias("sent"))
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
-    return [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
+    events = [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
+    times = _times(warehouse, [each for each in events if each.label in _WITH_TIME])
+    return [each._replace(ts=times.get(each.source, each.ts)) for each in events]
+
+
+def _times(warehouse: Warehouse, events: list[Offender]) -> dict[str, int]:
+    """Source -> time of these rejected events, as far as the batch that rejected them has landed them, too."""
+    found: dict[str, int] = {}
+    if not events:
+        return found
+    batches, offsets = sorted({each.batch_id for each in events}), sorted({each.offset for each in events})
+    columns = ["ts", *_SOURCE]
+
+    def near(column: Callable[[str], Any]) -> ds.Expression:
+        # The bounds tell which parts of a table need not be read.
+        batch, offset = column("batch_id"), column("offset")
+        bounds = (batch >= batches[0]) & (batch <= batches[-1]) & (offset >= offsets[0]) & (offset <= offsets[-1])
+        return bounds & batch.isin(batches) & offset.isin(offsets)
+
+    for side in warehouse.pipeline.sides:
+        rows = warehouse.select_rows(raw_table(side), columns, near)
+        found |= {"{topic}-{partition}-{offset}".format(**row): row["ts"] for row in rows if row["ts"] is not None}
+    return found

@@ -44,7 +44,6 @@ def sentences(metrics: Metrics, breakdowns: Sequence[Breakdown]) -> Iterator[str
         yield from _of_side(metrics, breakdowns, side, kind)
     if rows_of(breakdowns, "top_user"):
         yield _whose(breakdowns, orphans)
-    yield from _late(metrics)
     if "skew_median" in metrics:
         moved = f", {metrics['skew_drift']:+,.0f} ms against the batches before" if "skew_drift" in metrics else ""
         yield (
@@ -88,13 +87,6 @@ def _whose(breakdowns: Sequence[Breakdown], orphans: float) -> str:
 def named(most: Breakdown) -> str:
     """How a page names the value of a key field: the only place where it names one."""
     return f"{most.field}={most.value}, one of"
-
-
-def _late(metrics: Metrics) -> Iterator[str]:
-    late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
-    if late:
-        healable = metrics.get("late_healable", 0.0)
-        yield f"{healable:,.0f} of {late:,.0f} late events have an unpaired partner: a replay of their interval pairs them."
 
 
 def _misses(pipeline: Pipeline, breakdowns: Sequence[Breakdown]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Why events found no partner: how far the closest unpaired event of the other side was, and whose events they are.
 
-An orphan's candidates are the unpaired events of the same key: orphans of its batch and of those shortly before, and the late events of
-its batch. Events that were given up earlier are not searched, so that the cost does not grow with the history.
+An orphan's candidates are the unpaired events of the same key: the orphans and late events of its batch and of those shortly before. Events that
+were given up earlier are not searched, so that the cost does not grow with the history. Only for late events all published orphans near them are.
 """
 
 from __future__ import annotations
@@ -17,26 +17,35 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.buckets import bound
-from spark_jobs.quality.facts import FactCount, Facts, fact, facts_of, facts_of_each
+from spark_jobs.quality.facts import ELSEWHERE, FactCount, Facts, fact, facts_of, facts_of_each, is_near
+from spark_jobs.quality.late_intervals import HEALABLE, LATE_FACT, MINUTE_MS, PARTNER, late_breakdowns
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.side_topics import SideTopics, located
 from spark_jobs.tables.key_order import in_key_order
+from spark_jobs.tables.outbox import UPSERT
+from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
 # So many batches before are looked into, as long as they hold no more compounds than these.
 LOOK_BACK, _COMPOUNDS_BEFORE = 12, 200_000
+# So many compounds are looked through for late events, in about a second.
+_COMPOUNDS_NEAR = 5_000_000
 _PARTITIONS = 50
 # No field of a message can have such names.
 _IS_LEFT, _AT, _LATE, _MINE, _AWAY = "is left", "is at", "is late", "is reported", "is away"
 
 
 class OrphanScope(NamedTuple):
-    """The live batches whose orphans are asked about, and the ids of the live ones before them whose orphans are candidates, too."""
+    """The live batches whose orphans are asked about; `before`: the ids of the live ones before them whose orphans are candidates, too,
+    `late_before` of those among these that have late events, and `corrections` of those between that corrected compounds.
+    """
 
     batches: list[Batch]
     before: list[int]
+    late_before: list[int]
+    corrections: list[int]
 
     @property
     def batch_ids(self) -> list[int]:
@@ -54,31 +63,41 @@ def orphan_scope(batches: Sequence[Batch], earlier: Sequence[Batch]) -> OrphanSc
     live = [batch for batch in batches if batch.is_live]
     if not any(getattr(batch.pairing, name) for batch in live for name in (*ORPHANS, Reason.LATE)):
         return None
-    before: list[int] = []
+    before: list[Batch] = []
+    corrections: list[int] = []
     left = max(_COMPOUNDS_BEFORE, sum(batch.pairing.compounds for batch in live))
     for batch in reversed(earlier[-LOOK_BACK:]):
         left -= batch.pairing.compounds
         if left < 0:
             break
         if batch.is_live:
-            before.append(batch.batch_id)
-    return OrphanScope(live, before)
+            before.append(batch)
+        elif batch.pairing.compounds:
+            corrections.append(batch.batch_id)
+    late_before = [batch.batch_id for batch in before if batch.pairing.late]
+    return OrphanScope(live, [batch.batch_id for batch in before], late_before, corrections)
 
 
 def orphan_facts(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
-    """Facts `miss_left`, `miss_right`, `grace`, `healable` (by bound) and `user` (by key field, the one with most orphans on top)."""
+    """Facts `miss_left`, `miss_right`, `grace` (by bound), `LATE_FACT` (by minute) and `user` (by key field, the one with most orphans on top)."""
     return [_nearest(warehouse, scope), _users(warehouse, scope)]
 
 
-def _orphans(warehouse: Warehouse, batch_ids: list[int]) -> DataFrame:
-    columns = [*warehouse.pipeline.key, "kind", "ts", "batch_id"]
-    return warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
+def _orphans(warehouse: Warehouse, batch_ids: list[int], corrections: Sequence[int] = ()) -> DataFrame:
+    """The orphans of live batches; without those that one of the corrections has changed."""
+    columns = [*warehouse.pipeline.key, "pair_id", "kind", "ts", "batch_id"]
+    rows = warehouse.read(COMPOUNDS, columns, batches=batch_ids, where=lambda column: column("kind").isin(list(ORPHANS)))
+    if not corrections:
+        return rows
+    return rows.join(F.broadcast(warehouse.read(COMPOUNDS, ["pair_id"], batches=corrections)), "pair_id", "left_anti")
 
 
 def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     pipeline, ids = scope.pipeline, scope.batch_ids
-    orphans, is_mine = _orphans(warehouse, [*ids, *scope.before]), F.col("batch_id").isin(ids)
+    orphans, is_mine = _orphans(warehouse, [*ids, *scope.before], scope.corrections), F.col("batch_id").isin(ids)
     alone = [_candidates(orphans, scope, F.col("kind") == "left_only", F.lit(False), is_mine), *_late(warehouse, scope)]
+    if len(alone) > 1:
+        alone += _given_up(warehouse, scope, alone[1:])
     near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
     which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
@@ -89,7 +108,9 @@ def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
         found.append(F.when(late, fact("grace", F.lit(""), bucket=bound(needed))))
-        found.append(F.when(late & (away <= pipeline.tolerance_ms), fact("healable", F.lit(""))))
+        minute = F.when(is_near(F.col(_AT), scope.batches[-1].at), F.col(_AT) - F.col(_AT) % MINUTE_MS)
+        partner = F.when(away <= pipeline.tolerance_ms, PARTNER).otherwise("")
+        found.append(F.when(late, fact(LATE_FACT, partner, bucket=minute.otherwise(ELSEWHERE))))
     return facts_of_each(near, found)
 
 
@@ -99,18 +120,46 @@ def _candidates(rows: DataFrame, scope: OrphanScope, is_left: Column, is_late: C
 
 
 def _late(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
-    """The late events, which stand in rejected_events without their time; nothing if there are none."""
-    ids = [batch.batch_id for batch in scope.batches if batch.pairing.late]
-    if not ids:
+    """The late events, which stand in rejected_events without their time; nothing if the batches that are asked about have none."""
+    mine = [batch.batch_id for batch in scope.batches if batch.pairing.late]
+    if not mine:
         return []
+    ids = [*scope.late_before, *mine]
     pipeline, place = scope.pipeline, ["topic", "partition", "offset"]
     late = warehouse.read(REJECTED, place, batches=ids, where=lambda column: column("reason") == str(Reason.LATE))
     columns, found = [*place, *pipeline.key, "ts", "batch_id"], []
     for side in pipeline.sides:
         rows = warehouse.read(raw_table(side), columns, batches=ids, made=in_key_order(pipeline, columns))
         rows = rows.join(F.broadcast(late), place, "left_semi")
-        found.append(_candidates(rows, scope, F.lit(side == pipeline.left), F.lit(True), F.lit(True)))
+        found.append(_candidates(rows, scope, F.lit(side == pipeline.left), F.lit(True), F.col("batch_id").isin(mine)))
     return found
+
+
+def _given_up(warehouse: Warehouse, scope: OrphanScope, late: Sequence[DataFrame]) -> list[DataFrame]:
+    """The orphans of all other batches that late events may belong to: those that are still valid, near the late events (of `_late`).
+
+    Nothing if there are too many compounds at that time.
+    """
+    pipeline, known = scope.pipeline, [*scope.before, *scope.batch_ids]
+    first, last = reduce(DataFrame.unionAll, late).where(F.col(_MINE)).agg(F.min(_AT), F.max(_AT)).collect()[0]
+    # A partner is at most the tolerance away, and the pair that it may be in by now has the smaller time of both.
+    away = 2 * pipeline.tolerance_ms
+    if first is None or min(known) == 1:
+        return []
+    near = Window(first - away, last + away + 1)
+    if sum(file.rows for file in warehouse.files(COMPOUNDS) if file.can_have_times(near)) > _COMPOUNDS_NEAR:
+        return []
+    columns = [*pipeline.key, "pair_id", "revision", "op", "kind", "ts", "batch_id"]
+    rows = warehouse.read(
+        COMPOUNDS,
+        columns,
+        batches=range(1, known[-1] + 1),
+        times=near,
+        where=lambda column: (column("kind") != "pair") | (column("revision") > 0),
+    )
+    valid = rows.groupBy("pair_id").agg(F.max_by(F.struct(*columns), "revision").alias("now")).select("now.*")
+    is_alone = (F.col("op") == UPSERT) & F.col("kind").isin(*ORPHANS) & ~F.col("batch_id").isin(known)
+    return [_candidates(valid.where(is_alone), scope, F.col("kind") == "left_only", F.lit(False), F.lit(False))]
 
 
 def _distance(pipeline: Pipeline) -> Column:
@@ -151,7 +200,7 @@ def _users(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
 def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
     """How old the orphans of a live batch are, how concentrated, and how many late events a replay would pair."""
     ids, clock = (batch.batch_id,), batch.paired.clock
-    metrics: Metrics = {"late_healable": counted.number("healable", ids)}
+    metrics: Metrics = {HEALABLE: counted.number(LATE_FACT, ids, PARTNER)}
     for side, kind in zip(SIDES, ORPHANS, strict=True):
         alone = counted.of(f"alone_{side}", ids, kind)
         if alone and clock is not None:
@@ -165,8 +214,9 @@ def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
 
 
 def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[Breakdown]:
-    """The families `hour_<kind>`, `distance`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, and by key field
-    `users` (how many values have orphans) and `top_user` (the one with most). `topics`: those by which partitions are numbered.
+    """The families `hour_<kind>`, `distance`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, those of
+    `late_breakdowns`, and by key field `users` (how many values have orphans) and `top_user` (the one with most). `topics`: those by which partitions
+    are numbered.
     """
     ids = (batch.batch_id,)
     found = [Breakdown(f"hour_{kind}", each.number, hour) for kind, hour, each in counted.of("hour", ids)]
@@ -179,6 +229,7 @@ def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[
     for field, _, most in counted.of("user", ids) if counted.number("hour", ids, *ORPHANS) else ():
         found.append(Breakdown("users", most.number, field=field))
         found.append(Breakdown("top_user", most.top, field=field, value=most.text))
+    found += late_breakdowns(batch, counted)
     # Spark returns facts in any order, and a report that is made again writes the same rows.
     return sorted(found, key=lambda row: (row.family, row.field or "", row.bucket is None, row.bucket or 0, row.value or ""))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
 
 import obstore
 from markupsafe import Markup
 
 from include.config.health import State
+from include.config.pipeline import Pipeline
 from include.config.secret_values import without_secrets
 from include.config.setting_changes import in_words as changes_in_words
 from include.config.store import Store, exists, read_text, write_text
@@ -19,6 +20,7 @@ from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.batch_health import health
+from spark_jobs.quality.late_section import healed_lines, late_section, rewrite_section
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
@@ -62,6 +64,12 @@ def write_pages(
     panel, settings = health(batch, state), _settings(batch, before)
     write_text(pages, f"{name}.html", _batch_page(batch, batch.verdict, said, older, [panel, settings, details]))
     return pages.at(f"{name}.html").uri
+
+
+def rewrite_late(pages: Store, pipeline: Pipeline, batch: Batch, clock: int | None, healed: Mapping[int, int]) -> None:
+    """Writes what became of the late events of an earlier batch into its page; the arguments are those of `late_section`."""
+    section = late_section(pipeline, batch.metrics, batch.breakdowns, clock, healed)
+    rewrite_section(pages, f"batch-{batch.batch_id}.html", section)
 
 
 def write_index(pages: Store, batch_id: int) -> None:
@@ -145,7 +153,9 @@ def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], older: b
         checks=verdict.checks,
         metrics=metrics,
         orphans=orphan_section(row.pipeline, metrics, batch.breakdowns),
+        late=late_section(row.pipeline, metrics, batch.breakdowns, row.clock, {}),
         healed=metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0),
+        healed_late=healed_lines(batch.breakdowns),
         reasons=[*Reason],
         details=details,
     )

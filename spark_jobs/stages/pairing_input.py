@@ -25,7 +25,7 @@ from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Tables, Warehouse
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000
@@ -64,7 +64,7 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     columns = raw_columns(pipeline, topics)
     made = in_key_order(pipeline, columns)
     left, right = (
-        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=_has_no_problem, made=made)
+        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=has_no_problem, made=made)
         for side in pipeline.sides
     )
     waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])
@@ -90,6 +90,19 @@ def _few_events(rows: pa.Table, topics: SideTopics, side: int, is_open: bool, sc
     return pa.table(columns, names=schema.names).cast(schema)
 
 
+def accepted_up_to(tables: Tables, pipeline: Pipeline, topics: SideTopics, times: Window, at_most: int) -> pa.Table | None:
+    """The rows of `accepted_events` of all batches without Spark, of a pipeline with `key_order: as_is` and no `compounds`; None if a side has more than
+    `at_most`.
+    """
+    columns, schema, found = raw_columns(pipeline, topics), event_schema(pipeline), []
+    for number, side in zip((LEFT, RIGHT), pipeline.sides, strict=True):
+        rows = tables.rows_up_to(raw_table(side), at_most, columns, times, has_no_problem)
+        if rows is None:
+            return None
+        found.append(_few_events(rows, topics, number, False, schema))
+    return pa.concat_tables(found)
+
+
 def raw_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:
     """The columns of raw rows that events are made of; the topic only where a side has several."""
     return [*pipeline.key, *_COLUMNS, *source_names(pipeline), *topic_column(topics)]
@@ -99,7 +112,8 @@ def _open_columns(pipeline: Pipeline, topics: SideTopics) -> list[str]:
     return [*raw_columns(pipeline, topics), "side"] + [REVERSED] * pipeline.is_unordered
 
 
-def _has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
+def has_no_problem(column: Callable[[str], Any]) -> ds.Expression:
+    """The condition for raw rows that are events."""
     return column("problem").is_null()
 
 
@@ -136,7 +150,7 @@ def accepted_rows(
             columns,
             batches=batches,
             times=times,
-            where=_has_no_problem,
+            where=has_no_problem,
             made=in_key_order(pipeline, columns, made),
         )
         for side in pipeline.sides

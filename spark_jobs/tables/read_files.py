@@ -34,7 +34,7 @@ _WHOLE_BYTES = 1_000_000
 _FILES_AT_ONCE = 8
 # A DELETE of delta-rs writes views of texts, which Arrow cannot filter.
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-_BYTES_OF_FEW = 64_000_000
+BYTES_OF_FEW = 64_000_000
 # Column chunks are fetched together: on a store each request takes as long as many rows.
 _PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
 # Errors of Arrow, and of a store asked for more than there is, about a file whose content has changed.
@@ -124,7 +124,7 @@ def read_few(
 
     Errors as `read_share`.
     """
-    room = _BYTES_OF_FEW
+    room = BYTES_OF_FEW
 
     def rows_of(file: DataFile) -> Iterator[pa.RecordBatch]:
         nonlocal room

@@ -27,7 +27,16 @@ from spark_jobs.spark.workers import are_few, read_in_tasks
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_few, read_share, read_small_files, shares
+from spark_jobs.tables.read_files import (
+    BYTES_OF_FEW,
+    DataFile,
+    InWorker,
+    Share,
+    read_few,
+    read_share,
+    read_small_files,
+    shares,
+)
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
@@ -163,6 +172,36 @@ class Tables:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""
         with self.translate_table_errors(table):
             return list(self.newest(table).to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
+
+    def rows_up_to(
+        self,
+        table: str,
+        at_most: int,
+        columns: Sequence[str] | None,
+        times: Window,
+        where: Condition | None = None,
+        version: int | None = None,
+    ) -> pa.Table | None:
+        """The rows with a `ts` in `times` for which `where` holds, as the table has its columns; None if there are more than `at_most`, or large ones,
+        or if a column is missing.
+
+        Reads only the parts of the table that can have such rows, and no more than it takes to see that. `columns` None: all.
+        """
+        store, condition, found = self.store(table), times.has(pc.field("ts")), list[pa.RecordBatch]()
+        if where is not None:
+            condition = condition & where(pc.field)
+        with self.translate_table_errors(table):
+            known = self.newest(table) if version is None else delta_log.table_at_version(store, version)
+            schema = pa.schema(known.schema().to_arrow())
+            if not {"ts", *(columns or ())} <= {*schema.names}:
+                return None
+            wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+            files = tuple(file for file in delta_log.all_files(known) if file.can_have_times(times))
+            for rows in read_share(store, Share(files), wanted, condition):
+                found.append(rows)
+                if sum(each.num_rows for each in found) > at_most or sum(each.nbytes for each in found) > BYTES_OF_FEW:
+                    return None
+        return pa.Table.from_batches(found, wanted)
 
 
 @dataclass(frozen=True)

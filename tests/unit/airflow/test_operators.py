@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
@@ -178,3 +179,28 @@ def test_a_job_that_leaves_no_reason_is_explained_by_its_status(tmp_path, monkey
     with pytest.raises(AirflowException, match=f"^{reason}$"):
         task.execute({"ti": None, "outlet_events": {}})
     assert os.environ["PAIRING_SPARK_REMOTE"] == "sc://127.0.0.1:1/"
+
+
+@pytest.mark.parametrize(("counts", "skipped"), [({"new": 0, "nothing_waits": 1}, True), ({"batch_id": 7, "new": 2}, False)])
+def test_tasks_with_nothing_to_do_are_skipped(counts, skipped, tmp_path, monkeypatch):
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+    from include.airflow import operators
+
+    def made(job, **named):
+        return operators.PairingJobOperator(job=job, pipeline_file=PIPELINES / "calls.yaml", **named)
+
+    with DAG("calls_replay"):
+        first, publish, report = made("replay_interval", last_with="nothing_waits"), *map(made, ("publish", "report"))
+        first >> publish >> report << first
+    monkeypatch.setattr(first, "_outcome_of", lambda *_: {"counts": counts})
+    pushed = {}
+    task = SimpleNamespace(xcom_push=pushed.__setitem__)
+    if not skipped:
+        assert first.execute({"ti": task, "params": {}, "outlet_events": {}}) == counts and not pushed
+        return
+    with pytest.raises(DownstreamTasksSkipped) as end:
+        first.execute({"ti": task, "params": {}, "outlet_events": {}})
+    # The note of the run is made of what the task has returned.
+    assert end.value.tasks == ["publish", "report"] and pushed == {"return_value": counts}

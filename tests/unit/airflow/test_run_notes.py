@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 from include.airflow.operators import UI_VARIABLE, SparkPage
-from include.airflow.run_notes import in_words
+from include.airflow.run_notes import _progress, in_words, on_dag_run_running
 
 LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
 PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
@@ -75,6 +76,61 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
 )  # fmt: skip
 def test_what_a_run_has_done(counts, words):
     assert in_words(counts) == words
+
+
+def run_of(dag_id, conf=None, **named):
+    at = datetime(2026, 1, 31, 13, tzinfo=UTC)
+    given = {"run_type": "manual", "data_interval_start": at, "data_interval_end": at + timedelta(hours=1), "note": None}
+    return SimpleNamespace(dag_id=dag_id, conf=conf or {}, **given | named)
+
+
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (run_of("calls_replay", run_type="backfill"), "2026-01-31 13:00 to 2026-01-31 14:00 UTC"),
+        (run_of("calls_replay", run_type="backfill", note="for Ann"), "for Ann\n2026-01-31 13:00 to 2026-01-31 14:00 UTC"),
+        (
+            run_of("calls_replay", {"window_start": "2026-01-01T01:00:00.500+01:00", "window_end": "1767225660000"}),
+            "2026-01-01 00:00:00.500000 to 2026-01-01 00:01 UTC",
+        ),
+        # The job refuses these.
+        (run_of("calls_replay", {"window_start": "yesterday", "window_end": "99999999999999999999"}), None),
+        (run_of("calls_replay", {"window_start": "2026-01-01"}), None),
+        (run_of("calls", run_type="backfill"), None),
+        (run_of("others_replay", run_type="backfill"), None),
+    ],
+)
+def test_a_replay_says_of_which_interval_it_is_when_it_begins(run, note):
+    # A run that was cleared begins twice.
+    for _ in range(2):
+        on_dag_run_running(run, "")
+        assert run.note == note
+
+
+def test_how_far_a_backfill_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from airflow.models.backfill import BackfillDagRun
+    from airflow.models.base import Base
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine, tables=[BackfillDagRun.__table__, DagRun.__table__])
+    run = (
+        "insert into dag_run (id, dag_id, run_id, state, run_type, run_after, clear_number, span_status, updated_at) values "
+    )
+    of_backfill = "insert into backfill_dag_run (id, backfill_id, dag_run_id, sort_ordinal, logical_date) values "
+    with Session(engine) as session:
+        # The run that ends may still count as running.
+        for number, state in enumerate(("success", "failed", "running", "queued"), 1):
+            session.execute(
+                text(f"{run} ({number}, 'd', 'r{number}', '{state}', 'backfill', '2026-01-01', 0, '', '2026-01-01')")
+            )
+            session.execute(text(f"{of_backfill} ({number}, 7, {number}, {number}, '2026-01-0{number}')"))
+        said = [_progress(SimpleNamespace(backfill_id=7, id=number), session) for number in (1, 3)]
+        assert said == ["2 of 4 of the backfill", "3 of 4 of the backfill"]
+        assert _progress(SimpleNamespace(backfill_id=None, id=9), session) == ""
 
 
 @pytest.mark.parametrize(

@@ -50,23 +50,23 @@ def test_an_interval_is_closed_when_its_last_millisecond_is(clock, closed):
     # An event at 999 is over if 999 + 200 + 500 < clock.
     window = Window(0, 1_000)
     if closed:
-        check_window(window, paired(clock), WAREHOUSE)
+        check_window(window, paired(clock), SMALL)
     else:
         with pytest.raises(
             NeedsOperator, match=r"not closed yet: after batch 7 everything before .*\(999\) is; .* at least .*\(1700\)"
         ):
-            check_window(window, paired(clock), WAREHOUSE)
+            check_window(window, paired(clock), SMALL)
 
 
 @pytest.mark.parametrize("window", [Window(5, 5), Window(6, 5)])
 def test_an_empty_interval_is_refused(window):
     with pytest.raises(NeedsOperator, match="is empty"):
-        check_window(window, paired(10_000), WAREHOUSE)
+        check_window(window, paired(10_000), SMALL)
 
 
 def test_before_the_first_clock_nothing_is_closed():
     with pytest.raises(NeedsOperator, match="batch 7 has no clock, so no time is closed"):
-        check_window(Window(0, 1), paired(None), WAREHOUSE)
+        check_window(Window(0, 1), paired(None), SMALL)
 
 
 def test_a_plan_goes_on_where_the_last_batch_ended():

@@ -1,0 +1,109 @@
+"""The section of a batch's page about its late events: of which intervals, how to replay them, and which replay has healed them.
+
+A page is written once. So the report of a replay writes this section anew in the pages of the batches whose late events it covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from include.config.pipeline import REPLAY_SUFFIX, Pipeline
+from include.config.store import Store, read_text, write_text
+from include.config.time_text import utc
+from spark_jobs.quality.late_intervals import LATE, LateInterval, late_intervals
+from spark_jobs.quality.numbers import SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.rendering import render
+from spark_jobs.tables.records import Window
+
+# Around the section in a page.
+_BEGIN, _END = '<section id="late">', "</section><!-- late -->"
+
+
+class Replay(NamedTuple):
+    """A replay to start: `window` covers the sessions of the late events of some intervals, of which there are so many."""
+
+    window: Window
+    intervals: list[LateInterval]
+
+    @property
+    def late(self) -> int:
+        return sum(each.late for each in self.intervals)
+
+    @property
+    def healable(self) -> int:
+        return sum(each.healable for each in self.intervals)
+
+    @property
+    def healed_by(self) -> list[int]:
+        """The replays that covered its intervals."""
+        return sorted({each.healed_by for each in self.intervals if each.healed_by is not None})
+
+    @property
+    def waits(self) -> bool:
+        """Whether an interval with events to pair was not covered yet."""
+        return any(each.healable and each.healed_by is None for each in self.intervals)
+
+    @property
+    def command(self) -> str:
+        """The parameters of a run, as JSON."""
+        return f'{{"window_start": "{utc(self.window.start)}", "window_end": "{utc(self.window.end)}"}}'
+
+
+def late_section(
+    pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown], clock: int | None, healed: Mapping[int, int]
+) -> Markup:
+    """The section of a live batch; empty without late events. `clock`: of the newest batch; `healed`: start of an interval -> its replay."""
+    late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
+    if not late:
+        return Markup("")
+    listed = replays(pipeline, late_intervals(breakdowns, healed))
+    by = sorted({number for replay in listed for number in replay.healed_by})
+    section = render(
+        "late.html",
+        late=late,
+        healable=metrics.get("late_healable", 0.0),
+        replays=listed,
+        far=sum(row.number for row in rows_of(breakdowns, LATE) if row.bucket is None),
+        healed_by=by if by and not any(replay.waits for replay in listed) else [],
+        closed=None if clock is None else clock - pipeline.gap_ms - pipeline.grace_ms,
+        dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
+        by_itself=pipeline.late == "replay",
+    )
+    return section.rstrip()
+
+
+def replays(pipeline: Pipeline, intervals: Iterable[LateInterval]) -> list[Replay]:
+    """The replays that pair the late events, by time: of intervals whose sessions may touch each other only one."""
+    # A session with a late event, and what is near enough to be paired with it, reaches so far.
+    reach = max(pipeline.max_session_ms, pipeline.tolerance_ms)
+    found: list[Replay] = []
+    for each in intervals:
+        window = Window(max(each.window.start - reach, 0), each.window.end + reach)
+        if found and window.start <= found[-1].window.end:
+            before = found.pop()
+            found.append(Replay(Window(before.window.start, window.end), [*before.intervals, each]))
+        else:
+            found.append(Replay(window, [each]))
+    return [replay for replay in found if replay.healable]
+
+
+def healed_lines(breakdowns: Sequence[Breakdown]) -> list[str]:
+    """What a replay covered, for its own page: a line for each batch of late events."""
+    rows = sorted((row.bucket or 0, row.number) for row in rows_of(breakdowns, "late_healed"))
+    return [
+        f"{sum(number for _, number in mine):,} late events of batch {batch_id} that had an unpaired partner lay in its interval"
+        for batch_id, mine in groupby(rows, key=lambda row: row[0])
+    ]
+
+
+def rewrite_section(pages: Store, name: str, section: Markup) -> None:
+    """Writes the section in place of the one in the page of that name; nothing if there is no such page, or none of this form."""
+    page = read_text(pages, name) or ""
+    begin, end = page.find(_BEGIN), page.find(_END)
+    if 0 <= begin < end:
+        # Not by +, which would escape the page.
+        write_text(pages, name, f"{page[:begin]}{section}{page[end + len(_END) :]}")
