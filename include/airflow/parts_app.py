@@ -19,7 +19,9 @@ from include.airflow.part_alerts import start_watch
 from include.airflow.parts import parts
 
 _METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_HEAD = "# TYPE pairing_part_up gauge\n# HELP pairing_part_up 1: the part of the platform answers, 0: it does not\n"
+_HEAD = (
+    "# TYPE event_pairing_part_up gauge\n# HELP event_pairing_part_up 1: the part of the platform answers, 0: it does not\n"
+)
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -46,5 +48,7 @@ def as_json() -> JSONResponse:
 def as_metrics() -> Response:
     """One gauge with a sample for each part."""
     # A connection's name may have a backslash in it, which JSON writes as OpenMetrics does.
-    samples = "".join(f"pairing_part_up{{part={dumps(part.name, ensure_ascii=False)}}} {part.ok:d}\n" for part in parts())
+    samples = "".join(
+        f"event_pairing_part_up{{part={dumps(part.name, ensure_ascii=False)}}} {part.ok:d}\n" for part in parts()
+    )
     return Response(f"{_HEAD}{samples}# EOF\n", media_type=_METRICS, headers=_HEADERS)

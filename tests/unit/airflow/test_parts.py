@@ -135,7 +135,7 @@ def test_the_pages_are_behind_the_login(monkeypatch):
     monkeypatch.setattr(parts_app.app, "dependency_overrides", allowed)
     assert browser.get("/parts/").json() == [part._asdict() for part in found]
     assert browser.get("/parts/metrics").text.splitlines()[-3:] == [
-        'pairing_part_up{part="scheduler"} 1',
-        'pairing_part_up{part="Kafka (a\\\\b)"} 0',
+        'event_pairing_part_up{part="scheduler"} 1',
+        'event_pairing_part_up{part="Kafka (a\\\\b)"} 0',
         "# EOF",
     ]
