@@ -121,7 +121,7 @@ class LocalAirflow(LocalServer):
 
     def check(self) -> None:
         """Raises SetupError if `start` would fail: the port is taken, or a part runs with other settings."""
-        if running_program(self.folder, "api-server") is None:
+        if running_program(self.folder, API_SERVER) is None:
             check_port(self.port, "AIRFLOW_PORT")
         for part in PARTS:
             process = running_program(self.folder, part)
@@ -153,7 +153,8 @@ class LocalAirflow(LocalServer):
         missing = [part for part in PARTS if part != SCHEDULER and running_program(self.folder, part) is None]
         if missing:
             end_strays(self.folder, PARTS)
-            write_keys(self.folder)
+            if not any(running_program(self.folder, part) for part in PARTS):
+                write_keys(self.folder)
             migrate_database(self.folder, self.environment())
             for part in missing:
                 self._start_part(part)

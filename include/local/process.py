@@ -179,8 +179,12 @@ def stop_programs(folder: Path, patience_s: float = 10.0, first: str | None = No
     before all others.
     """
     found = sorted(processes_of(folder), key=lambda process: process.create_time(), reverse=True)
-    if first and (program := running_program(folder, first)):
-        program.kill()
+    ahead = running_program(folder, first) if first else None
+    # Before anything ends: who watches would start it again.
+    for pid_file in folder.glob("*.pid"):
+        pid_file.unlink()
+    if ahead:
+        ahead.kill()
     if patience_s:
         for process in found:
             with suppress(psutil.NoSuchProcess):
@@ -192,8 +196,6 @@ def stop_programs(folder: Path, patience_s: float = 10.0, first: str | None = No
         with suppress(psutil.NoSuchProcess):
             process.kill()
     _wait_until_gone([*found, *left], 5)
-    for pid_file in folder.glob("*.pid"):
-        pid_file.unlink()
     return bool(found)
 
 
