@@ -1,4 +1,4 @@
-"""Which parts of the platform live: Airflow's by their heartbeats, as its own health page has them, Spark server and brokers by a connection.
+"""Which parts of the platform live: Airflow's by their heartbeats, as its own health page has them, servers by a connection.
 
 A look costs a few queries and connections, so its answer serves for some seconds. It says that somebody listens, not that a job would succeed.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import time
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
@@ -27,8 +26,6 @@ _SPARK_PORT = 15002
 _DATABASE = "metadata database"
 # As Airflow's health page calls them -> as people do.
 _BY_HEARTBEAT = {"scheduler": "scheduler", "dag_processor": "DAG processor", "triggerer": "triggerer"}
-# No proxy of the environment stands between the parts.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Part(NamedTuple):
@@ -78,15 +75,11 @@ def look() -> list[Part]:
 
 
 def _api_server() -> list[Part]:
-    """Asked where tasks ask it."""
+    """Where tasks reach it. A request would tell less of an API server that is busy: its own look is one of its requests."""
     from airflow.executors.base_executor import get_execution_api_server_url
 
-    address = f"{get_execution_api_server_url().rstrip('/')}/health"
-    try:
-        with _OPENER.open(address, timeout=_CONNECT_WITHIN_S):
-            return [Part("API server", True, f"{address} answers")]
-    except OSError as error:
-        return [Part("API server", False, f"{address} does not answer: {getattr(error, 'reason', error)}")]
+    address = get_execution_api_server_url()
+    return [_listens("API server", [_place(address, 443 if address.startswith("https:") else 80)])]
 
 
 def _by_heartbeat() -> list[Part]:

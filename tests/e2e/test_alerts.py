@@ -124,7 +124,7 @@ def test_a_part_that_is_down_is_told_of_once_and_once_when_it_is_back(shops):
     def shown():
         return {part["name"]: part["ok"] for part in client._send("GET", "/parts/", None)}
 
-    assert all(shown().values()) and len(shown()) == 7
+    wait_for(lambda: all(shown().values()) and len(shown()) == 7, "all parts to be up", 60, every_s=1)
     # Both without a pid file, so that the watch leaves them alone.
     assert shops.spark.stop()
     processor = running_program(airflow.folder, "dag-processor")
