@@ -15,12 +15,15 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from airflow.sdk.bases.hook import BaseHook
+
 from include.config.pipeline import KAFKA, PIPELINES, PipelineError
 from include.config.pipeline_file import load_pipeline
 
 WITHIN_S = 2.0
 _CONNECT_WITHIN_S = 1.5
 _SERVES_FOR_S = 5.0
+_CONNECTION_SERVES_FOR_S = 300.0
 _SPARK = "spark_default"
 _SPARK_PORT = 15002
 _DATABASE = "metadata database"
@@ -37,6 +40,7 @@ class Part(NamedTuple):
 
 
 _lock = Lock()
+_connections: dict[str, tuple[float, Any]] = {}
 _last: tuple[float, list[Part]] = (float("-inf"), [])
 
 
@@ -136,9 +140,12 @@ def _kafka(connection: str) -> list[Part]:
 
 
 def _connection(name: str) -> Any:
-    from airflow.models.connection import Connection
-
-    return Connection.get_connection_from_secrets(name)
+    """At most five minutes old: it seldom changes, and of some types Airflow logs a warning each time."""
+    at, known = _connections.get(name, (float("-inf"), None))
+    if time.monotonic() - at > _CONNECTION_SERVES_FOR_S:
+        known = BaseHook.get_connection(name)
+        _connections[name] = time.monotonic(), known
+    return known
 
 
 def _place(address: str, port: int) -> tuple[str, int]:

@@ -150,7 +150,8 @@ class LocalAirflow(LocalServer):
         """
         self.check()
         self._write_environment()
-        missing = [part for part in PARTS if part != SCHEDULER and running_program(self.folder, part) is None]
+        others = [part for part in PARTS if part != SCHEDULER]
+        missing = [part for part in others if running_program(self.folder, part) is None]
         if missing:
             end_strays(self.folder, PARTS)
             if not any(running_program(self.folder, part) for part in PARTS):
@@ -158,7 +159,8 @@ class LocalAirflow(LocalServer):
             migrate_database(self.folder, self.environment())
             for part in missing:
                 self._start_part(part)
-        self._wait_until(self._api_answers, [part for part in PARTS if part != SCHEDULER])
+        api = AirflowClient(self.url, "", "")
+        self._wait_until(lambda: self._password_file.is_file() and api.takes_tasks(), others)
         return bool(missing)
 
     def stop(self) -> bool:
@@ -168,12 +170,6 @@ class LocalAirflow(LocalServer):
     def _start_part(self, part: str) -> None:
         log_path(self.folder, part).write_text("")
         start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], self.environment())
-
-    def _api_answers(self) -> bool:
-        try:
-            return self._password_file.is_file() and bool(AirflowClient(self.url, "", "").health())
-        except AirflowError:
-            return False
 
     def environment(self) -> dict[str, str]:
         """That of this Airflow's programs and commands."""

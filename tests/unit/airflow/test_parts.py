@@ -41,7 +41,8 @@ def platform(monkeypatch):
             "kafka_default": SimpleNamespace(extra_dejson={"bootstrap.servers": f"127.0.0.1:1, {here}"}),
         }
         state = SimpleNamespace(connections=connections, health=health, api=f"http://{here}/execution/")
-        monkeypatch.setattr(of_parts, "_connection", lambda name: connections[name])
+        monkeypatch.setattr(of_parts, "_connections", {})
+        monkeypatch.setattr(of_parts.BaseHook, "get_connection", lambda name: connections[name])
         monkeypatch.setattr(of_parts, "_last", (float("-inf"), []))
         monkeypatch.setattr(airflow_health, "get_airflow_health", lambda: state.health())
         monkeypatch.setattr(base_executor, "get_execution_api_server_url", lambda: state.api)
@@ -103,12 +104,20 @@ def test_every_cluster_is_a_part(platform, monkeypatch):
     assert [part.name for part in look()][-2:] == ["Kafka", "Kafka (kafka_far)"]
 
 
+def test_a_connection_is_not_read_at_every_look(platform, monkeypatch):
+    look()
+    platform.connections.clear()
+    assert down(look()) == {}
+    monkeypatch.setattr(of_parts, "_CONNECTION_SERVES_FOR_S", 0)
+    assert [*down(look())] == ["Spark server", "Kafka"]
+
+
 def test_an_answer_serves_for_some_seconds(platform, monkeypatch):
     before = parts()
-    platform.connections.clear()
+    platform.health = lambda: health(scheduler=("unhealthy", 95))
     assert parts() is before
     monkeypatch.setattr(of_parts, "_SERVES_FOR_S", 0)
-    assert down(parts())
+    assert [*down(parts())] == ["scheduler"]
 
 
 def test_the_pages_are_behind_the_login(monkeypatch):
