@@ -1,5 +1,6 @@
-"""All that Airflow registers of this project: the replay DAGs' timetable, the listeners, and the quality pages with the places that lead
-to them. Airflow imports every file of this folder in every process, so nothing else is here, and the web framework is imported on demand.
+"""All that Airflow registers of this project: the replay DAGs' timetable, the listeners, the quality pages with the places that lead to them,
+and the parts of the platform. Airflow imports every file of this folder in every process, so nothing else is here, and the web framework is
+imported on demand.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.airflow import forked_jobs, run_notes, scheduling
+from include.airflow import forked_jobs, part_alerts, run_notes, scheduling
 from include.config.pipeline import PIPELINES
 
 # What the navigation shows of each pipeline.
@@ -32,7 +33,7 @@ class EventPairing(AirflowPlugin):
 
     name = "event_pairing"
     timetables: list[Any] = [scheduling.OnlyBackfills]  # noqa: RUF012
-    listeners: list[Any] = [scheduling, run_notes, forked_jobs]  # noqa: RUF012
+    listeners: list[Any] = [scheduling, run_notes, forked_jobs, part_alerts]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         _view("Quality: all pipelines", "quality/", "nav", "quality-all"),
         *(
@@ -46,6 +47,9 @@ class EventPairing(AirflowPlugin):
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Read by the API server only."""
-        from include.airflow.quality_app import app
+        from include.airflow import parts_app, quality_app
 
-        return [{"app": app, "url_prefix": "/quality", "name": "Quality pages"}]
+        return [
+            {"app": quality_app.app, "url_prefix": "/quality", "name": "Quality pages"},
+            {"app": parts_app.app, "url_prefix": "/parts", "name": "Parts of the platform"},
+        ]

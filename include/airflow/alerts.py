@@ -1,6 +1,6 @@
-"""Alerts about failed tasks, late runs and silent topics: a line in Airflow's log, and a POST to PAIRING_ALERT_URL if that is set.
+"""Alerts about failed tasks, late runs, silent topics and parts that are down: a line in Airflow's log, and a POST to PAIRING_ALERT_URL if that is set.
 
-The body is JSON: `text`, one line for people, and its parts, where they are known: `dag`, `run`, `task`, `reason`, `batch`, `runbook`, and
+The body is JSON: `text`, one line for people, and its parts, where they are known: `dag`, `run`, `task`, `reason`, `batch`, `runbook`, `part`, and
 `severity` if it is no failure. Chat systems accept such a message as it is. An alert that cannot be sent fails nothing.
 """
 

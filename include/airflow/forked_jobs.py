@@ -62,6 +62,8 @@ def import_libraries() -> None:
     """Imports what jobs need, so that the processes forked from this one have it. One that is missing is missed by the job itself."""
     # It would report every run to its makers.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    # It would list a hundred of its functions in the log at each start.
+    logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
     for name in LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(name)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from airflow.api.common.airflow_health import HEALTHY as ALIVE
-from airflow.api.common.airflow_health import get_airflow_health
 from jinja2 import Template
 from markupsafe import Markup
 
+from include.airflow.parts import parts
 from include.config.health import FAILED, HEALTHY, WARNING, State, read_state
 from include.config.health_panel import panel
 from include.config.page_templates import TEMPLATES, page_environment
@@ -26,34 +24,12 @@ _ORDER = (FAILED, WARNING, UNKNOWN, HEALTHY)
 _WORDS = {FAILED: "failed", WARNING: "with a warning", UNKNOWN: "not reported yet", HEALTHY: "healthy"}
 _READERS = 8
 _HERE = Path(__file__).resolve().parent / "templates"
-_HEARTBEATS = {"scheduler": "scheduler", "dag_processor": "DAG processor", "triggerer": "triggerer"}
-
-
-class Part(NamedTuple):
-    """A server that the pipelines need. `text`: what is known of it, a few words."""
-
-    name: str
-    ok: bool
-    text: str
 
 
 class _Entry(NamedTuple):
     pipeline: str
     verdict: str
     panel: Markup
-
-
-def parts() -> list[Part]:
-    """The servers: of Airflow those whose heartbeats its database has. One that never ran here is left out."""
-    health, found = get_airflow_health(), []
-    for key, name in _HEARTBEATS.items():
-        status, last = health[key]["status"], health[key][f"latest_{key}_heartbeat"]
-        if status is not None:
-            since = (
-                f"last heartbeat {datetime.fromisoformat(last).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if last else "never ran"
-            )
-            found.append(Part(name, status == ALIVE, "lives" if status == ALIVE else since))
-    return found
 
 
 def overview(names: Sequence[str], pages_of: Callable[[str], Store]) -> str:

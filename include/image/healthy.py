@@ -1,10 +1,11 @@
-"""Healthcheck of a container: fetches a local page and compares fields of its JSON, or connects to a port.
+"""Healthcheck of a container: fetches local pages and compares fields of their JSON, or connects to a port.
 
     python -m include.image.healthy http://127.0.0.1:8080/health scheduler.status=healthy
     python -m include.image.healthy tcp://127.0.0.1:15002
 
-Dots lead into nested objects. Without fields any answer will do. Exit status 0 if the page answers with a status below 400 and all fields
-agree, or somebody listens on the port; else 1 with one line. The image has no curl, which could not compare fields either.
+Dots lead into nested objects. Without fields any answer will do. A second address with its fields may follow. Exit status 0 if each page
+answers with a status below 400 and all fields agree, or somebody listens on the port; else 1 with one line for the first that does not. The
+image has no curl, which could not compare fields either.
 """
 
 from __future__ import annotations
@@ -39,20 +40,32 @@ def disagreement(page: Any, expected: list[str]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: the address, of a page with any number of `field=value` behind it. Returns the exit status."""
-    url, *expected = arguments
-    problem, place = None, urlsplit(url)
+    """`arguments`: addresses, each with any number of `field=value` behind it. Returns the exit status."""
+    asked: list[tuple[str, list[str]]] = []
+    for argument in arguments:
+        if "://" in argument:
+            asked.append((argument, []))
+        else:
+            asked[-1][1].append(argument)
+    for url, expected in asked:
+        if problem := problem_of(url, expected):
+            print(f"{url}: {problem}")
+            return 1
+    return 0
+
+
+def problem_of(url: str, expected: list[str]) -> str | None:
+    """What is wrong with one address; None if nothing is."""
+    place = urlsplit(url)
     try:
         if place.scheme == "tcp":
             socket.create_connection((place.hostname, place.port), timeout=TIMEOUT_SECONDS).close()
         else:
             with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-                problem = disagreement(json.load(answer), expected) if expected else None
+                return disagreement(json.load(answer), expected) if expected else None
     except (OSError, ValueError) as error:
-        problem = str(error)
-    if problem:
-        print(f"{url}: {problem}")
-    return 1 if problem else 0
+        return str(error)
+    return None
 
 
 if __name__ == "__main__":

@@ -10,40 +10,42 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from include.local import broker as local_broker
 from include.local import spark as local_spark
 from include.local import store as local_store
 from include.local.airflow_client import AirflowClient, AirflowError
+from include.local.airflow_database import end_lost_schedulers, migrate_database, write_keys
 from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment, project_variables
 from include.local.process import (
     LocalServer,
     check_port,
     command_line,
+    end_strays,
     last_lines,
     log_path,
     port_setting,
     running_program,
     start_program,
+    stop_programs,
 )
 
 FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
 READY_WITHIN_S = 180.0
 ENVIRONMENT = "environment.sh"
+API_SERVER, SCHEDULER = "api-server", "scheduler"
 # Airflow reads the logs of tasks from the disk, so it needs no log servers, which would listen on every interface.
 PARTS: dict[str, tuple[str, ...]] = {
-    "api-server": (),
-    "scheduler": ("--skip-serve-logs",),
+    API_SERVER: (),
     "dag-processor": (),
     "triggerer": ("--skip-serve-logs",),
+    SCHEDULER: ("--skip-serve-logs",),
 }
 
 
@@ -119,7 +121,7 @@ class LocalAirflow(LocalServer):
 
     def check(self) -> None:
         """Raises SetupError if `start` would fail: the port is taken, or a part runs with other settings."""
-        if running_program(self.folder, "api-server") is None:
+        if running_program(self.folder, API_SERVER) is None:
             check_port(self.port, "AIRFLOW_PORT")
         for part in PARTS:
             process = running_program(self.folder, part)
@@ -129,19 +131,45 @@ class LocalAirflow(LocalServer):
                     raise SetupError(f"Airflow runs already, with another {name}: make stop, then start it again")
 
     def start(self) -> bool:
-        """Starts the parts that do not run and waits until all are healthy; False if all ran already. Raises SetupError."""
+        """Starts the parts that do not run, the scheduler last, and waits until all are healthy; False if all ran already. Raises SetupError."""
+        launched = datetime.now(UTC)
+        prepared, lacks_scheduler = self.prepare(), running_program(self.folder, SCHEDULER) is None
+        if lacks_scheduler:
+            end_strays(self.folder, PARTS)
+            end_lost_schedulers(self.database or f"sqlite:///{self.folder / 'airflow.db'}")
+            self._start_part(SCHEDULER)
+        self._wait_until(
+            lambda: AirflowClient(self.url, "", "").is_healthy(launched if prepared or lacks_scheduler else None), PARTS
+        )
+        return prepared or lacks_scheduler
+
+    def prepare(self) -> bool:
+        """Starts what does not run, but for the scheduler, and waits until the API server answers; False if it all ran already. Raises SetupError.
+
+        A task that is scheduled before the API server and what it needs itself answer fails, and is tried again half a minute later.
+        """
         self.check()
         self._write_environment()
-        missing = [part for part in PARTS if running_program(self.folder, part) is None]
-        launched = datetime.now(UTC) if missing else None
+        others = [part for part in PARTS if part != SCHEDULER]
+        missing = [part for part in others if running_program(self.folder, part) is None]
         if missing:
-            self._migrate_database()
-            environment = self.environment()
+            end_strays(self.folder, PARTS)
+            if not any(running_program(self.folder, part) for part in PARTS):
+                write_keys(self.folder)
+            migrate_database(self.folder, self.environment())
             for part in missing:
-                log_path(self.folder, part).write_text("")
-                start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], environment)
-        self._wait_until_healthy(launched)
+                self._start_part(part)
+        api = AirflowClient(self.url, "", "")
+        self._wait_until(lambda: self._password_file.is_file() and api.takes_tasks(), others)
         return bool(missing)
+
+    def stop(self) -> bool:
+        """Ends all its processes in order and keeps its data; False if it did not run."""
+        return stop_airflow(self.folder)
+
+    def _start_part(self, part: str) -> None:
+        log_path(self.folder, part).write_text("")
+        start_program(self.folder, part, [VENV / "bin" / "airflow", part, *PARTS[part]], self.environment())
 
     def environment(self) -> dict[str, str]:
         """That of this Airflow's programs and commands."""
@@ -178,31 +206,13 @@ class LocalAirflow(LocalServer):
         """A client of the REST API, logged in as admin."""
         return AirflowClient(self.url, "admin", self.password())
 
-    def _migrate_database(self) -> None:
-        """Creates or upgrades the metadata database, once for each version of Airflow."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        stamp, wanted = self.folder / "database.version", version("apache-airflow")
-        if stamp.is_file() and stamp.read_text() == wanted:
-            return
-        if not stamp.is_file():
-            # A first migration that was killed cannot be resumed.
-            (self.folder / "airflow.db").unlink(missing_ok=True)
-        with log_path(self.folder, "database").open("wb") as log:
-            environment = self.environment()
-            command = [str(VENV / "bin" / "airflow"), "db", "migrate"]
-            status = subprocess.call(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if status:
-            raise SetupError(f"Airflow's database could not be made ({self._cause('database')})")
-        stamp.write_text(wanted)
-
-    def _wait_until_healthy(self, since: datetime | None) -> None:
+    def _wait_until(self, ready: Callable[[], bool], parts: Iterable[str]) -> None:
         deadline = time.monotonic() + READY_WITHIN_S
-        client = AirflowClient(self.url, "", "")
         while time.monotonic() < deadline:
-            for part in PARTS:
+            for part in parts:
                 if running_program(self.folder, part) is None:
                     raise SetupError(f"Airflow's {part} ended while it started ({self._cause(part)})")
-            if self._password_file.is_file() and client.is_healthy(since):
+            if ready():
                 return
             time.sleep(0.3)
         raise SetupError(
@@ -212,6 +222,14 @@ class LocalAirflow(LocalServer):
     def _cause(self, name: str) -> str:
         lines = last_lines(self.folder, name, 1, containing=("Error", "ERROR", "error"))
         return f"{' '.join(lines)[:300]}; see {log_path(self.folder, name)}"
+
+
+def stop_airflow(folder: Path) -> bool:
+    """Ends the Airflow of a folder; False if it did not run. Its tasks cannot tell the API server that they were ended, so the next start resumes them.
+
+    A task that could would be tried again half a minute later.
+    """
+    return stop_programs(folder, first=API_SERVER)
 
 
 def _default(port: int) -> LocalAirflow:

@@ -54,6 +54,13 @@ class AirflowClient:
         """Status of each part (metadatabase, scheduler, dag_processor, triggerer); needs no login."""
         return {part: str(answer.get("status")) for part, answer in self._health().items()}
 
+    def takes_tasks(self) -> bool:
+        """Whether the API of tasks answers; needs no login. It is built at its first request, which takes longer than a task would wait."""
+        try:
+            return bool(self._send("GET", "/execution/health", None)["status"] == "healthy")
+        except AirflowError:
+            return False
+
     def is_healthy(self, since: datetime | None = None) -> bool:
         """Whether every part is healthy and, if `since` is given, had a heartbeat at or after that time.
 

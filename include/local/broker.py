@@ -31,8 +31,13 @@ from include.local.process import (
 FOLDER = demo_folder("broker")
 DEFAULT_PORT = 9092
 
+# Kafka warns of each start of its controller that it is one.
 LOGGING = f"""\
 {console_logging("warn", "%d %p %c{1}: %m%n%ex{short}")}\
+appender.stderr.filter.start.type = StringMatchFilter
+appender.stderr.filter.start.text = Performing controller activation.
+appender.stderr.filter.start.onMatch = DENY
+appender.stderr.filter.start.onMismatch = NEUTRAL
 logger.network.name = org.apache.kafka.clients.NetworkClient
 logger.network.level = error
 """

@@ -11,8 +11,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -130,28 +130,37 @@ def port(variable: str, default: int) -> int:
 
 
 def start_servers(broker: LocalBroker, spark: LocalSpark, airflow: LocalAirflow) -> None:
-    """Starts all at the same time, after checking that each one can start."""
+    """Starts all at the same time, after checking that each one can start. Airflow's scheduler starts when all others answer."""
     servers: dict[str, LocalBroker | LocalSpark | LocalAirflow] = {"Kafka": broker, "Spark": spark, "Airflow": airflow}
     for server in servers.values():
         server.check()
     say("Kafka, Spark and Airflow ...")
+    started: dict[str, bool] = {}
 
-    def start(name: str, server: LocalServer) -> None:
-        started = server.start()
-        say(f"{name} {'is up' if started else 'was up'} {server.where()}")
-        if started and server is spark:
-            say("Spark warms up, so that the first run is as fast as later ones")
-            spark.warm_up()
+    def start(name: str, begin: Callable[[], bool]) -> None:
+        started[name] = begin() or started.get(name, False)
+        if begin != airflow.prepare:
+            say(f"{name} {'is up' if started[name] else 'was up'} {servers[name].where()}")
 
     with ThreadPoolExecutor(len(servers)) as pool:
-        waiting = {pool.submit(start, *named): named[0] for named in servers.items()}
-        while waiting:
-            done, _ = wait(waiting, timeout=PROGRESS_EVERY_S, return_when=FIRST_COMPLETED)
-            for started in done:
-                del waiting[started]
-                started.result()
-            if not done:
-                say(f"waiting for {', '.join(waiting.values())}{airflow.missing()}")
+        first = {"Kafka": broker.start, "Spark": spark.start, "Airflow": airflow.prepare}
+        _wait_for({pool.submit(start, *named): named[0] for named in first.items()}, airflow)
+        then: dict[Future[None], str] = {pool.submit(start, "Airflow", airflow.start): "Airflow"}
+        if started["Spark"]:
+            say("Spark warms up, so that the first run is as fast as later ones")
+            then[pool.submit(spark.warm_up)] = "Spark"
+        _wait_for(then, airflow)
+
+
+def _wait_for(waiting: dict[Future[None], str], airflow: LocalAirflow) -> None:
+    """Returns when all have ended; says every few seconds what is not there yet. Raises what one of them raises."""
+    while waiting:
+        done, _ = wait(waiting, timeout=PROGRESS_EVERY_S, return_when=FIRST_COMPLETED)
+        for ended in done:
+            del waiting[ended]
+            ended.result()
+        if not done:
+            say(f"waiting for {', '.join(waiting.values())}{airflow.missing()}")
 
 
 def pause_when_idle(client: AirflowClient, dag_id: str) -> None:

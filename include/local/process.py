@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -161,12 +161,30 @@ def _belongs_to(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
-def stop_programs(folder: Path, patience_s: float = 10.0) -> bool:
+def end_strays(folder: Path, names: Iterable[str]) -> None:
+    """Kills the processes of a folder that no running program of these names has started: what a killed program left behind."""
+    running = [process for name in names if (process := running_program(folder, name))]
+    kept = {each.pid for process in running for each in (process, *process.children(recursive=True))}
+    strays = [process for process in processes_of(folder) if process.pid not in kept]
+    for process in strays:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _wait_until_gone(strays, 5)
+
+
+def stop_programs(folder: Path, patience_s: float = 10.0, first: str | None = None) -> bool:
     """Ends all processes of a folder; False if there are none. Kills those that have not ended after `patience_s` (0: kills all at once).
 
-    The youngest are asked first, so that parents, which end their children themselves, are still there.
+    The youngest are asked first, so that parents, which end their children themselves, are still there. `first`: a program that is killed
+    before all others.
     """
     found = sorted(processes_of(folder), key=lambda process: process.create_time(), reverse=True)
+    ahead = running_program(folder, first) if first else None
+    # Before anything ends: who watches would start it again.
+    for pid_file in folder.glob("*.pid"):
+        pid_file.unlink()
+    if ahead:
+        ahead.kill()
     if patience_s:
         for process in found:
             with suppress(psutil.NoSuchProcess):
@@ -178,8 +196,6 @@ def stop_programs(folder: Path, patience_s: float = 10.0) -> bool:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     _wait_until_gone([*found, *left], 5)
-    for pid_file in folder.glob("*.pid"):
-        pid_file.unlink()
     return bool(found)
 
 

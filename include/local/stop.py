@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from include.local.airflow import stop_airflow
 from include.local.machine import DEMOS, LOCAL
 from include.local.process import stop_programs
 
@@ -24,7 +25,8 @@ def main() -> int:
         for folder, name in _SERVERS.items():
             place = LOCAL / kind / folder
             if place.is_dir():
-                print(f"{name}{f' ({kind})' if kind else ''} {'stopped' if stop_programs(place) else 'did not run'}")
+                stopped = stop_airflow(place) if folder == "airflow" else stop_programs(place)
+                print(f"{name}{f' ({kind})' if kind else ''} {'stopped' if stopped else 'did not run'}")
     return 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from include.local.airflow_database import migrate_database
 from include.local.machine import VENV, project_environment
 from include.local.process import free_port
 from tests.helpers.copied_project import AirflowOf, copied
@@ -43,7 +44,7 @@ class OneProcess:
         submit.write_text(SUBMIT)
         submit.chmod(0o755)
         self.airflow = AirflowOf(project, "", folder / "airflow", free_port(), "127.0.0.1:1", str(folder / "warehouse"))
-        self.airflow._migrate_database()
+        migrate_database(self.airflow.folder, self.airflow.environment())
         more = {"JOBS": str(self.jobs)}
         self.environment = project_environment() | self.airflow.settings() | more
         self.environment["PATH"] = f"{folder / 'bin'}:{self.environment['PATH']}"

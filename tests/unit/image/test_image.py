@@ -185,5 +185,12 @@ def test_healthy(page: str, arguments: list[str], exit_code: int, capsys: pytest
     assert len(capsys.readouterr().out.splitlines()) == exit_code, "one line, when something is wrong"
 
 
+def test_of_several_pages_the_first_that_is_not_healthy_is_named(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    agrees, differs = [f"{page}/json", "worker.status=ALIVE"], [f"{page}/json", "worker.status=DEAD"]
+    assert healthy.main([*agrees, f"{page}/empty"]) == 0
+    assert healthy.main([*agrees, *differs, f"{page}/broken"]) == 1
+    assert capsys.readouterr().out == f"{page}/json: worker.status is 'ALIVE', not 'DEAD'\n"
+
+
 def test_a_dead_service_is_not_healthy() -> None:
     assert healthy.main(["http://127.0.0.1:1/"]) == 1

@@ -110,9 +110,14 @@ def test_health_of_a_part_that_was_killed_is_not_believed(api: SimpleNamespace) 
     assert not api.client.is_healthy(moment.replace(second=1))
 
 
+def test_whether_tasks_are_answered(api: SimpleNamespace) -> None:
+    api.answers["/execution/health"] = [(500, {}), (200, {"status": "healthy"})]
+    assert [api.client.takes_tasks(), api.client.takes_tasks()] == [False, True]
+
+
 def test_no_airflow_is_one_line() -> None:
     client = AirflowClient(f"http://127.0.0.1:{free_port()}", "admin", "secret")
-    assert not client.is_healthy()
+    assert not client.is_healthy() and not client.takes_tasks()
     with pytest.raises(
         AirflowError, match=r"^no answer from Airflow at http://127\.0\.0\.1:\d+ \(.*\): make stop, then make demo$"
     ):

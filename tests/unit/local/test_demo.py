@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,24 @@ class ScriptedAirflow:
         self.waited.append(run)
         self.active = [other for other in self.active if other != run]
         return self.state
+
+
+def test_nothing_is_scheduled_before_everything_answers() -> None:
+    done: list[str] = []
+
+    class Server(SimpleNamespace):
+        def __getattr__(self, step: str) -> Any:
+            def take() -> bool:
+                time.sleep(0.05 if self.name == "spark" else 0)
+                done.append(f"{self.name} {step}")
+                return True
+
+            return take
+
+    demo.start_servers(*(Server(name=name) for name in ("broker", "spark", "airflow")))  # type: ignore[arg-type]
+    before = done[: done.index("airflow start")]
+    assert {"broker start", "spark start", "airflow prepare"} <= {*before}
+    assert "spark warm_up" in done
 
 
 def test_a_run_under_way_ends_before_the_schedule_is_held() -> None:

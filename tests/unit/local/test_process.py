@@ -20,7 +20,9 @@ from include.local.machine import SetupError
 from include.local.process import (
     MARK,
     check_port,
+    end_strays,
     free_port,
+    log_path,
     port_setting,
     processes_of,
     running_program,
@@ -71,6 +73,32 @@ def test_a_program_ends_with_its_children_even_if_their_parent_was_killed(tmp_pa
     assert not psutil.pid_exists(orphan.pid) or orphan.status() == psutil.STATUS_ZOMBIE
     assert list(tmp_path.glob("*.pid")) == []
     assert stop_programs(tmp_path) is False
+
+
+def test_only_what_a_killed_program_left_behind_is_a_stray(tmp_path: Path) -> None:
+    for name in ("killed", "alive"):
+        start_program(tmp_path, name, PARENT, os.environ)
+    try:
+        wait_for("two programs with a child each", lambda: len(processes_of(tmp_path)) == 4)
+        killed, alive = running_program(tmp_path, "killed"), running_program(tmp_path, "alive")
+        assert killed and alive
+        kept = {alive.pid, *(child.pid for child in alive.children())}
+        killed.kill()
+        killed.wait(5)
+        end_strays(tmp_path, ("killed", "alive", "never started"))
+        assert {process.pid for process in processes_of(tmp_path)} == kept
+    finally:
+        stop_programs(tmp_path)
+
+
+def test_one_program_can_be_ended_before_all_others(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    tells = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: open({str(told)!r}, 'w')); print('up', flush=True); time.sleep(600)"
+    for name in ("first", "other"):
+        start_program(tmp_path, name, [sys.executable, "-c", tells.replace("told", f"told-{name}")], os.environ)
+    wait_for("both handlers", lambda: all("up" in log_path(tmp_path, name).read_text() for name in ("first", "other")))
+    assert stop_programs(tmp_path, patience_s=0.5, first="first") is True
+    assert [file.name for file in tmp_path.glob("told*")] == ["told-other"]
 
 
 def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:

@@ -67,3 +67,19 @@ def test_what_was_stopped_stays_so(sleeper, monkeypatch, capsys):
         threading.Event().wait(0.3)
     assert not sleeper.is_running()
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_being_stopped_is_not_started_again(tmp_path, monkeypatch, capsys):
+    class Slow(Sleeper):
+        def start(self):
+            start_program(
+                self.folder, "sleeper", ["bash", "-c", "trap 'sleep 0.5; exit' TERM; echo up; sleep 600 & wait"], {}
+            )
+            return True
+
+    with Slow(tmp_path / "slow", 1) as slow:
+        wait_for(lambda: "up" in (slow.folder / "sleeper.log").read_text(), "its handler", 10)
+        with watched(slow, monkeypatch):
+            slow.stop()
+        assert not slow.is_running()
+    assert capsys.readouterr().out == ""

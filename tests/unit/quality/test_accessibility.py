@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from include.airflow import overview
-from include.airflow.overview import Part
+from include.airflow.parts import Part
 from include.config.health import write_state
 from include.config.page_head import THEME
 from spark_jobs.quality.pages import write_unjudged

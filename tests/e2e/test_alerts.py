@@ -1,0 +1,141 @@
+"""Every alert is sent once, and none that is not true: with all parts of Airflow alive, and with one of them killed in between."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Producer
+
+from include.airflow.part_alerts import DOWN_VARIABLE
+from include.local.broker import LocalBroker, create_topics
+from include.local.process import free_port, running_program
+from include.local.spark import LocalSpark
+from include.local.watch import watch
+from tests.helpers.alert_listener import listening
+from tests.helpers.copied_project import AirflowOf, copied
+from tests.helpers.job_processes import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+DEADLINE_S = 45
+KILLED = (None, "api-server", "scheduler", "triggerer")
+SHOP = """
+left:   {{topic: {0}.orders, payload: items}}
+right:  {{topic: {0}.payments, payload: amount}}
+output: {{topic: {0}.paid}}
+key: [order]
+timestamp: at
+tolerance: 1s
+gap: 1s
+grace: 1s
+schedule: null
+run_deadline: {1}s
+quality: {{silence: 1m}}
+"""
+
+
+def name_of(killed):
+    return f"shop_{(killed or 'none').replace('-', '_')}"
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory):
+    """A platform whose programs are watched, with a pipeline for each part that a test kills."""
+    folder = tmp_path_factory.mktemp("alerts")
+    project = copied(folder / "project")
+    (project / "include/pipelines/calls.yaml").unlink()
+    names = [name_of(killed) for killed in KILLED]
+    for name in names:
+        (project / f"include/pipelines/{name}.yaml").write_text(SHOP.format(name, DEADLINE_S))
+    broker, spark = LocalBroker(folder / "broker", free_port()), LocalSpark(folder / "spark", free_port())
+    places = folder / "airflow", free_port(), broker.bootstrap, str(folder / "tables")
+    airflow = AirflowOf(project, "", *places, spark=spark.url)
+    over = threading.Event()
+    with listening() as (address, heard):
+        airflow.more |= {"PAIRING_ALERT_URL": address, DOWN_VARIABLE: "5"}
+        with broker, spark, airflow:
+            topics = [f"{name}.{topic}" for name in names for topic in ("orders", "payments", "paid")]
+            create_topics(broker.bootstrap, dict.fromkeys(topics, 1))
+            client = airflow.client()
+            for name in names:
+                client.wait_for_dag(name, 120)
+                client.wait_for_dag(f"{name}_replay", 30)
+            watching = threading.Thread(target=watch, args=((broker, spark, airflow), over.is_set), daemon=True)
+            watching.start()
+            yield SimpleNamespace(broker=broker, spark=spark, airflow=airflow, client=client, heard=heard)
+            over.set()
+            watching.join(60)
+
+
+def send_orders_alone(broker, name):
+    """Two minutes of orders, and no payment."""
+    producer, now = Producer({"bootstrap.servers": broker.bootstrap}), time.time_ns() // 1_000_000
+    for ago in (120_000, 0):
+        body = {"order": f"o{ago}", "at": now - ago, "items": 1}
+        producer.produce(f"{name}.orders", json.dumps(body), timestamp=now - ago)
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.parametrize("killed", KILLED)
+def test_each_is_sent_once(shops, killed):
+    client, name, airflow = shops.client, name_of(killed), shops.airflow
+    send_orders_alone(shops.broker, name)
+
+    def heard():
+        return [alert for alert in shops.heard if alert.get("dag", "").startswith(name)]
+
+    # The one waits, because its DAG is paused, the other one fails at once.
+    waiting, failing = client.trigger(name), client.trigger(f"{name}_replay")
+    begin = time.monotonic()
+    assert client.wait_for_run(f"{name}_replay", failing, 120) == "failed"
+    assert time.monotonic() - begin < DEADLINE_S, "the run has to fail before its deadline"
+    if killed:
+        process = running_program(airflow.folder, killed)
+        process.kill()
+        process.wait(10)
+    wait_for(lambda: len(heard()) >= 2, "the alert of the run that is late", DEADLINE_S + 90)
+    wait_for(airflow.is_running, "the part to be started again", 60)
+    client.pause(name, False)
+    assert client.wait_for_run(name, waiting, 300) == "success"
+    # The deadline of the run that failed is over for long.
+    wait_for(lambda: time.monotonic() - begin > DEADLINE_S + 20, "the other deadline", DEADLINE_S + 30)
+    failed, late, warning = heard()
+    assert (failed["run"], failed["task"]) == (failing, "replay_interval")
+    assert "which interval?" in failed["reason"]
+    assert late == {
+        "text": f"{name}: run {waiting} has not ended 0:00:{DEADLINE_S} after it was queued",
+        "dag": name,
+        "run": waiting,
+    }
+    assert (warning["run"], warning["task"], warning["severity"]) == (waiting, "report_quality", "warning")
+    assert warning["reason"].startswith(f"{name}.payments has not had one accepted record, while {name}.orders sends")
+
+
+def test_a_part_that_is_down_is_told_of_once_and_once_when_it_is_back(shops):
+    airflow, client = shops.airflow, shops.client
+
+    def heard(name):
+        return [alert["text"] for alert in shops.heard if alert.get("part") == name]
+
+    def shown():
+        return {part["name"]: part["ok"] for part in client._send("GET", "/parts/", None)}
+
+    wait_for(lambda: all(shown().values()) and len(shown()) == 7, "all parts to be up", 60, every_s=1)
+    # Both without a pid file, so that the watch leaves them alone.
+    assert shops.spark.stop()
+    processor = running_program(airflow.folder, "dag-processor")
+    (airflow.folder / "dag-processor.pid").unlink()
+    processor.kill()
+    for name in ("Spark server", "DAG processor"):
+        wait_for(lambda name=name: heard(name), f"the alert about the {name}", 120)
+        assert heard(name)[0].startswith(f"{name} is down: ")
+    assert {name for name, ok in shown().items() if not ok} == {"Spark server", "DAG processor"}
+    assert shops.spark.start() and airflow.start()
+    for name in ("Spark server", "DAG processor"):
+        wait_for(lambda name=name: len(heard(name)) > 1, f"the {name} to be told back", 60)
+        assert [text.partition(":")[0] for text in heard(name)] == [f"{name} is down", f"{name} is up again"]
+    assert client.call("GET", "/variables")["total_entries"] == 0
