@@ -5,7 +5,7 @@ A page shows it where the problem is said, so that nobody has to look for a path
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ _COUNTS, _SILENT, _LOST = (f"docs/runbooks/{name}.md" for name in ("counts-do-no
 # By the begin of a metric's name.
 _RUNBOOKS = {"silent": _SILENT, "unpaired": _SILENT, "lost": _LOST}
 _LAW = "_difference"
+# Of a row about a check: its metric, what differs, what to look for.
+_CELLS = 3
 
 
 class Advice(NamedTuple):
@@ -68,7 +70,7 @@ def runbook_of(metric: str) -> str:
     return next((page for start, page in _RUNBOOKS.items() if metric.split("_")[0] == start), "")
 
 
-@cache
+@lru_cache(maxsize=256)
 def advice(metric: str, runbook: str) -> Advice:
     """What is known of the check; `runbook`: a path in the project, or empty. A runbook that is not there is named only."""
     page = ROOT / runbook if runbook.startswith("docs/runbooks/") and ".." not in runbook else None
@@ -83,11 +85,11 @@ def _of_page(page: Path, runbook: str, metric: str) -> Advice:
     title, _, text = page.read_text(encoding="utf-8").partition("\n")
     meaning, _, steps = text[max(text.find(_MEANING), 0) :].removeprefix(_MEANING).strip().partition("\n\n")
     stem = metric.removesuffix("_left").removesuffix("_right")
-    row = next((line for line in steps.splitlines() if line.startswith(f"| `{stem}")), "")
-    if row:
-        _, differs, cause = (cell.strip() for cell in row.strip("| ").split(" | "))
+    starts = tuple(f"| `{name}`" for name in (stem, f"{stem}_left"))
+    row = next((line for line in steps.splitlines() if line.startswith(starts)), "")
+    if len(cells := [cell.strip() for cell in row.strip("| ").split(" | ")]) == _CELLS:
         steps = f"{meaning}\n\n{steps}"
-        meaning = f"What differs: {differs}. **Look for** {cause}."
+        meaning = f"What differs: {cells[1]}. **Look for** {cells[2]}."
     return Advice(title.removeprefix("# "), as_html(meaning), as_html(steps), runbook)
 
 

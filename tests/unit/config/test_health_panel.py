@@ -32,6 +32,9 @@ def test_the_verdict_is_the_heading(problems, said, verdict):
 
 
 def test_what_nobody_has_taken_over_comes_first_and_what_failed_before_it():
+    worse = TAKEN.model_copy(update={"severity": "failed", "since": AT})
+    ordered = [card.problem.severity for card in cards(made_up_state(300, worse, SILENT, BROKEN))]
+    assert ordered == ["failed", "warning", "failed"], "the last one is taken over"
     state = made_up_state(300, TAKEN, SILENT, BROKEN)
     assert [card.problem.name for card in cards(state)] == [
         "pairing_difference_left",
