@@ -32,7 +32,7 @@ def health(pages: Store, batch: Batch) -> Markup:
         problems=tuple(own),
         lag=Lag(unread=int(metrics.get("backlog", 0))),
     )
-    return panel(state, _counts(batch) if metrics.get("live") else None, f"Batch {batch.batch_id}")
+    return panel(state, _counts(batch) if batch.is_live else None, f"Batch {batch.batch_id}")
 
 
 def _problems(batch: Batch) -> Iterator[Problem]:

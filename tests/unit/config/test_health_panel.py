@@ -77,7 +77,8 @@ def test_a_state_without_a_day_shows_the_batch_and_no_times_that_nobody_knows():
         ("Records unread", 3), ("Landed, in this batch", 10), ("Paired, in this batch", 3), ("Left only, in this batch", 1),
     ]  # fmt: skip
     assert [*found[0].lines] == [] and [each.picture for each in found] == [""] * 6
-    assert len([*tiles(state, None)]) == 1, "a rewind lands nothing"
+    (only,) = tiles(state, None)
+    assert [*only.lines] == [], "a rewind lands nothing"
     empty = made_up_state(7).model_copy(update={"lag": Lag()})
     assert next(tiles(empty, None)).lines == ["oldest unread none", "oldest open none"]
 
