@@ -5,7 +5,7 @@ A page shows it where the problem is said, so that nobody has to look for a path
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from markupsafe import Markup
 from include.config.project import ROOT
 
 _MEANING = "**What it means.** "
+# Of a row about a check: its metric, what differs, what to look for.
+_CELLS = 3
 
 
 class Advice(NamedTuple):
@@ -42,7 +44,7 @@ _WORDS = {
 }
 
 
-@cache
+@lru_cache(maxsize=256)
 def advice(metric: str, runbook: str) -> Advice:
     """What is known of the check; `runbook`: a path in the project, or empty. A runbook that is not there is named only."""
     page = ROOT / runbook if runbook.startswith("docs/runbooks/") and ".." not in runbook else None
@@ -57,11 +59,11 @@ def _of_page(page: Path, runbook: str, metric: str) -> Advice:
     title, _, text = page.read_text(encoding="utf-8").partition("\n")
     meaning, _, steps = text[max(text.find(_MEANING), 0) :].removeprefix(_MEANING).strip().partition("\n\n")
     stem = metric.removesuffix("_left").removesuffix("_right")
-    row = next((line for line in steps.splitlines() if line.startswith(f"| `{stem}")), "")
-    if row:
-        _, differs, cause = (cell.strip() for cell in row.strip("| ").split(" | "))
+    starts = tuple(f"| `{name}`" for name in (stem, f"{stem}_left"))
+    row = next((line for line in steps.splitlines() if line.startswith(starts)), "")
+    if len(cells := [cell.strip() for cell in row.strip("| ").split(" | ")]) == _CELLS:
         steps = f"{meaning}\n\n{steps}"
-        meaning = f"What differs: {differs}. **Look for** {cause}."
+        meaning = f"What differs: {cells[1]}. **Look for** {cells[2]}."
     return Advice(title.removeprefix("# "), as_html(meaning), as_html(steps), runbook)
 
 

@@ -79,7 +79,7 @@ def tiles(state: State, counts: Counts | None) -> Iterator[Tile]:
     """What waits, then what came and what became of it: in a day, or in the batch."""
     lag, day = state.lag, state.windows.get(_DAY)
     ages = [f"oldest unread {_age(state, lag.oldest_unread)}", f"oldest open {_age(state, lag.oldest_open)}"]
-    yield Tile("Records unread", lag.unread, [] if counts else ages, Markup(""))
+    yield Tile("Records unread", lag.unread, ages if state.windows else [], Markup(""))
     shown, when = (day, "24 h") if day else (counts, "in this batch")
     if shown is None:
         return

@@ -30,7 +30,7 @@ def health(batch: Batch, state: State | None) -> Markup:
         problems=tuple(own),
         lag=Lag(unread=int(metrics.get("backlog", 0))),
     )
-    return panel(alone, _counts(batch) if metrics.get("live") else None, f"Batch {batch.batch_id}")
+    return panel(alone, _counts(batch) if batch.is_live else None, f"Batch {batch.batch_id}")
 
 
 def _problems(batch: Batch) -> Iterator[Problem]:

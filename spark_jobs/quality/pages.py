@@ -25,7 +25,7 @@ from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
-from spark_jobs.quality.settings_section import settings_section
+from spark_jobs.quality.settings_section import BATCHES, settings_section
 from spark_jobs.quality.silence import Notice, notices
 from spark_jobs.quality.suite import CRITICAL, INFO, Verdict, in_words
 from spark_jobs.quality.trend import took
@@ -52,7 +52,8 @@ def write_pages(
 ) -> str:
     """Writes a judged batch's page, which ends with the `details`, Great Expectations' and the script for the trend page; returns where the first is.
 
-    `state`: of the pipeline, whose problems outlive the batches that showed them. `before`: batches whose breakdowns are shown together with its own.
+    `state`: of the pipeline, whose problems outlive the batches that showed them. `before`: batches whose breakdowns are shown together with its own,
+    by batch_id.
     """
     assert batch.verdict is not None
     name, pipeline = f"batch-{batch.batch_id}", batch.paired.pipeline
@@ -128,7 +129,8 @@ def details_script(batch_id: int, details: str) -> str:
 
 
 def _settings(batch: Batch, before: Sequence[Batch]) -> Markup:
-    breakdowns = [batch.breakdowns, *(each.breakdowns for each in before if each.breakdowns)]
+    newest = [each.breakdowns for each in before if each.breakdowns][1 - BATCHES :]
+    breakdowns = [batch.breakdowns, *newest]
     return settings_section(batch.paired.pipeline, batch.metrics, breakdowns)
 
 

@@ -15,6 +15,8 @@ from spark_jobs.quality.numbers import Breakdown, Metrics, rows_of
 from spark_jobs.quality.rendering import render
 
 _DISTANCE, _GRACE = "distance", "grace_needed"
+# The newest batches that count: more would take seconds, and change no share.
+BATCHES = 200
 # Shares of events that the sentences are about.
 _HALF, _MOST, _NEARLY_ALL = 0.5, 0.9, 0.99
 
@@ -33,7 +35,9 @@ class Setting(NamedTuple):
 
 
 def settings_section(pipeline: Pipeline, metrics: Metrics, batches: Sequence[Sequence[Breakdown]]) -> Markup:
-    """The section; empty for a replay, rewind or erasure. `batches`: the breakdowns of this batch and of those before it."""
+    """The section; empty for a replay, rewind or erasure. `batches`: the breakdowns of this batch and of those before it,
+    at most BATCHES of them.
+    """
     if not metrics.get("live"):
         return Markup("")
     rows = [row for breakdowns in batches for row in breakdowns]

@@ -36,10 +36,17 @@ def quality(page: Page, airflow: LocalAirflow, runs: dict[int, str]) -> None:
     framed(page, f"{CALLS.name}: batch {FAILED} failed")
 
 
+def pipelines(page: Page, airflow: LocalAirflow, runs: dict[int, str]) -> None:
+    """The page over all pipelines."""
+    go(page, airflow, "/plugin/quality-all", "Assets")
+    framed(page, "All pipelines: ")
+
+
 SHOTS: dict[str, Callable[[Page, LocalAirflow, dict[int, str]], None]] = {
     "airflow-dag": dag,
     "airflow-trigger": trigger,
     "airflow-quality": quality,
+    "airflow-pipelines": pipelines,
 }
 
 

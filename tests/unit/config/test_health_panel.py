@@ -32,6 +32,9 @@ def test_the_verdict_is_the_heading(problems, said, verdict):
 
 
 def test_what_nobody_has_taken_over_comes_first_and_what_failed_before_it():
+    worse = TAKEN.model_copy(update={"severity": "failed", "since": AT})
+    ordered = [card.problem.severity for card in cards(made_up_state(300, worse, SILENT, BROKEN))]
+    assert ordered == ["failed", "warning", "failed"], "the last one is taken over"
     state = made_up_state(300, TAKEN, SILENT, BROKEN)
     assert [card.problem.name for card in cards(state)] == [
         "pairing_difference_left",
@@ -74,7 +77,8 @@ def test_a_state_without_a_day_shows_the_batch_and_no_times_that_nobody_knows():
         ("Records unread", 3), ("Landed, in this batch", 10), ("Paired, in this batch", 3), ("Left only, in this batch", 1),
     ]  # fmt: skip
     assert [*found[0].lines] == [] and [each.picture for each in found] == [""] * 6
-    assert len([*tiles(state, None)]) == 1, "a rewind lands nothing"
+    (only,) = tiles(state, None)
+    assert [*only.lines] == [], "a rewind lands nothing"
     empty = made_up_state(7).model_copy(update={"lag": Lag()})
     assert next(tiles(empty, None)).lines == ["oldest unread none", "oldest open none"]
 

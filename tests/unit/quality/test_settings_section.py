@@ -49,7 +49,16 @@ def test_batches_before_count_with_it():
 
 def test_a_gap_below_the_tolerance_is_told_from_it():
     pipeline = replace(CALLS, tolerance_ms=90_000, gap_ms=60_000)
-    assert "412 orphans have a partner within T, but beyond the gap: gap = T may pair them." in sentences(pipeline, MISSES)
+    assert "412 orphans have a partner within T, but beyond the gap: gap = T may pair them." in sentences(
+        pipeline, [*MISSES, Breakdown("miss_left", 7, 60_000), Breakdown("miss_left", 9, 120_000)]
+    )
+
+
+def test_a_grace_that_is_there_is_not_proposed():
+    assert sentences(replace(CALLS, grace_ms=600_000), LATE)[-2:] == [
+        "100 events came late.",
+        "3 came more than 1 d late: a replay pairs them, no grace does.",
+    ]
 
 
 def test_without_data_there_are_the_values():
