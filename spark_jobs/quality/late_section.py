@@ -48,9 +48,24 @@ class Replay(NamedTuple):
         return any(each.healable and each.healed_by is None for each in self.intervals)
 
     @property
-    def command(self) -> str:
+    def conf(self) -> str:
         """The parameters of a run, as JSON."""
-        return f'{{"window_start": "{utc(self.window.start)}", "window_end": "{utc(self.window.end)}"}}'
+        return f'{{"window_start": "{_short(self.window.start)}", "window_end": "{_short(self.window.end)}"}}'
+
+    @property
+    def times(self) -> str:
+        """From the first to the last minute with late events."""
+        return f"{_short(self.intervals[0].window.start)} to {_short(self.intervals[-1].window.end)}"
+
+    @property
+    def replayed(self) -> str:
+        """Both ends of the window."""
+        return f"{_short(self.window.start)} to {_short(self.window.end)}"
+
+
+def _short(ms: int) -> str:
+    """The time without seconds that are 0."""
+    return utc(ms).replace(":00.000Z", "Z").replace(".000Z", "Z")
 
 
 def late_section(

@@ -2,7 +2,8 @@
 
     python -m tests.benches.backfill [--hours 24] [--calls 20]
 
-Broker, Spark server and Airflow as `make demo` starts them, of their own. There are two backfills of so many hours: of hours in which no event lies, and of
+Broker, Spark server and Airflow as `make demo` starts them, of their own, with a PostgreSQL if one is installed: Airflow does not create backfills
+safely on SQLite while it works. There are two backfills of so many hours: of hours in which no event lies, and of
 hours with calls that were all late and replayed before, so that nothing changes any more.
 A run takes from its start to its end as Airflow records them.
 """
@@ -13,15 +14,17 @@ import argparse
 import os
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from statistics import median, quantiles
 
 from include.config.pipeline import REPLAY_SUFFIX
-from include.local.airflow_client import AirflowClient, AirflowUnavailable
+from include.local.airflow_client import AirflowClient
 from include.local.machine import say
 from tests.benches.measuring import scratch
 from tests.benches.run import one_run, running, send
+from tests.helpers.local_postgres import local_postgres, programs
 
 # Airflow lists at most so many at once.
 _RUNS = 100
@@ -40,13 +43,7 @@ def backfill(client: AirflowClient, dag_id: str, begin: datetime, hours: int) ->
         "to_date": last.isoformat(),
         "reprocess_behavior": "completed",
     }
-    while True:
-        try:
-            client.call("POST", "/backfills", wanted)
-            break
-        except AirflowUnavailable:
-            # SQLite has one writer at a time.
-            time.sleep(1)
+    client.call("POST", "/backfills", wanted)
     # Airflow finds only now and then that a backfill is complete, and has one at a time.
     while not all(each["completed_at"] for each in client.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]):
         time.sleep(1)
@@ -91,7 +88,11 @@ def main() -> None:
     arguments.add_argument("--calls", type=int, default=20, help="in each hour that has any")
     given = arguments.parse_args()
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    with scratch() as folder, running(folder, 1) as (pipeline, broker, airflow):
+    with (
+        scratch() as folder,
+        local_postgres() if programs() else nullcontext() as database,
+        running(folder, 1, database) as (pipeline, broker, airflow),
+    ):
         begins = {_EMPTY: day - timedelta(days=40), _UNCHANGED: day - timedelta(hours=given.hours + 12)}
         first = begins[_UNCHANGED] - _WARM
         send(pipeline, broker, given.calls * (given.hours + 20), pipeline.sides, int(first.timestamp() * 1000), "call")

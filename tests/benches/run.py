@@ -78,8 +78,8 @@ def traced(project: Path) -> None:
 
 
 @contextmanager
-def running(folder: Path, batches: int) -> Iterator[tuple[Pipeline, LocalBroker, AirflowOf]]:
-    """All servers, and the pipeline with its history."""
+def running(folder: Path, batches: int, database: str | None = None) -> Iterator[tuple[Pipeline, LocalBroker, AirflowOf]]:
+    """All servers, and the pipeline with its history. `database`: as of `LocalAirflow`."""
     project = copied(folder / "project")
     traced(project)
     (folder / "spans").mkdir()
@@ -96,7 +96,7 @@ def running(folder: Path, batches: int) -> Iterator[tuple[Pipeline, LocalBroker,
         file = yaml_of(pipeline, project / "include" / "pipelines")
         file.write_text(file.read_text() + 'schedule: "0 0 1 1 *"\n')
         spark = LocalSpark(folder / "spark", free_port())
-        settings = {"spark": spark.url, "warehouse": str(folder / "warehouse")}
+        settings = {"spark": spark.url, "warehouse": str(folder / "warehouse"), "database": database}
         airflow = AirflowOf(project, "", folder / "airflow", free_port(), broker.bootstrap, **settings)
         try:
             start_servers(broker, spark, airflow)
