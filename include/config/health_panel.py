@@ -80,7 +80,7 @@ def tiles(state: State, counts: Counts | None) -> Iterator[Tile]:
     lag, day = state.lag, state.windows.get(_DAY)
     ages = [f"oldest unread {_age(state, lag.oldest_unread)}", f"oldest open {_age(state, lag.oldest_open)}"]
     yield Tile("Records unread", lag.unread, ages if state.windows else [], Markup(""))
-    shown, when = (day, "24 h") if day else (counts, "in this batch")
+    shown, when = (day, "24 h") if day else (counts, "this batch")
     if shown is None:
         return
     compounds = shown.pair + shown.left_only + shown.right_only

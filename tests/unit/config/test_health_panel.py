@@ -74,7 +74,7 @@ def test_a_state_without_a_day_shows_the_batch_and_no_times_that_nobody_knows():
     state = State(pipeline="calls", at=AT, batch=7, lag=Lag(unread=3))
     found = [*tiles(state, Counts(landed=10, pair=3, left_only=1))]
     assert [(tile.name, tile.number) for tile in found[:4]] == [
-        ("Records unread", 3), ("Landed, in this batch", 10), ("Paired, in this batch", 3), ("Left only, in this batch", 1),
+        ("Records unread", 3), ("Landed, this batch", 10), ("Paired, this batch", 3), ("Left only, this batch", 1),
     ]  # fmt: skip
     assert [*found[0].lines] == [] and [each.picture for each in found] == [""] * 6
     (only,) = tiles(state, None)
