@@ -13,6 +13,7 @@ from pathlib import Path
 from include.config.health import read_state, write_state
 from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
 from spark_jobs.quality.pages import batch_details, write_index, write_pages
 from spark_jobs.quality.suite import Judged, Verdict, checks
 from spark_jobs.quality.trend_files import write_trend
@@ -42,7 +43,8 @@ def write_batches(folder: Path, batches: list[Batch]) -> None:
 def write_history(folder: Path, batches: int, with_pages: int = 200) -> str:
     """Trend and newest pages of a history of so many batches; gives the trend page's address."""
     made = history(batches)
-    write_trend(pages_in(folder), "calls", made, list)
+    trend = write_trend(pages_in(folder), "calls", made, list)
+    (folder / METRICS_FILE).write_text(exposition(trend))
     if made:
         write_state(pages_in(folder), made_up_state(batches))
         write_batches(folder, made[-with_pages:])

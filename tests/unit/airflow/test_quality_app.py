@@ -16,6 +16,7 @@ from include.airflow.pages import batch_of, note_batch
 from include.config.health import write_state
 from include.config.pipeline import PIPELINES
 from plugins.event_pairing import EventPairing
+from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
 from spark_jobs.quality.pages import details_script
 from spark_jobs.quality.trend_files import write_trend
 from tests.helpers.batch_history import history
@@ -34,7 +35,8 @@ def pages(tmp_path, monkeypatch):
     (tmp_path / "calls" / "writer.lock").write_text("secret")
     folder = pages_folder(str(tmp_path), "calls")
     folder.mkdir()
-    write_trend(pages_in(folder), "calls", history(17), list)
+    trend = write_trend(pages_in(folder), "calls", history(17), list)
+    (folder / METRICS_FILE).write_text(exposition(trend))
     for name in ("index", "batch-17", "batch-17-expectations"):
         (folder / f"{name}.html").write_text(f"<p>{name}</p>")
     (folder / "batch-17.js").write_text(details_script(17, "<p>"))
