@@ -27,7 +27,7 @@ from spark_jobs.quality.orphan_section import orphan_section
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.settings_section import BATCHES, settings_section
 from spark_jobs.quality.silence import Notice, notices
-from spark_jobs.quality.suite import CRITICAL, INFO, Verdict, in_words
+from spark_jobs.quality.suite import INFO, LAWS, Verdict, in_words
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
@@ -178,8 +178,8 @@ def _not_in_panel(said: Sequence[Notice], verdict: Verdict) -> list[Notice]:
 
 def _proofs(verdict: Verdict) -> str:
     """How many of the laws hold, and how many of the other checks passed."""
-    laws = [judged.passed for judged in verdict.checks if judged.check.severity == CRITICAL]
-    others = [judged.passed for judged in verdict.checks if judged.check.severity != CRITICAL]
+    laws = [judged.passed for judged in verdict.checks if judged.check.metric in LAWS]
+    others = [judged.passed for judged in verdict.checks if judged.check.metric not in LAWS]
     return f"{sum(laws)} of {len(laws)} laws hold, {sum(others)} of {len(others)} other checks passed"
 
 

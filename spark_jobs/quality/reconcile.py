@@ -32,6 +32,7 @@ from spark_jobs.quality.sent_compounds import (
     with_absence,
     with_compaction,
 )
+from spark_jobs.quality.suite import LAWS
 from spark_jobs.tables.ledger import (
     REMOVED_COMPOUNDS,
     REMOVED_RAW,
@@ -263,14 +264,15 @@ def report_text(name: str, topic: str, answer: Answer) -> str:
 
 
 def note_in_state(warehouse: Tables, answer: Answer) -> None:
-    """Makes the offenders a problem in the pipeline's state; without any, ends it, and what another program was seen to change."""
+    """Makes the offenders a problem in the pipeline's state; without any, ends it, broken laws, and what another program was seen to change."""
     pages = pages_store(warehouse.pipeline.name, warehouse.root)
     if answer.offenders:
         text = f"reconcile found {_kinds(answer.offenders)} up to batch {answer.horizon}"
         add_finding(pages, "reconcile", FAILED, text, "docs/runbooks/does-not-add-up.md")
     elif answer.horizon:
         heal(pages, "reconcile")
-        heal(pages, FOREIGN_CHANGES, answer.horizon)
+        for name in (*LAWS, FOREIGN_CHANGES):
+            heal(pages, name, answer.horizon)
 
 
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:
