@@ -25,7 +25,8 @@ _OWN_COUNTS = re.compile(
 # When a step began, how long it took, W; the clock and the times of events stay. What depends on which batches had a report of their own.
 _OWN_TEXT = re.compile(
     r"settings [0-9a-f]{16}|\b(position|end \d+) [0-9,]+|<td>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d</td>|[0-9.]+ s</td>|Wall time [^,]+"
-    r"|<tr><th scope=.row.>[^<]*read back from the output topic.*?</tr>\n?|<section id=.orphans.>.*?</section>",
+    r"|<tr><th scope=.row.>[^<]*read back from the output topic.*?</tr>\n?|<section (id=.(orphans|settings).|class=.health [^>]*)>.*?</section>"
+    r"|<summary>\d+ of \d+ laws hold[^<]*</summary>",
     re.S,
 )
 _SHOWN = 5

@@ -89,7 +89,7 @@ def test_large_rows_are_left_to_spark(two, monkeypatch):
     alone, _, portions = two
     portions.send()
     land_events.main(alone, 1_000_000, ())
-    monkeypatch.setattr(read_files, "_BYTES_OF_FEW", 100)
+    monkeypatch.setattr(read_files, "BYTES_OF_FEW", 100)
     with pytest.raises(AttributeError, match="NoneType"):
         pair_events.main(alone)
 
