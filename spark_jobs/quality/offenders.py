@@ -55,16 +55,18 @@ def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
     events = [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
     times = _times(warehouse, [each for each in events if each.label in _WITH_TIME])
-    return [each._replace(ts=times.get(each.source, each.ts)) for each in events]
+    return [each._replace(ts=times.get((each.batch_id, each.source), each.ts)) for each in events]
 
 
-def _times(warehouse: Warehouse, events: list[Offender]) -> dict[str, int]:
-    """Source -> time of these rejected events, as far as the batch that rejected them has landed them, too."""
-    found: dict[str, int] = {}
+def _times(warehouse: Warehouse, events: list[Offender]) -> dict[tuple[int, str], int]:
+    """Batch and source -> time of these rejected events, as far as the batch that rejected them has landed them, too: whichever batches are
+    reported together.
+    """
+    found: dict[tuple[int, str], int] = {}
     if not events:
         return found
     batches, offsets = sorted({each.batch_id for each in events}), sorted({each.offset for each in events})
-    columns = ["ts", *_SOURCE]
+    columns = ["batch_id", "ts", *_SOURCE]
 
     def near(column: Callable[[str], Any]) -> ds.Expression:
         # The bounds tell which parts of a table need not be read.
@@ -74,5 +76,9 @@ def _times(warehouse: Warehouse, events: list[Offender]) -> dict[str, int]:
 
     for side in warehouse.pipeline.sides:
         rows = warehouse.select_rows(raw_table(side), columns, near)
-        found |= {"{topic}-{partition}-{offset}".format(**row): row["ts"] for row in rows if row["ts"] is not None}
+        found |= {
+            (row["batch_id"], "{topic}-{partition}-{offset}".format(**row)): row["ts"]
+            for row in rows
+            if row["ts"] is not None
+        }
     return found
