@@ -184,7 +184,8 @@ def test_avro_with_a_payload_of_its_own_type_and_one_in_json(made, client, monke
     assert first["value"] == value | {"metrics": json.dumps({"packets": BIG}), "raw": first["value"]["raw"]}
     assert (first["kind"], first["op"]) == ("pair", "upsert")
     key_id = client.get_latest_version(key_subject(warehouse)).schema_id
-    assert keys_of(topics)[0][0] == b"\0" + key_id.to_bytes(4, "big") + b"\6ann\6bob"
+    # The id, and with it the partition of each, depends on what the registry has had before.
+    assert b"\0" + key_id.to_bytes(4, "big") + b"\6ann\6bob" in [key for key, _, _ in keys_of(topics)]
     assert alone["value"]["metrics"] is None and alone["value"]["analytics"] == stats
     topics.call(ago(0), "joe", GROWN, mos=1.0, packets=1, jitter=0.25)
     topics.call(ago(0) + 1, "kim", mos=2.0, packets=2)
