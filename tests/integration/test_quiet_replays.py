@@ -77,6 +77,7 @@ def test_a_compound_without_its_events_is_no_quiet_interval(warehouse, send, beg
     assert quiet_counts(tables_of(warehouse), Window(begun, begun + 100)) == NOTHING
 
 
+@pytest.mark.long
 def test_a_batch_that_is_not_paired_is_finished_by_a_replay_first(warehouse, send, begun, monkeypatch):
     send("a100:x m150:x a3000:tick m3000:tick")
     run(warehouse)
@@ -99,6 +100,7 @@ def test_when_nothing_is_left_to_publish_or_report(warehouse, send):
     assert replay_interval.with_rest(tables, {"batch_id": 7}) == {"batch_id": 7}
 
 
+@pytest.mark.long
 def test_the_job_needs_no_spark_for_a_quiet_interval(warehouse, send, begun, tmp_path):
     send("a100:x m150:x a3000:tick m3000:tick")
     for step in (run, publish_compounds.main, report_quality.main):
@@ -129,6 +131,7 @@ def test_the_job_needs_no_spark_for_a_quiet_interval(warehouse, send, begun, tmp
     assert status == 1 and "no Spark server answers at sc://127.0.0.1:1" in line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_report_that_failed_is_repeated(failed, warehouse, send):
     send("a100:x m150:x a3000:tick m3000:tick")
@@ -149,6 +152,7 @@ def test_a_report_that_failed_is_repeated(failed, warehouse, send):
         assert nothing_waits(tables_of(warehouse)) is not bool(failed)
 
 
+@pytest.mark.long
 def test_events_of_unknown_schemas_may_lie_anywhere(warehouse, send, begun, monkeypatch):
     send("a100:x m150:x a3000:tick m3000:tick")
     run(warehouse)
