@@ -28,7 +28,7 @@ _KEY = "pairing_part_is_down: "
 _log = logging.getLogger(__name__)
 
 
-class Told(Protocol):
+class AlertMemory(Protocol):
     """The names of the parts of which it was told that they are down."""
 
     def names(self) -> Collection[str]: ...
@@ -43,28 +43,28 @@ class Told(Protocol):
 class PartWatch:
     """Tells of a part that was down for `down_s` seconds at every look."""
 
-    def __init__(self, told: Told, down_s: float) -> None:
-        self._told, self._down_s = told, down_s
+    def __init__(self, memory: AlertMemory, down_s: float) -> None:
+        self._memory, self._down_s = memory, down_s
         self._since: dict[str, float] = {}
 
     def look(self, found: list[Part], at: float) -> None:
         """Takes note of the parts at the moment `at` (seconds), and tells what is new."""
-        told = self._told.names()
+        announced = self._memory.names()
         for part in found:
             since = self._since.pop(part.name, at)
             if part.ok:
-                if part.name in told and self._told.remove(part.name):
+                if part.name in announced and self._memory.remove(part.name):
                     alert(f"{part.name} is up again: {part.text}", part=part.name, severity="warning", reason=part.text)
                 continue
             self._since[part.name] = since
-            if at - since >= self._down_s and part.name not in told and self._told.add(part.name, part.text):
+            if at - since >= self._down_s and part.name not in announced and self._memory.add(part.name, part.text):
                 alert(f"{part.name} is down: {part.text}", part=part.name, reason=part.text)
         # Of a cluster that no pipeline names any more.
-        for name in {*told} - {part.name for part in found}:
-            self._told.remove(name)
+        for name in {*announced} - {part.name for part in found}:
+            self._memory.remove(name)
 
 
-class ToldInDatabase:
+class AlertMemoryInDatabase:
     """The names as variables of Airflow, which are there once and outlive every process."""
 
     def names(self) -> Collection[str]:
@@ -111,7 +111,7 @@ def start_watch() -> None:
 
 
 def _watch() -> None:
-    watch = PartWatch(ToldInDatabase(), _down_s())
+    watch = PartWatch(AlertMemoryInDatabase(), _down_s())
     while True:
         time.sleep(_EVERY_S)
         try:

@@ -13,10 +13,13 @@ from typing import Final
 from pydantic import Field
 
 from include.config.problem_marks import (
-    Acknowledged,
-    Found,
-    HealedThrough,
+    Acknowledgement,
+    AcknowledgementMark,
+    FindingMark,
+    HealMark,
+    Marks,
     Part,
+    ProblemRecord,
     Severity,
     check_name,
     drop_mark,
@@ -33,27 +36,12 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 
 
-class Acknowledgement(Part):
-    """Who has taken a problem over, when, and what they say of it."""
-
-    by: str
-    at: float
-    note: str
-
-
-class Problem(Part):
-    """`name`: stable, the check's metric; `text`: one sentence without a full stop. `batch`, `since`: where it began; `last`, `newest`: time and
-    number of the newest batch that showed it. `runbook`: a path in the project, empty if there is none. `calm`: of a ratio, the compounds of
+class Problem(ProblemRecord):
+    """`name`: stable, the check's metric. `newest`: number of the newest batch that showed it, at `last`. `calm`: of a ratio, the compounds of
     later batches that were within its bound. `is_finding`: a command found it, such as reconcile; no batch heals it.
     """
 
     name: str
-    severity: Severity
-    text: str
-    batch: int
-    since: float
-    last: float
-    runbook: str = ""
     acknowledged: Acknowledgement | None = None
     newest: int = 0
     calm: int = 0
@@ -106,14 +94,13 @@ class State(Part):
     @property
     def verdict(self) -> str:
         """HEALTHY, WARNING or FAILED: the worst of the problems that nobody has acknowledged."""
-        open_ones = {problem.severity for problem in self.problems if problem.acknowledged is None}
-        return FAILED if FAILED in open_ones else WARNING if open_ones else HEALTHY
+        return next((problem.severity for problem in self.open_problems), HEALTHY)
 
 
 def read_state(pages: Store) -> State | None:
     """The state with all that was said of its problems since the last report; None if there is none yet, or none of this form."""
     state = stored_state(pages)
-    return None if state is None else with_marks(pages, state)
+    return None if state is None else with_marks(state, read_marks(pages))
 
 
 def stored_state(pages: Store) -> State | None:
@@ -126,9 +113,8 @@ def stored_state(pages: Store) -> State | None:
         return None
 
 
-def with_marks(pages: Store, state: State) -> State:
-    """The state with the findings, heals and acknowledgements that are there now."""
-    marks = read_marks(pages)
+def with_marks(state: State, marks: Marks) -> State:
+    """The state with these findings, heals and acknowledgements."""
     kept = [each for each in state.problems if not each.is_finding and not _is_healed(each, marks.healed)]
     kept += [
         Problem(name=name, is_finding=True, newest=found.batch, **found.model_dump()) for name, found in marks.found.items()
@@ -137,11 +123,11 @@ def with_marks(pages: Store, state: State) -> State:
     return state.model_copy(update={"problems": problems})
 
 
-def _is_healed(problem: Problem, healed: dict[str, HealedThrough]) -> bool:
+def _is_healed(problem: Problem, healed: dict[str, HealMark]) -> bool:
     return problem.name in healed and problem.newest <= healed[problem.name].batch
 
 
-def _acknowledged(problem: Problem, mark: Acknowledged | None) -> Problem:
+def _acknowledged(problem: Problem, mark: AcknowledgementMark | None) -> Problem:
     """An acknowledgement is of the problem that began with one batch, as bad as it was then."""
     if mark is None:
         return problem
@@ -165,7 +151,7 @@ def acknowledge(pages: Store, name: str, by: str, note: str) -> Problem:
     if not by.strip() or not note.strip():
         raise ValueError("an acknowledgement needs the name of a person (--by) and what they say (--note)")
     problem, now = problems[name], time.time()
-    mark = Acknowledged(by=by.strip(), at=now, note=note.strip(), batch=problem.batch, severity=problem.severity)
+    mark = AcknowledgementMark(by=by.strip(), at=now, note=note.strip(), batch=problem.batch, severity=problem.severity)
     write_mark(pages, name, mark)
     return _acknowledged(problem, mark)
 
@@ -175,15 +161,19 @@ def add_finding(pages: Store, name: str, severity: Severity, text: str, runbook:
     check_name(name)
     before, state, now = read_marks(pages).found.get(name), stored_state(pages), time.time()
     batch, since = (before.batch, before.since) if before else (state.batch if state else 0, now)
-    write_mark(pages, name, Found(severity=severity, text=text, runbook=runbook, batch=batch, since=since, last=now))
+    write_mark(pages, name, FindingMark(severity=severity, text=text, runbook=runbook, batch=batch, since=since, last=now))
 
 
-def heal(pages: Store, name: str, through: int | None = None) -> None:
-    """Ends a finding; or a problem of a check as far as batches up to `through` (inclusive) showed it, by default all that are reported."""
-    check_name(name)
-    state = stored_state(pages)
+def heal(pages: Store, *names: str, through: int | None = None) -> None:
+    """Ends findings; and problems of checks as far as batches up to `through` (inclusive) showed them, by default all that are reported."""
+    for name in names:
+        check_name(name)
+    state, marks = stored_state(pages), read_marks(pages)
     through = (state.batch if state else 0) if through is None else through
-    drop_mark(pages, name, Found)
-    if any(each.name == name and not each.is_finding for each in (state.problems if state else ())):
-        before = read_marks(pages).healed.get(name, HealedThrough())
-        write_mark(pages, name, before.model_copy(update={"batch": max(through, before.batch)}))
+    of_checks = {each.name for each in (state.problems if state else ()) if not each.is_finding}
+    for name in names:
+        if name in marks.found:
+            drop_mark(pages, name, FindingMark)
+        if name in of_checks:
+            before = marks.healed.get(name, HealMark())
+            write_mark(pages, name, before.model_copy(update={"batch": max(through, before.batch)}))

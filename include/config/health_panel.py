@@ -59,7 +59,7 @@ def _template() -> Template:
 
 def sentence(state: State, subject: str) -> str:
     """The verdict on the subject in words."""
-    open_ones = [problem for problem in state.problems if problem.acknowledged is None]
+    open_ones = state.open_problems
     if state.verdict == HEALTHY:
         taken = len(state.problems)
         return f"{subject} is healthy" + (f", {_number(taken, 'problem')} taken over" if taken else "")

@@ -6,6 +6,7 @@ on every store.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -22,18 +23,25 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Acknowledged(Part):
-    """Somebody has taken over the problem that began with `batch` and was of this severity. `at`: epoch seconds."""
+class Acknowledgement(Part):
+    """Who has taken a problem over, when (epoch seconds), and what they say of it."""
 
     by: str
     at: float
     note: str
+
+
+class AcknowledgementMark(Acknowledgement):
+    """It is of the problem that began with `batch`, while it is of this severity."""
+
     batch: int
     severity: Severity
 
 
-class Found(Part):
-    """A problem that a command found. `batch`: the newest reported one then; `since`, `last`: when it was found first and last, epoch seconds."""
+class ProblemRecord(Part):
+    """`text`: one sentence without a full stop. `batch`, `since`: where and when (epoch seconds) it began; `last`: when it was seen last.
+    `runbook`: a path in the project, empty if there is none.
+    """
 
     severity: Severity
     text: str
@@ -43,31 +51,37 @@ class Found(Part):
     runbook: str = ""
 
 
-class HealedThrough(Part):
+class FindingMark(ProblemRecord):
+    """A problem that a command found. `batch`: the newest reported one then."""
+
+
+class HealMark(Part):
     """What batches up to `batch` (inclusive) showed of the problem is mended, and what those in `alone` did, which were judged again."""
 
     batch: int = 0
     alone: tuple[int, ...] = ()
 
 
-Mark = Acknowledged | Found | HealedThrough
-_M = TypeVar("_M", Acknowledged, Found, HealedThrough)
-_KINDS: dict[type[Mark], str] = {Acknowledged: "acknowledged", Found: "found", HealedThrough: "healed"}
+Mark = AcknowledgementMark | FindingMark | HealMark
+_M = TypeVar("_M", AcknowledgementMark, FindingMark, HealMark)
+_KINDS: dict[type[Mark], str] = {AcknowledgementMark: "acknowledged", FindingMark: "found", HealMark: "healed"}
 
 
 class Marks(NamedTuple):
     """All marks of a pipeline, by the problem's name."""
 
-    acknowledged: dict[str, Acknowledged]
-    found: dict[str, Found]
-    healed: dict[str, HealedThrough]
+    acknowledged: dict[str, AcknowledgementMark]
+    found: dict[str, FindingMark]
+    healed: dict[str, HealMark]
 
 
 def read_marks(pages: Store) -> Marks:
     """The marks that are there now. A file of another form counts as none."""
     folder = pages.at(FOLDER)
     names = list_names(folder)
-    return Marks(_read(folder, names, Acknowledged), _read(folder, names, Found), _read(folder, names, HealedThrough))
+    return Marks(
+        _read(folder, names, AcknowledgementMark), _read(folder, names, FindingMark), _read(folder, names, HealMark)
+    )
 
 
 def write_mark(pages: Store, name: str, mark: Mark) -> None:
@@ -79,9 +93,9 @@ def drop_mark(pages: Store, name: str, kind: type[Mark]) -> None:
     """Deletes the mark of this kind, if there is one."""
     import obstore
 
-    folder = pages.at(FOLDER)
-    if _file(name, kind) in list_names(folder):
-        obstore.delete(folder.client, _file(name, kind))
+    # Somebody else may have deleted it meanwhile.
+    with suppress(FileNotFoundError):
+        obstore.delete(pages.at(FOLDER).client, _file(name, kind))
 
 
 def check_name(name: str) -> None:

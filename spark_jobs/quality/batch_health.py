@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
-
 from markupsafe import Markup
 
-from include.config.health import Counts, Lag, Problem, State
+from include.config.health import Counts, Lag, State
 from include.config.health_panel import panel
 from spark_jobs.quality.batch import Batch
-from spark_jobs.quality.numbers import SIDES
-from spark_jobs.quality.problem_texts import problem_text, runbook_of
-from spark_jobs.quality.suite import CRITICAL, INFO
+from spark_jobs.quality.problems import problem_of
+from spark_jobs.quality.trend import METRIC_OF
 
 
 def health(batch: Batch, state: State | None) -> Markup:
     """The panel. The state counts if it is of this batch: one report may have several."""
-    own = [*_problems(batch)]
+    checks = batch.verdict.checks if batch.verdict else ()
+    own = [problem_of(batch, judged) for judged in checks if not judged.passed]
     if state is not None and state.batch == batch.batch_id:
         known = {problem.name for problem in state.problems}
         more = [problem for problem in own if problem.name not in known]
@@ -33,25 +30,5 @@ def health(batch: Batch, state: State | None) -> Markup:
     return panel(alone, _counts(batch) if batch.is_live else None, f"Batch {batch.batch_id}")
 
 
-def _problems(batch: Batch) -> Iterator[Problem]:
-    """The checks that the batch has not passed."""
-    at = batch.at / 1000
-    for judged in batch.verdict.checks if batch.verdict else ():
-        if not judged.passed:
-            check = judged.check
-            severity: Literal["warning", "failed"] = "failed" if check.severity == CRITICAL else "warning"
-            yield Problem(
-                name=check.metric,
-                severity=severity,
-                text=check.sentence if check.severity == INFO else problem_text(batch, judged),
-                batch=batch.batch_id,
-                since=at,
-                last=at,
-                runbook=runbook_of(check.metric),
-            )
-
-
 def _counts(batch: Batch) -> Counts:
-    numbers = {name: int(batch.metrics.get(name, 0)) for name in Counts.model_fields}
-    late = sum(int(batch.metrics.get(f"late_{side}", 0)) for side in SIDES)
-    return Counts(**numbers | {"late": late})
+    return Counts(**{name: int(batch.metrics.get(metric, 0)) for name, metric in METRIC_OF.items()})

@@ -20,12 +20,12 @@ _LOOKED_AT = 100
 def lag_after(warehouse: Warehouse, batch: Batch, topics: TopicsNow) -> Lag:
     """After the newest paired batch. `topics`: the ends of the input topics by now. `unread` counts offsets, markers of transactions included."""
     waiting = {
-        (at.topic, at.partition): Span(at.until_offset, topics.end[at.topic, at.partition])
+        at.place: Span(at.until_offset, topics.end[at.place])
         for at in batch.paired.offsets
-        if topics.end.get((at.topic, at.partition), 0) > at.until_offset
+        if topics.end.get(at.place, 0) > at.until_offset
     }
     # What a plan that reached the end has not read came after its wall time W; only a backlog has to be looked at.
-    backlog = {(at.topic, at.partition) for at in batch.paired.offsets if at.until_offset < at.end_offset}
+    backlog = {at.place for at in batch.paired.offsets if at.until_offset < at.end_offset}
     times = [batch.at for place in waiting if place not in backlog]
     times += _first_times(warehouse.pipeline, {place: span for place, span in waiting.items() if place in backlog})
     opened = [file.first_ts for file in warehouse.files(OPEN) if file.first_ts is not None]

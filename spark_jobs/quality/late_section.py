@@ -5,6 +5,7 @@ A page is written once. So the report of a replay writes this section anew in th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from markupsafe import Markup
 from include.config.pipeline import REPLAY_SUFFIX, Pipeline
 from include.config.store import Store, read_text, write_text
 from include.config.time_text import utc
-from spark_jobs.quality.late_intervals import LATE, LateInterval, late_intervals
+from spark_jobs.quality.late_intervals import HEALABLE, HEALED, LATE, LateInterval, late_intervals
 from spark_jobs.quality.numbers import SIDES, Breakdown, Metrics, rows_of
 from spark_jobs.quality.rendering import render
 from spark_jobs.tables.records import Window
@@ -50,22 +51,26 @@ class Replay(NamedTuple):
     @property
     def conf(self) -> str:
         """The parameters of a run, as JSON."""
-        return f'{{"window_start": "{_short(self.window.start)}", "window_end": "{_short(self.window.end)}"}}'
+        return json.dumps({"window_start": _short(self.window.start), "window_end": _short(self.window.end)})
 
     @property
     def times(self) -> str:
         """From the first to the last minute with late events."""
-        return f"{_short(self.intervals[0].window.start)} to {_short(self.intervals[-1].window.end)}"
+        return _both_ends(Window(self.intervals[0].window.start, self.intervals[-1].window.end))
 
     @property
     def replayed(self) -> str:
         """Both ends of the window."""
-        return f"{_short(self.window.start)} to {_short(self.window.end)}"
+        return _both_ends(self.window)
 
 
 def _short(ms: int) -> str:
     """The time without seconds that are 0."""
     return utc(ms).replace(":00.000Z", "Z").replace(".000Z", "Z")
+
+
+def _both_ends(window: Window) -> str:
+    return f"{_short(window.start)} to {_short(window.end)}"
 
 
 def late_section(
@@ -80,7 +85,7 @@ def late_section(
     section = render(
         "late.html",
         late=late,
-        healable=metrics.get("late_healable", 0.0),
+        healable=metrics.get(HEALABLE, 0.0),
         replays=listed,
         far=sum(row.number for row in rows_of(breakdowns, LATE) if row.bucket is None),
         healed_by=by if by and not any(replay.waits for replay in listed) else [],
@@ -108,7 +113,7 @@ def replays(pipeline: Pipeline, intervals: Iterable[LateInterval]) -> list[Repla
 
 def healed_lines(breakdowns: Sequence[Breakdown]) -> list[str]:
     """What a replay covered, for its own page: a line for each batch of late events."""
-    rows = sorted((row.bucket or 0, row.number) for row in rows_of(breakdowns, "late_healed"))
+    rows = sorted((row.bucket or 0, row.number) for row in rows_of(breakdowns, HEALED))
     return [
         f"{sum(number for _, number in mine):,} late events of batch {batch_id} that had an unpaired partner lay in its interval"
         for batch_id, mine in groupby(rows, key=lambda row: row[0])

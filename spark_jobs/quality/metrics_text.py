@@ -9,8 +9,7 @@ from __future__ import annotations
 from include.config.health import FAILED, HEALTHY, WARNING, Lag, Problem, State
 from include.config.store import Store, write_text
 from spark_jobs.quality.catalogue import MEANINGS, SECONDS, Meaning
-from spark_jobs.quality.trend import KINDS, Trend
-from spark_jobs.quality.windows import METRIC_OF
+from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
 from spark_jobs.rules.reasons import Reason
 
 METRICS_FILE = "metrics.prom"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from include.config.health import FAILED, WARNING, Problem
 from include.config.pipeline import FEWEST_ORPHANS, Pipeline
-from include.config.problem_marks import HealedThrough
+from include.config.problem_marks import HealMark
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, check_sentences
 from spark_jobs.quality.problem_texts import late_text, problem_text, runbook_of
@@ -27,7 +27,7 @@ _LASTING = LAWS | {"lost", FOREIGN_CHANGES}
 _HEALS_WITHIN_S = 3_600
 
 
-def problems_after(batch: Batch, before: Problems, pipeline: Pipeline, healed: Mapping[str, HealedThrough]) -> Problems:
+def problems_after(batch: Batch, before: Problems, pipeline: Pipeline, healed: Mapping[str, HealMark]) -> Problems:
     """The problems of checks after a batch. `healed`: what was mended, for a batch that is not judged now but read from the tables."""
     problems = dict(before)
     if batch.paired.kind == REWIND:
@@ -38,7 +38,7 @@ def problems_after(batch: Batch, before: Problems, pipeline: Pipeline, healed: M
         if judged.check.severity == INFO:
             continue
         if not judged.passed and not _was_mended(batch, healed.get(name)):
-            problems[name] = _raised(batch, judged, problems.get(name))
+            problems[name] = problem_of(batch, judged, problems.get(name))
         elif judged.passed and name in problems:
             problems |= _calmed(problems.pop(name), batch)
     return problems
@@ -67,12 +67,13 @@ def _judged(batch: Batch, pipeline: Pipeline) -> Iterable[Judged]:
     return judge_bounds(batch.metrics, pipeline.quality, check_sentences(pipeline, batch))
 
 
-def _was_mended(batch: Batch, healed: HealedThrough | None) -> bool:
+def _was_mended(batch: Batch, healed: HealMark | None) -> bool:
     is_judged_now = batch.verdict is not None
     return not is_judged_now and healed is not None and (batch.batch_id <= healed.batch or batch.batch_id in healed.alone)
 
 
-def _raised(batch: Batch, judged: Judged, known: Problem | None) -> Problem:
+def problem_of(batch: Batch, judged: Judged, known: Problem | None = None) -> Problem:
+    """The problem of a check that the batch has not passed. `known`: the same as earlier batches showed it."""
     name, at = judged.check.metric, batch.at / 1000
     return Problem(
         name=name,

@@ -270,9 +270,7 @@ def note_in_state(warehouse: Tables, answer: Answer) -> None:
         text = f"reconcile found {_kinds(answer.offenders)} up to batch {answer.horizon}"
         add_finding(pages, "reconcile", FAILED, text, "docs/runbooks/does-not-add-up.md")
     elif answer.horizon:
-        heal(pages, "reconcile")
-        for name in (*LAWS, FOREIGN_CHANGES):
-            heal(pages, name, answer.horizon)
+        heal(pages, "reconcile", *LAWS, FOREIGN_CHANGES, through=answer.horizon)
 
 
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from include.config.health import WARNING, Lag, Problem, State, stored_state, with_marks, write_state
-from include.config.problem_marks import HealedThrough, Marks, drop_mark, read_marks, write_mark
+from include.config.problem_marks import HealMark, Marks, drop_mark, read_marks, write_mark
 from include.config.store import Store, pages_store
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.problem_texts import SILENCES
@@ -37,7 +37,7 @@ def add_to_state(
     old, marks = stored_state(pages), read_marks(pages)
     if again:
         marks = _judged_again(warehouse, pages, [batch for batch in batches if batch.batch_id in again], marks)
-    problems, past = _of_checks(with_marks(pages, old) if old else None), list[Batch]()
+    problems, past = _of_checks(with_marks(old, marks) if old else None), list[Batch]()
     if reported != (old.batch if old else 0):
         oldest = _oldest(trend)
         problems = {name: each for name, each in problems.items() if each.newest < oldest}
@@ -55,7 +55,8 @@ def add_to_state(
         hours=hours,
         lag=lag,
     )
-    state = with_marks(pages, state.model_copy(update={"news": _news(old, state)}))
+    # Somebody may have acknowledged a problem meanwhile.
+    state = with_marks(state.model_copy(update={"news": _news(old, state)}), read_marks(pages))
     write_state(pages, state)
     return state
 
@@ -78,13 +79,13 @@ def _judged_again(warehouse: Warehouse, pages: Store, batches: Iterable[Batch], 
         now = {judged.check.metric: judged.passed for judged in batch.verdict.checks}
         for first in stored_batches(warehouse, batch.batch_id, batch.batch_id):
             for judged in judge_bounds(first.metrics, warehouse.pipeline.quality):
-                name, mark = judged.check.metric, marks.healed.get(judged.check.metric, HealedThrough())
+                name, mark = judged.check.metric, marks.healed.get(judged.check.metric, HealMark())
                 if name not in LAWS or judged.passed:
                     continue
                 if now.get(name):
                     write_mark(pages, name, mark.model_copy(update={"alone": tuple({*mark.alone, batch.batch_id})}))
-                else:
-                    drop_mark(pages, name, HealedThrough)
+                elif name in marks.healed:
+                    drop_mark(pages, name, HealMark)
     return read_marks(pages)
 
 

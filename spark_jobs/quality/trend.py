@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from include.config.health import Counts
 from include.config.store import Store, read_text
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
@@ -22,8 +23,8 @@ FILE = "trend-data.js"
 # A month of batches every five minutes; older ones are in the tables.
 KEPT = 10_000
 KINDS = (LIVE, REPLAY, REWIND, ERASURE)
-# Metrics of which there is a sum over all batches.
-TOTALLED = ("landed", "pair", "left_only", "right_only", "rejected", "rejected_late", "late_healable")
+# Field of Counts -> metric. Of these metrics there is a sum over all batches.
+METRIC_OF = {name: "rejected_late" if name == "late" else name for name in Counts.model_fields}
 _FORMAT, _BEGIN, _END = 1, "trend=", ";\n"
 _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 
@@ -32,8 +33,8 @@ _COLUMNS = ("batch", "at", "kind", "state", "settings", "to", "said")
 class Trend:
     """Columns of equal length, by batch_id: `batch`, `at` (W, epoch seconds), `kind`, `state`, `settings` (index of the config hash), `to`
     (a rewind's target), `said` (what began or ended with the batch, in words), and one of each metric, null where a batch has none. `now`:
-    the warnings of the newest live batch. `removed`: the last batch that was removed for its age; 0 if none was. `dropped`: the sums of TOTALLED
-    over batches that were here and are no more.
+    the warnings of the newest live batch. `removed`: the last batch that was removed for its age; 0 if none was. `dropped`: the sums of METRIC_OF's
+    metrics over batches that were here and are no more.
     """
 
     pipeline: str
@@ -71,7 +72,7 @@ class Trend:
                 for column in self._all():
                     column.pop()
             self._append(batch)
-        for name in TOTALLED:
+        for name in METRIC_OF.values():
             if gone := sum(value or 0 for value in self.values.get(name, [])[:-KEPT]):
                 self.dropped[name] = self.dropped.get(name, 0) + gone
         for column in self._all():
@@ -105,9 +106,10 @@ class Trend:
         return {name: column[-1] for name, column in sorted(self.values.items()) if column and column[-1] is not None}
 
     def totals(self) -> dict[str, float]:
-        """The sums of TOTALLED over all batches since the file was made anew the last time, those that were dropped since included."""
+        """The sums of METRIC_OF's metrics over all batches since the file was made anew the last time, those that were dropped since included."""
         return {
-            name: self.dropped.get(name, 0) + sum(value or 0 for value in self.values.get(name, [])) for name in TOTALLED
+            name: self.dropped.get(name, 0) + sum(value or 0 for value in self.values.get(name, []))
+            for name in METRIC_OF.values()
         }
 
     def text(self) -> str:

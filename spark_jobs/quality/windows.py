@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from include.config.health import WINDOWS, Counts
-from spark_jobs.quality.trend import KINDS, Trend
+from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
 from spark_jobs.tables.records import REWIND
 
-# Field of Counts -> metric.
-METRIC_OF = {name: "rejected_late" if name == "late" else name for name in Counts.model_fields}
 LONGEST_S = 3_600 * max(WINDOWS.values())
 _HOURS = 24
 

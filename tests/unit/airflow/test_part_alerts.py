@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from include.airflow import part_alerts
 from include.airflow.alerts import URL_VARIABLE
-from include.airflow.part_alerts import DOWN_VARIABLE, PartWatch, ToldInDatabase
+from include.airflow.part_alerts import DOWN_VARIABLE, AlertMemoryInDatabase, PartWatch
 from include.airflow.parts import Part
 from tests.helpers.alert_listener import listening
 
@@ -43,7 +43,7 @@ def database(monkeypatch):
 
 
 def test_a_part_is_told_of_once_and_once_when_it_is_back(heard, database):
-    api_server, triggerer = PartWatch(ToldInDatabase(), 120), PartWatch(ToldInDatabase(), 120)
+    api_server, triggerer = PartWatch(AlertMemoryInDatabase(), 120), PartWatch(AlertMemoryInDatabase(), 120)
     for at in range(0, 120, 15):
         api_server.look([DOWN], at)
         triggerer.look([DOWN], at)
@@ -52,7 +52,7 @@ def test_a_part_is_told_of_once_and_once_when_it_is_back(heard, database):
         watch.look([DOWN], 120)
     down = {"text": f"scheduler is down: {DOWN.text}", "part": "scheduler", "reason": DOWN.text}
     assert heard == [down]
-    again = PartWatch(ToldInDatabase(), 120)
+    again = PartWatch(AlertMemoryInDatabase(), 120)
     for at in (200, 400):
         again.look([DOWN], at)
     assert heard == [down]
@@ -60,17 +60,17 @@ def test_a_part_is_told_of_once_and_once_when_it_is_back(heard, database):
         watch.look([UP], 500)
     up = {"text": f"scheduler is up again: {UP.text}", "part": "scheduler", "reason": UP.text, "severity": "warning"}
     assert heard == [down, up]
-    assert ToldInDatabase().names() == set()
+    assert AlertMemoryInDatabase().names() == set()
 
 
 def test_two_who_see_it_at_the_same_moment_tell_it_once(heard, database):
-    first, second = ToldInDatabase(), ToldInDatabase()
+    first, second = AlertMemoryInDatabase(), AlertMemoryInDatabase()
     assert [first.add("scheduler", "x"), second.add("scheduler", "x")] == [True, False]
     assert [first.remove("scheduler"), second.remove("scheduler")] == [True, False]
 
 
 def test_a_part_that_comes_back_in_time_is_not_told_of(heard, database):
-    watch = PartWatch(ToldInDatabase(), 120)
+    watch = PartWatch(AlertMemoryInDatabase(), 120)
     for at, part in ((0, DOWN), (105, UP), (119, DOWN), (230, DOWN), (238, DOWN)):
         watch.look([part], at)
     assert heard == []
@@ -79,10 +79,10 @@ def test_a_part_that_comes_back_in_time_is_not_told_of(heard, database):
 
 
 def test_a_cluster_that_is_no_part_any_more_is_forgotten(heard, database):
-    watch = PartWatch(ToldInDatabase(), 0)
+    watch = PartWatch(AlertMemoryInDatabase(), 0)
     watch.look([DOWN], 0)
     watch.look([], 1)
-    assert ToldInDatabase().names() == set() and len(heard) == 1
+    assert AlertMemoryInDatabase().names() == set() and len(heard) == 1
 
 
 def test_the_triggerer_looks_and_no_task_does(monkeypatch):

@@ -20,7 +20,7 @@ def batch(*judged, **metrics):
 
 
 def test_without_a_state_the_batch_speaks_for_itself():
-    shown = health(batch(Judged(LAW, True, 0.0), backlog=12.0, landed=10_000.0), None)
+    shown = health(batch(Judged(LAW, True, 0.0), backlog=12.0, landed=10_000.0, rejected_late=43.0), None)
     assert "Batch 7 is healthy" in shown and 'Landed, this batch</dt><dd class="large">10,000</dd>' in shown
     assert '<dd class="large">12</dd>' in shown and "late: 43" in shown and "a replay pairs 37" in shown
 

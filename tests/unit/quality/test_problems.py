@@ -8,7 +8,7 @@ import pytest
 
 from include.config.health import FAILED, WARNING
 from include.config.pipeline import Quality
-from include.config.problem_marks import HealedThrough
+from include.config.problem_marks import HealMark
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import NotJudged
 from spark_jobs.quality.problems import LATE, late_problem, problems_after
@@ -99,7 +99,7 @@ def test_a_replay_says_nothing_of_ratios():
 
 
 def test_what_was_mended_is_no_problem_of_the_tables_but_of_a_batch_that_is_judged_now():
-    for healed in (HealedThrough(batch=2), HealedThrough(alone=(2,))):
+    for healed in (HealMark(batch=2), HealMark(alone=(2,))):
         assert after(batch(2, judged=False, **{LAW: 3.0}), healed={LAW: healed}) == {}
         assert after(batch(3, judged=False, **{LAW: 3.0}), healed={LAW: healed}).keys() == {LAW}
         assert after(batch(2, **{LAW: 3.0}), healed={LAW: healed}).keys() == {LAW}
