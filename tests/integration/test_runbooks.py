@@ -712,16 +712,18 @@ def test_orphans(mend, warehouse, broker, pipeline):
 @pytest.mark.long
 def test_late_events(mend, warehouse, broker, pipeline):
     pages, (left, right) = pages_in(pages_folder(warehouse.root, pipeline.name)), pipeline.sides
-    now = send_sides([left], 3)
+    # Of a minute that is over.
+    at = send_sides([left], 3, time.time_ns() // 1_000_000 - 120_000)
     run_all(warehouse)
     run_all(warehouse)
-    send_sides([right], 3, now)
+    send_sides([right], 3, at)
     run_all(warehouse)
     # Those that came first were published as orphans.
     _, problem = read_state(pages).problems
     assert problem.text == "late events of the last 7 days that a replay would pair: 3"
     assert runbook(problem.text) == "docs/runbooks/late-events.md" == problem.runbook
-    mend(BEGIN=now - 1_000, END=now + 1)
+    # As the section of the page has it, in whole minutes.
+    mend(BEGIN=at - at % 60_000, END=at - at % 60_000 + 60_000)
     state = read_state(pages)
     assert "late_healable" not in {each.name for each in state.problems} and state.news == (f"over: {problem.text}",)
 
