@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse, Response
 
 from include.airflow.part_alerts import start_watch
 from include.airflow.parts import parts
+from include.config.health import OPENMETRICS
 
-_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _HEAD = (
     "# TYPE event_pairing_part_up gauge\n# HELP event_pairing_part_up 1: the part of the platform answers, 0: it does not\n"
 )
@@ -51,4 +51,4 @@ def as_metrics() -> Response:
     samples = "".join(
         f"event_pairing_part_up{{part={dumps(part.name, ensure_ascii=False)}}} {part.ok:d}\n" for part in parts()
     )
-    return Response(f"{_HEAD}{samples}# EOF\n", media_type=_METRICS, headers=_HEADERS)
+    return Response(f"{_HEAD}{samples}# EOF\n", media_type=OPENMETRICS, headers=_HEADERS)

@@ -27,6 +27,7 @@ from jinja2 import Environment, StrictUndefined
 from include.airflow.connections import WAREHOUSE, options_of
 from include.airflow.overview import overview, overview_style
 from include.airflow.pages import batch_of
+from include.config.health import OPENMETRICS
 from include.config.page_head import POLICY, THEME, THEME_FILE
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
 from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
@@ -42,12 +43,11 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _FILES = {
     re.compile(r"(index|trend|batch-[0-9]{1,18}(-expectations)?)\.html"): "text/html",
     re.compile(r"(charts|trend|trend-data|batch-[0-9]{1,18})\.js"): "text/javascript",
     re.compile(r"(page|trend)\.css"): "text/css",
-    re.compile(r"metrics\.prom"): _METRICS,
+    re.compile(r"metrics\.prom"): OPENMETRICS,
 }
 _NOTHING = Environment(autoescape=True, undefined=StrictUndefined).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>No quality page</title>

@@ -29,6 +29,8 @@ from include.config.problem_marks import (
 from include.config.store import Store, read_text, write_text
 
 FILE = "state.json"
+# What metrics.prom and the metrics of the parts are.
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # The windows over which counts are added up, by name, in hours.
 WINDOWS = {"1h": 1, "24h": 24, "7d": 168}
 HEALTHY: Final = "healthy"

@@ -30,7 +30,7 @@ def foreign_changes(warehouse: Tables, batch: Batch, previous: Batch | None) -> 
         Breakdown(_FAMILY, found.version, field=table, value=found.operation)
         for table, version in sorted(after.items())
         if version - before.get(table, 0) > own.get(table, 0)
-        for found in foreign_commits(warehouse.store(table), table, pipeline, before.get(table, 0), version)
+        for found in foreign_commits(warehouse.store(table), pipeline, before.get(table, 0), version)
     ]
 
 

@@ -10,15 +10,13 @@ from include.config.store import Store, read_text
 
 
 class ForeignCommit(NamedTuple):
-    """A commit that changed rows of a table and is not of its pipeline. `operation`: as the other program calls it; `at`: epoch ms by its clock."""
+    """A commit that changed rows of a table and is not of its pipeline. `operation`: as the other program calls it."""
 
-    table: str
     version: int
     operation: str
-    at: int
 
 
-def foreign_commits(place: Store, table: str, pipeline: str, after: int, until: int) -> Iterator[ForeignCommit]:
+def foreign_commits(place: Store, pipeline: str, after: int, until: int) -> Iterator[ForeignCommit]:
     """Yields those of the versions (`after`, `until`], by version. A version whose commit is no longer in the log is skipped.
 
     Compaction, VACUUM and changed properties change no row, whoever does them.
@@ -28,7 +26,7 @@ def foreign_commits(place: Store, table: str, pipeline: str, after: int, until: 
         actions = [json.loads(line) for line in (text or "").splitlines() if line]
         if _changes_rows(actions) and not _is_of(actions, pipeline):
             info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-            yield ForeignCommit(table, version, str(info.get("operation", "?")), int(info.get("timestamp", 0)))
+            yield ForeignCommit(version, str(info.get("operation", "?")))
 
 
 def _changes_rows(actions: list[dict[str, Any]]) -> bool:
