@@ -23,7 +23,7 @@ from include.airflow.cluster_mode import Submission, find_application, lease, su
 from include.airflow.connections import all_kafka_settings, schema_registry_settings, warehouse_options
 from include.airflow.forked_jobs import ForkedJob
 from include.airflow.pages import note_batch, runbook
-from include.airflow.run_notes import in_words
+from include.airflow.run_notes import in_words, leave_failure
 from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
@@ -107,7 +107,11 @@ class PairingJobOperator(SparkSubmitOperator):
         with tempfile.TemporaryDirectory(prefix="pairing-") as folder, (Path(folder) / _LOCK).open("w") as alive:
             # This process holds the lock while it lives: the job of a task that was killed ends without it.
             fcntl.flock(alive, fcntl.LOCK_EX)
-            outcome = self._outcome_of(context, Path(folder), alive, arguments)
+            try:
+                outcome = self._outcome_of(context, Path(folder), alive, arguments)
+            except AirflowException as error:
+                leave_failure(context["ti"], pages_store(self.pipeline_file.stem), error)
+                raise
         counts = dict(outcome.get("counts", {}))
         self.log.info("%s: %s", self.task_id, in_words({self.task_id: counts}) or "done")
         if self.batch_id is not None:

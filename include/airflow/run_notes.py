@@ -5,6 +5,7 @@ A task cannot write a note of its run. The scheduler can, and it calls the liste
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,18 +13,25 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from include.config.health import read_state
 from include.config.pipeline import PIPELINES, REPLAY_SUFFIX, pipeline_of
+from include.config.store import Store
 from include.config.time_text import point_in_time
 
 # Airflow accepts no longer notes.
-_MAX_LENGTH, _ASKED_LENGTH = 1000, 200
+_MAX_LENGTH, _ASKED_LENGTH, _REASON_LENGTH = 1000, 200, 350
+# The key under which a task leaves an XCom when it fails.
+FAILURE = "failure"
 _WINDOW = ("window_start", "window_end")
 _OWN_BATCH = ("land_events", "replay_interval")
 # Counts of the first batch: `began_<topic>-<partition>`, the first offset of a partition that did not begin at 0.
 _BEGAN = "began_"
 _BEGAN_SHOWN = 4
 
+_FROM_OUTSIDE = "it was ended from outside"
+
 Counts = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 
 
 @hookimpl
@@ -53,6 +61,41 @@ def in_words(counts: Mapping[str, Counts]) -> str:
     return (f"batch {batch_id}: " if batch_id is not None and words else "") + "; ".join(words)
 
 
+def leave_failure(task: Any, pages: Store, error: Exception) -> None:
+    """Leaves for the note of the run why the task fails, and the pipeline's state as it is by now. Never raises: the task fails for its own reason.
+
+    Called in the task's process: the scheduler must not wait for a store.
+    """
+    left = {"reason": str(error)}
+    try:
+        if state := read_state(pages):
+            left["state"] = state.in_short
+    except Exception as unreadable:
+        _log.warning("the state of the pipeline cannot be read: %s", str(unreadable).partition("\n")[0])
+    try:
+        task.xcom_push(FAILURE, left)
+    except Exception as refused:
+        _log.warning("the note of this run will not say why it failed: %s", str(refused).partition("\n")[0])
+
+
+def failures_in_words(failed: Mapping[str, Mapping[str, str]], is_reported: bool = False) -> list[str]:
+    """Why a run is not complete. `failed`: task -> what it left, nothing if it was ended from outside; in the order in which they ended.
+    `is_reported`: the run's report says the state already.
+
+    >>> failures_in_words({"pair_events": {"reason": "no space left", "state": "healthy after batch 7"}, "report_quality": {}})
+    ['pair_events failed: no space left', 'report_quality failed: it was ended from outside', 'last known state of the pipeline: healthy after batch 7']
+    """
+    words = [f"{task} failed: {_cut(left.get('reason') or _FROM_OUTSIDE, _REASON_LENGTH)}" for task, left in failed.items()]
+    state = next((left["state"] for left in reversed(failed.values()) if left.get("state")), "")
+    return (
+        [*words, f"last known state of the pipeline: {_cut(state, _REASON_LENGTH)}"] if state and not is_reported else words
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    return text[:length] + "…" * (len(text) > length)
+
+
 def asked_for(conf: Any) -> str:
     """The parameters that were given for the run, empty without any.
 
@@ -63,7 +106,7 @@ def asked_for(conf: Any) -> str:
     # The interval of a replay is in its note already.
     given = {name: value for name, value in asked if value not in (None, False, "") and name not in _WINDOW}
     text = ", ".join(f"{name}={value}" for name, value in given.items())
-    return f"asked for: {text[:_ASKED_LENGTH]}{'…' * (len(text) > _ASKED_LENGTH)}" if text else ""
+    return f"asked for: {_cut(text, _ASKED_LENGTH)}" if text else ""
 
 
 def _listed(counts: Counts, names: Mapping[str, str], form: str) -> list[str]:
@@ -189,12 +232,18 @@ def _add_note(dag_run: Any) -> None:
 
     if (session := object_session(dag_run)) is None:
         return
-    values: Any = session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=XCOM_RETURN_KEY))
-    counts = {value.task_id: XComModel.deserialize_value(value) or {} for value in values}
+
+    def left(key: str) -> dict[str, Any]:
+        values: Any = session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=key))
+        return {value.task_id: XComModel.deserialize_value(value) or {} for value in values}
+
+    counts, reasons = left(XCOM_RETURN_KEY), left(FAILURE)
+    ended = sorted(dag_run.get_task_instances(state=["failed"], session=session), key=lambda task: str(task.end_date))
+    failed = failures_in_words({task.task_id: reasons.get(task.task_id, {}) for task in ended}, "report_quality" in counts)
     # Every run that lands plans a batch, so without counts it was a run with report_only.
     only_reported = "land_events" in counts and not counts["land_events"]
     text, before = "report only: what is there was counted afresh" if only_reported else in_words(counts), dag_run.note or ""
-    text = "; ".join(filter(None, [text, asked_for(dag_run.conf), _progress(dag_run, session)]))
+    text = "; ".join(filter(None, [text, *failed, asked_for(dag_run.conf), _progress(dag_run, session)]))
     # The note may hold what a person wrote, or this text already: a run that was cleared ends twice.
     if text and text not in before:
         dag_run.note = f"{before}\n{text}".strip()[:_MAX_LENGTH]

@@ -98,6 +98,16 @@ class State(Part):
         """HEALTHY, WARNING or FAILED: the worst of the problems that nobody has acknowledged."""
         return next((problem.severity for problem in self.open_problems), HEALTHY)
 
+    @property
+    def in_short(self) -> str:
+        """The verdict, after which batch, and why, by the names of the problems.
+
+        >>> State(pipeline="calls", at=0, batch=7).in_short
+        'healthy after batch 7'
+        """
+        found = [f"{each.name}: {each.severity} since batch {each.batch}" for each in self.open_problems]
+        return f"{self.verdict} after batch {self.batch}" + (f" ({', '.join(found)})" if found else "")
+
 
 def read_state(pages: Store) -> State | None:
     """The state with all that was said of its problems since the last report; None if there is none yet, or none of this form."""

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from include.config.health import State, write_state
 from include.config.pipeline import PIPELINES
+from include.config.store import pages_store
 from tests.helpers.timeline import CALLS
 from tests.unit.config.test_secret_values import KEY, SETTINGS
 
@@ -175,7 +177,17 @@ def test_a_job_that_leaves_no_reason_is_explained_by_its_status(tmp_path, monkey
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": 1}')
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}')
-    task = operators.PairingJobOperator(job="land_events", pipeline_file=PIPELINES / "calls.yaml")
+    monkeypatch.setenv("PAIRING_WAREHOUSE", str(tmp_path))
+    pages = pages_store("calls", str(tmp_path)).made()
+    task, left = operators.PairingJobOperator(job="land_events", pipeline_file=PIPELINES / "calls.yaml"), {}
+    for state in (None, State(pipeline="calls", at=1.0, batch=7)):
+        if state:
+            write_state(pages, state)
+        with pytest.raises(AirflowException, match=f"^{reason}$"):
+            task.execute({"ti": SimpleNamespace(xcom_push=left.__setitem__), "outlet_events": {}})
+        # The run's note is made of it.
+        assert left == {"failure": {"reason": reason} | ({"state": "healthy after batch 7"} if state else {})}
+    # The task fails for its own reason, even if nothing can be left.
     with pytest.raises(AirflowException, match=f"^{reason}$"):
         task.execute({"ti": None, "outlet_events": {}})
     assert os.environ["PAIRING_SPARK_REMOTE"] == "sc://127.0.0.1:1/"

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from include.airflow.operators import UI_VARIABLE, SparkPage
-from include.airflow.run_notes import _progress, in_words, on_dag_run_running
+from include.airflow.run_notes import _progress, failures_in_words, in_words, on_dag_run_running
+from include.config.health import Problem, State
 
 LANDED = {"batch_id": 7, "landed": 1_024, "backlog": 0}
 PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplicate": 2, "late": 1, "open_after": 20}
@@ -76,6 +77,38 @@ PAIRED = {"batch_id": 7, "pair": 310, "left_only": 12, "right_only": 0, "duplica
 )  # fmt: skip
 def test_what_a_run_has_done(counts, words):
     assert in_words(counts) == words
+
+
+PROBLEM = Problem(name="landing_difference_left", severity="failed", text="3 are missing", batch=7, since=1.0, last=2.0)
+STATE = State(pipeline="calls", at=2.0, batch=8, problems=(PROBLEM,)).in_short
+
+
+@pytest.mark.parametrize(
+    ("failed", "is_reported", "words"),
+    [
+        ({}, False, []),
+        (
+            {"report_quality": {"reason": "the counts do not add up", "state": STATE}},
+            False,
+            [
+                "report_quality failed: the counts do not add up",
+                "last known state of the pipeline: failed after batch 8 (landing_difference_left: failed since batch 7)",
+            ],
+        ),
+        # The report has said it.
+        ({"publish_compounds": {"reason": "no broker", "state": STATE}}, True, ["publish_compounds failed: no broker"]),
+        ({"pair_events": {"reason": "no space"}}, False, ["pair_events failed: no space"]),
+        ({"pair_events": {}}, False, ["pair_events failed: it was ended from outside"]),
+        (
+            {"land_events": {"reason": "x" * 351, "state": "healthy after batch 1"}, "report_quality": {"reason": "y", "state": "z" * 350}},
+            False,
+            [f"land_events failed: {'x' * 350}…", "report_quality failed: y", f"last known state of the pipeline: {'z' * 350}"],
+        ),
+    ],
+    ids=["nothing", "a report", "reported", "no state", "from outside", "long"],
+)  # fmt: skip
+def test_what_has_failed_and_the_last_known_state(failed, is_reported, words):
+    assert failures_in_words(failed, is_reported) == words
 
 
 def run_of(dag_id, conf=None, **named):
