@@ -109,7 +109,7 @@ class PairingJobOperator(SparkSubmitOperator):
             fcntl.flock(alive, fcntl.LOCK_EX)
             try:
                 outcome = self._outcome_of(context, Path(folder), alive, arguments)
-            except AirflowException as error:
+            except Exception as error:
                 leave_failure(context["ti"], pages_store(self.pipeline_file.stem), error)
                 raise
         counts = dict(outcome.get("counts", {}))

@@ -86,10 +86,10 @@ def failures_in_words(failed: Mapping[str, Mapping[str, str]], is_reported: bool
     ['pair_events failed: no space left', 'report_quality failed: it was ended from outside', 'last known state of the pipeline: healthy after batch 7']
     """
     words = [f"{task} failed: {_cut(left.get('reason') or _FROM_OUTSIDE, _REASON_LENGTH)}" for task, left in failed.items()]
-    state = next((left["state"] for left in reversed(failed.values()) if left.get("state")), "")
-    return (
-        [*words, f"last known state of the pipeline: {_cut(state, _REASON_LENGTH)}"] if state and not is_reported else words
-    )
+    states = [left["state"] for left in failed.values() if left.get("state")]
+    if is_reported or not states:
+        return words
+    return [*words, f"last known state of the pipeline: {_cut(states[-1], _REASON_LENGTH)}"]
 
 
 def _cut(text: str, length: int) -> str:
