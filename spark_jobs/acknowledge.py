@@ -16,6 +16,7 @@ from include.config.store import Store, pages_store
 from include.config.time_text import utc
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import errors_in_one_line, job_parser, warehouse_folder
+from spark_jobs.quality.current_pages import write_current
 
 
 def main(pages: Store, given: argparse.Namespace) -> list[str]:
@@ -27,6 +28,7 @@ def main(pages: Store, given: argparse.Namespace) -> list[str]:
         problem = acknowledge(pages, given.problem, given.by or "", given.note or "")
     except ValueError as refused:
         raise NeedsOperator(str(refused)) from None
+    write_current(pages)
     return [f"{problem.name} of batch {problem.batch} is acknowledged by {given.by}: {problem.text}"]
 
 

@@ -74,7 +74,8 @@ class Lag(Part):
 
 class State(Part):
     """`at`, `batch`: time and number of the newest reported batch. `windows`: by the names of WINDOWS, up to `at`; `hours`: the last 24, oldest first.
-    `news`: the sentences about what began or ended with the newest report.
+    `news`: the sentences about what began or ended with the newest report. `remarks`: what could not be judged of the newest batch; it is shown
+    and counts for nothing.
     """
 
     pipeline: str
@@ -85,6 +86,7 @@ class State(Part):
     hours: tuple[Counts, ...] = ()
     lag: Lag = Lag()
     news: tuple[str, ...] = ()
+    remarks: tuple[Problem, ...] = ()
 
     @property
     def open_problems(self) -> list[Problem]:

@@ -21,11 +21,21 @@ from include.config.time_text import rough
 _DAY = "24h"
 
 
+# Of one severity these come last: nothing is wrong with what is published now.
+_LAST = ("late_healable",)
+
+
 class Card(NamedTuple):
-    """A problem with what is known of it."""
+    """A problem with what is known of it. `is_remark`: it could not be judged, and counts for nothing."""
 
     problem: Problem
     advice: Advice
+    is_remark: bool = False
+
+    @property
+    def word(self) -> str:
+        """What stands before its sentence."""
+        return "not judged" if self.is_remark else "taken over" if self.problem.acknowledged else self.problem.severity
 
 
 class Tile(NamedTuple):
@@ -70,9 +80,13 @@ def sentence(state: State, subject: str) -> str:
 
 
 def cards(state: State) -> list[Card]:
-    """The problems: those that nobody has taken over first, failed before warned, newest first."""
-    ordered = sorted(state.problems, key=lambda each: (each.acknowledged is not None, each.severity != FAILED, -each.since))
-    return [Card(problem, advice(problem.name, problem.runbook)) for problem in ordered]
+    """The problems: those that nobody has taken over first, failed before warned, newest first, but late events last. Then the remarks."""
+    ordered = sorted(
+        state.problems,
+        key=lambda each: (each.acknowledged is not None, each.severity != FAILED, each.name in _LAST, -each.since),
+    )
+    found = [Card(problem, advice(problem.name, problem.runbook)) for problem in ordered]
+    return found + [Card(remark, advice(remark.name, remark.runbook), is_remark=True) for remark in state.remarks]
 
 
 def tiles(state: State, counts: Counts | None) -> Iterator[Tile]:
@@ -83,20 +97,25 @@ def tiles(state: State, counts: Counts | None) -> Iterator[Tile]:
     shown, when = (day, "24 h") if day else (counts, "this batch")
     if shown is None:
         return
-    compounds = shown.pair + shown.left_only + shown.right_only
     for field, name in (("landed", "Landed"), ("pair", "Paired"), ("left_only", "Left only"), ("right_only", "Right only")):
-        number, share, style = getattr(shown, field), [], "usual"
-        if field.endswith("_only"):
-            share, style = [f"{number / compounds if compounds else 0:.1%} of compounds"], "alone"
-        yield Tile(f"{name}, {when}", number, [*share, *_others(state, field)], _trend(state, field, name, style))
-    late = [f"late: {shown.late:,}", *([f"a replay pairs {shown.late_healable:,}"] if shown.late_healable else [])]
+        is_alone = field.endswith("_only")
+        share = [f"{_share(shown, field)} of compounds"] if is_alone else []
+        lines, style = [*share, *_others(state, field, is_alone)], "alone" if is_alone else "usual"
+        yield Tile(f"{name}, {when}", getattr(shown, field), lines, _trend(state, field, name, style))
+    late = [f"late: {shown.late:,}", *([f"with a partner: {shown.late_healable:,}"] if shown.late_healable else [])]
     yield Tile(f"Rejected, {when}", shown.rejected, late, _trend(state, "rejected", "Rejected", "alone"))
 
 
-def _others(state: State, field: str) -> list[str]:
-    """The same number in the other windows."""
-    found = {"1h": "1 h", "7d": "7 d"}
-    return [f"{name}: {getattr(state.windows[each], field):,}" for each, name in found.items() if each in state.windows]
+def _others(state: State, field: str, has_share: bool) -> list[str]:
+    """The same number in the other windows: a day says little of what began a moment ago."""
+    found = {name: state.windows[each] for each, name in {"1h": "1 h", "7d": "7 d"}.items() if each in state.windows}
+    shares = {name: f" ({_share(counts, field)})" if has_share else "" for name, counts in found.items()}
+    return [f"{name}: {getattr(counts, field):,}{shares[name]}" for name, counts in found.items()]
+
+
+def _share(counts: Counts, field: str) -> str:
+    compounds = counts.pair + counts.left_only + counts.right_only
+    return f"{getattr(counts, field) / compounds if compounds else 0:.1%}"
 
 
 def _trend(state: State, field: str, name: str, style: str) -> Markup:

@@ -225,24 +225,33 @@ def read_text(store: Store, name: str) -> str | None:
 
 def exists(store: Store, name: str) -> bool:
     """Whether there is anything at a name below the place."""
+    return etag(store, name) is not None
+
+
+def etag(store: Store, name: str) -> str | None:
+    """What is another after every write at a name below the place; None if there is nothing."""
     import obstore
 
     try:
-        obstore.head(store.client, name)
+        return obstore.head(store.client, name)["e_tag"] or ""
     except FileNotFoundError:
-        return False
-    return True
+        return None
 
 
 def list_names(store: Store) -> list[str]:
     """The names of everything below the place; none where nothing was ever written."""
+    return [*etags(store)]
+
+
+def etags(store: Store) -> dict[str, str]:
+    """As `etag`, of everything below the place, by name."""
     import obstore
 
     try:
-        return [each["path"] for each in obstore.list(store.client).collect()]
+        return {each["path"]: each["e_tag"] or "" for each in obstore.list(store.client).collect()}
     except FileNotFoundError:
         # The folder is made by the first write.
-        return []
+        return {}
 
 
 def write_text(store: Store, name: str, text: str) -> None:

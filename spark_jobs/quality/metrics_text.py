@@ -7,7 +7,6 @@ another one's sample, so the text is valid in Prometheus' older format too, whic
 from __future__ import annotations
 
 from include.config.health import FAILED, HEALTHY, WARNING, Lag, Problem, State
-from include.config.store import Store, write_text
 from spark_jobs.quality.catalogue import MEANINGS, SECONDS, Meaning
 from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
 from spark_jobs.rules.reasons import Reason
@@ -22,11 +21,6 @@ _LAG = {
     "oldest_unread": Meaning("Time before which no unread record came, since 1970; absent where there is none", SECONDS),
     "oldest_open": Meaning("Time of the oldest open event since 1970; absent where there is none", SECONDS),
 }
-
-
-def write_metrics(pages: Store, trend: Trend, state: State) -> None:
-    """Writes the file in place of the one before."""
-    write_text(pages, METRICS_FILE, exposition(trend, state))
 
 
 def exposition(trend: Trend, state: State | None = None) -> str:

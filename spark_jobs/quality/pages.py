@@ -14,7 +14,7 @@ from include.config.health import State
 from include.config.pipeline import Pipeline
 from include.config.secret_values import without_secrets
 from include.config.setting_changes import in_words as changes_in_words
-from include.config.store import Store, exists, read_text, write_text
+from include.config.store import Store, exists, write_text
 from include.config.time_text import utc
 from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
@@ -34,8 +34,6 @@ from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJEC
 from spark_jobs.tables.records import ERASURE, REPLAY, REWIND, plan_struct
 
 _PAGE = re.compile(r"batch-(\d+)\.html")
-# Names the batch whose page is the index. A list of all pages would take a request for every thousand.
-_NEWEST = "newest.txt"
 # Among the counts of the ledger: epoch ms.
 _TIMES = ("held_since", "removed_until")
 # Great Expectations makes its page for a site, with libraries from the internet: what is around the content, what loads, and styles.
@@ -71,15 +69,6 @@ def rewrite_late(pages: Store, pipeline: Pipeline, batch: Batch, clock: int | No
     """Writes what became of the late events of an earlier batch into its page; the arguments are those of `late_section`."""
     section = late_section(pipeline, batch.metrics, batch.breakdowns, clock, healed)
     rewrite_section(pages, f"batch-{batch.batch_id}.html", section)
-
-
-def write_index(pages: Store, batch_id: int) -> None:
-    """Makes this batch's page the `index.html`, unless a newer batch's page is: reports of older batches may end later."""
-    known = read_text(pages, _NEWEST)
-    newest = max(batch_id, int(known) if known and known.isdigit() else 0)
-    if (text := read_text(pages, f"batch-{newest}.html")) is not None:
-        write_text(pages, "index.html", text)
-        write_text(pages, _NEWEST, str(newest))
 
 
 def prune_pages(pages: Store, keep: int) -> None:

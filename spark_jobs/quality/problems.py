@@ -72,6 +72,13 @@ def _was_mended(batch: Batch, healed: HealMark | None) -> bool:
     return not is_judged_now and healed is not None and (batch.batch_id <= healed.batch or batch.batch_id in healed.alone)
 
 
+def own_problems(batch: Batch) -> tuple[list[Problem], list[Problem]]:
+    """What the batch alone has failed, and what could not be judged of it."""
+    found = [judged for judged in (batch.verdict.checks if batch.verdict else ()) if not judged.passed]
+    failed, unknown = ([each for each in found if (each.check.severity == INFO) is is_info] for is_info in (False, True))
+    return [problem_of(batch, each) for each in failed], [problem_of(batch, each) for each in unknown]
+
+
 def problem_of(batch: Batch, judged: JudgedCheck, known: Problem | None = None) -> Problem:
     """The problem of a check that the batch has not passed. `known`: the same as earlier batches showed it."""
     name, at = judged.check.metric, batch.at / 1000

@@ -20,6 +20,7 @@ from spark_jobs.kafka.output_topic import Cleanup
 from spark_jobs.kafka.records import Span, translate_read_errors
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import SHOWN, Finding, Offenders, count_where, offenders_of
+from spark_jobs.quality.current_pages import write_current
 from spark_jobs.quality.dead_letters import check_dead_letters, counts_of_dead_letters
 from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES
 from spark_jobs.quality.landed_records import OUTCOMES, by_place, check_places, joined_spans, outcomes, raw_rows, was_removed
@@ -271,6 +272,7 @@ def note_in_state(warehouse: Tables, answer: Answer) -> None:
         add_finding(pages, "reconcile", FAILED, text, "docs/runbooks/does-not-add-up.md")
     elif answer.horizon:
         heal(pages, "reconcile", *LAWS, FOREIGN_CHANGES, through=answer.horizon)
+    write_current(pages)
 
 
 def fail_if_any(name: str, offenders: list[Offenders]) -> None:

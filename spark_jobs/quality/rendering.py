@@ -21,6 +21,18 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(values))
 
 
+def with_part(page: str, begin: str, end: str, part: str) -> str:
+    """The page with this between `begin` and `end`, which stay; unchanged if it is of another form.
+
+    >>> with_part("a <!-- b -->old<!-- c --> d", "<!-- b -->", "<!-- c -->", "new")
+    'a <!-- b -->new<!-- c --> d'
+    """
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    # Not by +, which would escape the page beside Markup.
+    return f"{before}{begin}{part}{end}{after}" if found and closed else page
+
+
 def source(*files: str) -> Markup:
     """Styles and scripts of the project, unchanged: files of this room, or shared ones."""
     places = [next(place for place in (_HERE / file, TEMPLATES.parent / file) if place.is_file()) for file in files]

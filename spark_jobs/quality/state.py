@@ -9,7 +9,7 @@ from include.config.problem_marks import HealMark, Marks, drop_mark, read_marks,
 from include.config.store import Store, pages_store
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.problem_texts import SILENCES
-from spark_jobs.quality.problems import LATE, Problems, late_problem, problems_after
+from spark_jobs.quality.problems import LATE, Problems, late_problem, own_problems, problems_after
 from spark_jobs.quality.suite import LAWS, judge_bounds
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import reported_before
@@ -54,6 +54,7 @@ def add_to_state(
         windows=windows,
         hours=hours,
         lag=lag,
+        remarks=tuple(own_problems(batches[-1])[1]),
     )
     # Somebody may have acknowledged a problem meanwhile.
     state = with_marks(state.model_copy(update={"news": _news(old, state)}), read_marks(pages))

@@ -17,14 +17,14 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import write_outcome
 from spark_jobs.kafka.records import translate_read_errors
 from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.current_pages import write_index
 from spark_jobs.quality.foreign_changes import check_sentences
 from spark_jobs.quality.lag import lag_after
 from spark_jobs.quality.late_intervals import healed_pages
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
-from spark_jobs.quality.metrics_text import write_metrics
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
-from spark_jobs.quality.pages import batch_details, prune_pages, rewrite_late, write_index, write_pages, write_unjudged
+from spark_jobs.quality.pages import batch_details, prune_pages, rewrite_late, write_pages, write_unjudged
 from spark_jobs.quality.problem_texts import broken_text, state_sentences
 from spark_jobs.quality.silence import notices
 from spark_jobs.quality.state import add_to_state
@@ -120,12 +120,11 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     trend = add_to_trend(warehouse, ledger, started, batches)
     reported = given.history[-1].batch_id if given.history else 0
     state = add_to_state(warehouse, ledger, trend, batches, reported, again, lag)
-    write_metrics(pages, trend, state)
     for batch in batches:
         write_pages(pages, batch, batch_details(batch, offenders.result()), state, _before(given, batches, batch))
     for late, healed in healed_pages(batches, given.late):
         rewrite_late(pages, warehouse.pipeline, late, batches[-1].paired.clock, healed)
-    write_index(pages, last)
+    write_index(pages, last, trend)
     # It takes a list of all pages.
     if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):
         prune_pages(pages, quality.keep_pages)

@@ -41,7 +41,7 @@ CALLS = (
     ("spark_jobs.quality.suite", "judge", "judging"),
     ("spark_jobs.quality.suite", "warm_up", "Great Expectations"),
     ("spark_jobs.quality.pages", "write_pages", "page written"),
-    ("spark_jobs.quality.pages", "write_index", "index written"),
+    ("spark_jobs.quality.current_pages", "write_index", "index written"),
     ("spark_jobs.quality.trend_files", "add_to_trend", "trend written"),
     ("spark_jobs.quality.metrics", "load_report_input", "report's input"),
     ("spark_jobs.quality.metrics", "measure", "measuring"),

@@ -39,6 +39,13 @@ def test_the_worst_comes_first(places):
 def test_servers_come_first(places):
     page = overview.overview(["a"], places)
     assert page.index("last heartbeat 2026-01-31 11:00 UTC") < page.index("a is healthy") and "<nav" not in page
+    assert '<details class="servers" open><summary><h2>Servers: 1 of 2 down</h2>' in page
+
+
+def test_servers_are_folded_while_all_answer(places, monkeypatch):
+    monkeypatch.setattr(overview, "parts", lambda: PARTS[:1])
+    page = overview.overview(["a"], places)
+    assert '<details class="servers"><summary><h2>Servers: all 1 answer</h2>' in page and "scheduler" in page
 
 
 def test_whoever_may_read_nothing_sees_no_name(places):

@@ -51,6 +51,21 @@ def test_what_nobody_has_taken_over_comes_first_and_what_failed_before_it():
     assert "More compounds have one side only than you allow" in third
 
 
+def test_what_harms_nothing_now_comes_last():
+    late = SILENT.model_copy(update={"name": "late_healable", "since": AT, "runbook": "docs/runbooks/late-events.md"})
+    unknown = SILENT.model_copy(update={"name": "delivery_not_judged", "runbook": ""})
+    state = made_up_state(300, late, SILENT).model_copy(update={"remarks": (unknown,)})
+    assert [(card.problem.name, card.word) for card in cards(state)] == [
+        ("silent_left", "warning"),
+        ("late_healable", "warning"),
+        ("delivery_not_judged", "not judged"),
+    ]
+    # What could not be judged is no warning.
+    assert "calls: 2 warnings" in panel(state)
+    alone = panel(made_up_state(300).model_copy(update={"remarks": (unknown,)}))
+    assert "calls is healthy" in alone and "Nothing says that one is missing" in alone.partition("<details")[2]
+
+
 def test_numbers_of_a_day_have_their_trend_and_the_other_windows():
     found = {tile.name: tile for tile in tiles(made_up_state(300), None)}
     assert [*found] == [
@@ -66,7 +81,7 @@ def test_numbers_of_a_day_have_their_trend_and_the_other_windows():
         ["oldest unread 14 s", "oldest open 4.3 min"],
     )
     assert found["Landed, 24 h"].number == 2_160_000 and found["Landed, 24 h"].lines == ["1 h: 27,646", "7 d: 15,120,000"]
-    assert found["Left only, 24 h"].lines[0] == "4.0% of compounds"
+    assert found["Left only, 24 h"].lines == ["4.0% of compounds", "1 h: 553 (4.0%)", "7 d: 302,400 (4.0%)"]
     assert found["Landed, 24 h"].picture.count("M") == 24 and "style=" not in panel(made_up_state(300))
 
 

@@ -19,6 +19,8 @@ from include.config.store import (
     Store,
     StoreRefused,
     checked_root,
+    etag,
+    etags,
     exists,
     normal_options,
     pages_store,
@@ -311,6 +313,18 @@ def test_a_text_is_there_once_it_is_written(tmp_path):
     write_text(store, "runs/x.json", "")
     assert (read_text(store, "runs/x.json"), exists(store, "runs/x.json")) == ("", True)
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["x.json"]
+
+
+def test_every_write_leaves_another_tag(tmp_path):
+    store = Store(f"{tmp_path}/quality")
+    assert (etag(store, "x"), etags(store)) == (None, {})
+    seen = []
+    # The same length at the same moment is another text, too.
+    for text in ("a", "b", "c", ""):
+        write_text(store, "x", text)
+        seen.append(etag(store, "x"))
+        assert etags(store) == {"x": seen[-1]}
+    assert len({*seen}) == 4 and None not in seen
 
 
 def test_a_folder_that_is_not_there_is_made_by_who_writes_alone(tmp_path):

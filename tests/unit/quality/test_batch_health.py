@@ -22,7 +22,7 @@ def batch(*judged, **metrics):
 def test_without_a_state_the_batch_speaks_for_itself():
     shown = health(batch(JudgedCheck(LAW, True, 0.0), backlog=12.0, landed=10_000.0, rejected_late=43.0), None)
     assert "Batch 7 is healthy" in shown and 'Landed, this batch</dt><dd class="large">10,000</dd>' in shown
-    assert '<dd class="large">12</dd>' in shown and "late: 43" in shown and "a replay pairs 37" in shown
+    assert '<dd class="large">12</dd>' in shown and "late: 43" in shown and "with a partner: 37" in shown
 
 
 def test_checks_that_failed_are_problems_of_the_batch():
@@ -34,11 +34,12 @@ def test_checks_that_failed_are_problems_of_the_batch():
         ),
         None,
     )
-    assert "Batch 7: 1 failed check and 2 warnings" in shown
+    assert "Batch 7: 1 failed check and 1 warning" in shown
     for text in (
         "batch 7: every record is a raw row (left): landing_difference_left is None, allowed 0 to 0",
         "compounds of batch 7 are one-sided: 10.0% where quality.max_orphan_ratio allows 5.0%",
-        "</span> every message was read back: not judgeable",
+        # It is no warning, and does not count as one.
+        '<span class="badge">not judged</span> every message was read back: not judgeable',
     ):
         assert text in shown
     assert shown.index("every record") < shown.index("are one-sided"), "what failed comes first"

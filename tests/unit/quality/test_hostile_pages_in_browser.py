@@ -18,9 +18,10 @@ from fastapi import FastAPI
 from include.airflow import quality_app
 from include.config.health import Acknowledgement, write_state
 from include.local.process import free_port
+from spark_jobs.quality.current_pages import write_index
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.offenders import Offender
-from spark_jobs.quality.pages import batch_details, details_script, write_index, write_unjudged
+from spark_jobs.quality.pages import batch_details, details_script, write_unjudged
 from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.story.page import page as story_page
 from tests.helpers.browser import NEEDED, Page, chromium

@@ -53,18 +53,6 @@ def page_of(folder, metrics, verdict=None, breakdowns=()):
     return Path(pages.write_pages(pages_in(folder), batch, "")).read_text()
 
 
-def test_the_index_is_the_newest_batch_whoever_writes_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "_batch_page", lambda batch, *_, **__: f"page of {batch.batch_id}")
-    verdict = Verdict([], "<head></head>")
-    place = pages_in(tmp_path / "quality")
-    for batch_id, newest in ((9, 9), (10, 10), (9, 10), (11, 11)):
-        batch = Batch(batch_id, 0, {PAIRED: row(batch_id)}, verdict=verdict)
-        page = Path(pages.write_pages(place, batch, ""))
-        pages.write_index(place, batch_id)
-        assert (page.name, page.read_text()) == (f"batch-{batch_id}.html", f"page of {batch_id}")
-        assert (tmp_path / "quality" / "index.html").read_text() == f"page of {newest}"
-
-
 def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
     def names():
         return sorted(path.name for path in tmp_path.iterdir())
@@ -148,8 +136,7 @@ def test_the_heading_says_the_worst(broken, state, tmp_path):
 def test_a_report_that_could_not_be_made_has_a_page(tmp_path):
     place = pages_in(tmp_path / "quality")
     pages.write_unjudged(place, "calls", 7, ValueError("no <b>\nat all"))
-    pages.write_index(place, 7)
-    page = (tmp_path / "quality" / "index.html").read_text()
+    page = (tmp_path / "quality" / "batch-7.html").read_text()
     assert "calls: batch 7" in page and "not judged" in page and "ValueError: no &lt;b&gt; at all" in page
 
 
