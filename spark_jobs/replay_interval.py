@@ -11,6 +11,7 @@ was planned earlier but not paired; the next job finishes a killed replay.
 from __future__ import annotations
 
 from spark_jobs.corrections.interval import replay_interval as main
+from spark_jobs.corrections.looked import note_look
 from spark_jobs.corrections.quiet import nothing_waits, quiet_counts
 from spark_jobs.job.arguments import time_argument
 from spark_jobs.job.run import Counts, job_parser, run_job
@@ -35,8 +36,10 @@ if __name__ == "__main__":
     window = Window(given.window_start, given.window_end)
 
     def without_spark(tables: Tables) -> Counts | None:
-        counts = quiet_counts(tables, window)
-        return None if counts is None else with_rest(tables, counts)
+        if (counts := quiet_counts(tables, window)) is None:
+            return None
+        note_look(tables, window)
+        return with_rest(tables, counts)
 
     run_job(
         "replay_interval",

@@ -62,9 +62,29 @@ class HealMark(Part):
     alone: tuple[int, ...] = ()
 
 
-Mark = AcknowledgementMark | FindingMark | HealMark
-_M = TypeVar("_M", AcknowledgementMark, FindingMark, HealMark)
-_KINDS: dict[type[Mark], str] = {AcknowledgementMark: "acknowledged", FindingMark: "found", HealMark: "healed"}
+class LookMark(Part):
+    """A replay of the interval (epoch ms, start inclusive, end exclusive) that corrected nothing, after `batch`."""
+
+    start: int
+    end: int
+    batch: int
+
+
+class LookMarks(Part):
+    """All of a pipeline by which late events were healed. Only replays write them, one after the other."""
+
+    looks: tuple[LookMark, ...] = ()
+
+
+Mark = AcknowledgementMark | FindingMark | HealMark | LookMarks
+_M = TypeVar("_M", AcknowledgementMark, FindingMark, HealMark, LookMarks)
+_KINDS: dict[type[Mark], str] = {
+    AcknowledgementMark: "acknowledged",
+    FindingMark: "found",
+    HealMark: "healed",
+    LookMarks: "looked",
+}
+_LATE = "late_healable"
 
 
 class Marks(NamedTuple):
@@ -73,15 +93,24 @@ class Marks(NamedTuple):
     acknowledged: dict[str, AcknowledgementMark]
     found: dict[str, FindingMark]
     healed: dict[str, HealMark]
+    looked: tuple[LookMark, ...] = ()
 
 
 def read_marks(pages: Store) -> Marks:
     """The marks that are there now. A file of another form counts as none."""
     folder = pages.at(FOLDER)
     names = list_names(folder)
+    looks = _read(folder, names, LookMarks).get(_LATE, LookMarks()).looks
     return Marks(
-        _read(folder, names, AcknowledgementMark), _read(folder, names, FindingMark), _read(folder, names, HealMark)
+        _read(folder, names, AcknowledgementMark), _read(folder, names, FindingMark), _read(folder, names, HealMark), looks
     )
+
+
+def add_look(pages: Store, look: LookMark) -> None:
+    """Adds it to those that are there."""
+    known = read_marks(pages).looked
+    if look not in known:
+        write_mark(pages, _LATE, LookMarks(looks=(*known, look)))
 
 
 def write_mark(pages: Store, name: str, mark: Mark) -> None:

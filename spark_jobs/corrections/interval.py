@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_jobs.corrections.looked import note_look
 from spark_jobs.corrections.replay import check_window, difference, plan_replay, write_corrections
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.problems import NeedsOperator
@@ -27,6 +28,7 @@ def replay_interval(warehouse: Warehouse, window: Window) -> Counts:
     planned = plan_replay(warehouse, ledger, last, window)
     with difference(warehouse, planned) as found:
         if not found.corrections:
+            note_look(warehouse, window)
             return found.counts
         check_ledger(warehouse, last)
         planned = ledger.plan(planned)

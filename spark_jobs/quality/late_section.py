@@ -1,12 +1,12 @@
 """The section of a batch's page about its late events: of which intervals, how to replay them, and which replay has healed them.
 
-A page is written once. So the report of a replay writes this section anew in the pages of the batches whose late events it covered.
+A page is written once. So a replay, or its report, writes this section anew in the pages of the batches whose late events it has healed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from markupsafe import Markup
 from include.config.pipeline import REPLAY_SUFFIX, Pipeline
 from include.config.store import Store, read_text, write_text
 from include.config.time_text import utc
-from spark_jobs.quality.late_intervals import HEALABLE, HEALED, LATE, LateInterval, late_intervals
-from spark_jobs.quality.numbers import SIDES, Breakdown, Metrics, rows_of
+from spark_jobs.quality.batch import Batch
+from spark_jobs.quality.late_intervals import HEALABLE, HEALED, LATE, LateInterval, Look, late_intervals
+from spark_jobs.quality.numbers import SIDES, Breakdown, rows_of
 from spark_jobs.quality.rendering import render
 from spark_jobs.tables.records import Window
 
@@ -39,14 +40,14 @@ class Replay(NamedTuple):
         return sum(each.healable for each in self.intervals)
 
     @property
-    def healed_by(self) -> list[int]:
-        """The replays that covered its intervals."""
-        return sorted({each.healed_by for each in self.intervals if each.healed_by is not None})
+    def waiting(self) -> int:
+        """How many late events it would still pair."""
+        return sum(each.waiting for each in self.intervals)
 
     @property
-    def waits(self) -> bool:
-        """Whether an interval with events to pair was not covered yet."""
-        return any(each.healable and each.healed_by is None for each in self.intervals)
+    def healed_by(self) -> list[int]:
+        """The replays that have healed late events of its intervals, those without a batch as 0."""
+        return sorted({look.replay or 0 for each in self.intervals for look in each.by})
 
     @property
     def conf(self) -> str:
@@ -73,22 +74,21 @@ def _both_ends(window: Window) -> str:
     return f"{_short(window.start)} to {_short(window.end)}"
 
 
-def late_section(
-    pipeline: Pipeline, metrics: Metrics, breakdowns: Sequence[Breakdown], clock: int | None, healed: Mapping[int, int]
-) -> Markup:
-    """The section of a live batch; empty without late events. `clock`: of the newest batch; `healed`: start of an interval -> its replay."""
+def late_section(pipeline: Pipeline, batch: Batch, clock: int | None, looks: Sequence[Look] = ()) -> Markup:
+    """The section of a live batch; empty without late events. `clock`: of the newest batch; `looks`: what replays have looked at."""
+    metrics = batch.metrics
     late = sum(metrics.get(f"late_{side}", 0.0) for side in SIDES)
     if not late:
         return Markup("")
-    listed = replays(pipeline, late_intervals(breakdowns, healed))
-    by = sorted({number for replay in listed for number in replay.healed_by})
+    listed = replays(pipeline, late_intervals(batch, looks))
     section = render(
         "late.html",
         late=late,
         healable=metrics.get(HEALABLE, 0.0),
         replays=listed,
-        far=sum(row.number for row in rows_of(breakdowns, LATE) if row.bucket is None),
-        healed_by=by if by and not any(replay.waits for replay in listed) else [],
+        far=sum(row.number for row in rows_of(batch.breakdowns, LATE) if row.bucket is None),
+        healed_by=sorted({number for replay in listed for number in replay.healed_by}),
+        waiting=sum(replay.waiting for replay in listed),
         closed=None if clock is None else clock - pipeline.gap_ms - pipeline.grace_ms,
         dag_id=f"{pipeline.name}{REPLAY_SUFFIX}",
         by_itself=pipeline.late == "replay",

@@ -27,8 +27,8 @@ from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_coun
 from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, foreign_changes
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
-from spark_jobs.quality.late_intervals import HEALED, batches_with_late, healed_breakdowns
-from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged
+from spark_jobs.quality.late_intervals import HEALED, LateHistory, healed_breakdowns, late_history, looks_of
+from spark_jobs.quality.numbers import ORPHANS, SIDES, Metrics, NotJudged, rows_of
 from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_facts, orphan_metrics, orphan_scope
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
@@ -54,8 +54,7 @@ _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 class ReportInput(NamedTuple):
     """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
     what the broker holds; `delivery`, `dead_letters`: what to read back from the output and the rejected topic, or why that is not possible;
-    `published`: the last published batch; `inputs`: the topics of both sides; `late`: if a replay is among the batches, the reported ones that have
-    late events or are replays, by batch_id.
+    `published`: the last published batch; `inputs`: the topics of both sides; `late`: if a replay is among the batches, the late events before them.
     """
 
     batches: Sequence[Batch]
@@ -66,7 +65,7 @@ class ReportInput(NamedTuple):
     dead_letters: DeadLetterScope | NotJudged | None
     published: int
     inputs: SideTopics
-    late: Sequence[Batch] = ()
+    late: LateHistory = LateHistory()
 
 
 def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, int]) -> ReportInput | None:
@@ -85,7 +84,7 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     topics, delivery, dead_letters = _ask(warehouse, publications, valid, sent, published, inputs)
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
-    late = batches_with_late(warehouse, done) if any(batch.paired.kind == REPLAY for batch in batches) else []
+    late = late_history(warehouse, done) if any(batch.paired.kind == REPLAY for batch in batches) else LateHistory()
     return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs, late)
 
 
@@ -152,8 +151,9 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             metrics |= orphan_metrics(batch, facts) | _against(metrics, batch, facts, window)
             batch = replace(batch, breakdowns=orphan_breakdowns(batch, facts, given.inputs))
         if batch.paired.kind == REPLAY:
-            covered = healed_breakdowns(batch.paired.replay.window, [*given.late, *found])
-            metrics[HEALED] = sum(row.number for row in covered)
+            late = LateHistory([*given.late.batches, *found], [*given.late.looks, *looks_of(found)])
+            covered = healed_breakdowns(batch.batch_id, batch.paired.replay.window, late)
+            metrics[HEALED] = sum(row.number for row in rows_of(covered, HEALED))
             batch = replace(batch, breakdowns=covered)
         if changed := foreign_changes(warehouse, batch, previous):
             batch = replace(batch, breakdowns=[*batch.breakdowns, *changed])

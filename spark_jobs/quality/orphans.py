@@ -18,7 +18,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.buckets import bound
 from spark_jobs.quality.facts import ELSEWHERE, FactCount, Facts, fact, facts_of, facts_of_each, is_near
-from spark_jobs.quality.late_intervals import HEALABLE, LATE_FACT, MINUTE_MS, PARTNER, late_breakdowns
+from spark_jobs.quality.late_intervals import HEALABLE, LATE_FACT, MINUTE_MS, PARTNER, is_exact, late_breakdowns
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.side_topics import SideTopics, located
@@ -35,6 +35,7 @@ _COMPOUNDS_NEAR = 5_000_000
 _PARTITIONS = 50
 # No field of a message can have such names.
 _IS_LEFT, _AT, _LATE, _MINE, _AWAY = "is left", "is at", "is late", "is reported", "is away"
+_SINCE, _UNTIL = "is away from the one before", "is away from the one behind"
 
 
 class OrphanScope(NamedTuple):
@@ -79,7 +80,7 @@ def orphan_scope(batches: Sequence[Batch], earlier: Sequence[Batch]) -> OrphanSc
 
 
 def orphan_facts(warehouse: Warehouse, scope: OrphanScope) -> list[DataFrame]:
-    """Facts `miss_left`, `miss_right`, `grace` (by bound), `LATE_FACT` (by minute) and `user` (by key field, the one with most orphans on top)."""
+    """Facts `miss_left`, `miss_right`, `grace` (by bound), `LATE_FACT` (by time) and `user` (by key field, the one with most orphans on top)."""
     return [_nearest(warehouse, scope), _users(warehouse, scope)]
 
 
@@ -98,7 +99,9 @@ def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     alone = [_candidates(orphans, scope, F.col("kind") == "left_only", F.lit(False), is_mine), *_late(warehouse, scope)]
     if len(alone) > 1:
         alone += _given_up(warehouse, scope, alone[1:])
-    near = reduce(DataFrame.unionAll, alone).withColumn(_AWAY, _distance(pipeline)).where(F.col(_MINE))
+    since, until = _distances(pipeline)
+    both = reduce(DataFrame.unionAll, alone).withColumns({_SINCE: since, _UNTIL: until})
+    near = both.withColumn(_AWAY, F.least(_SINCE, _UNTIL)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
     which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
     found = [F.when(~late, fact(which, F.lit(""), bucket=bound(away)))]
@@ -108,9 +111,13 @@ def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
         found.append(F.when(late, fact("grace", F.lit(""), bucket=bound(needed))))
-        minute = F.when(is_near(F.col(_AT), scope.batches[-1].at), F.col(_AT) - F.col(_AT) % MINUTE_MS)
-        partner = F.when(away <= pipeline.tolerance_ms, PARTNER).otherwise("")
-        found.append(F.when(late, fact(LATE_FACT, partner, bucket=minute.otherwise(ELSEWHERE))))
+        has_partner = away <= pipeline.tolerance_ms
+        # The compound that a replay would make has the smaller time of both.
+        at = F.when(has_partner & (away == F.col(_SINCE)), F.col(_AT) - away).otherwise(F.col(_AT))
+        exact = F.col("batch_id").isin([batch.batch_id for batch in scope.batches if is_exact(batch)])
+        place = F.when(is_near(at, scope.batches[-1].at), F.when(exact, at).otherwise(at - at % MINUTE_MS))
+        partner = F.when(has_partner, PARTNER).otherwise("")
+        found.append(F.when(late, fact(LATE_FACT, partner, bucket=place.otherwise(ELSEWHERE))))
     return facts_of_each(near, found)
 
 
@@ -162,18 +169,19 @@ def _given_up(warehouse: Warehouse, scope: OrphanScope, late: Sequence[DataFrame
     return [_candidates(valid.where(is_alone), scope, F.col("kind") == "left_only", F.lit(False), F.lit(False))]
 
 
-def _distance(pipeline: Pipeline) -> Column:
-    """To the closest unpaired event of the other side, ms; null where the key has none."""
+def _distances(pipeline: Pipeline) -> tuple[Column, Column]:
+    """To the closest unpaired events of the other side before and behind, ms; null where the key has none."""
     of_key = Over.partitionBy(*pipeline.key).orderBy(_AT)
     before = of_key.rowsBetween(Over.unboundedPreceding, -1)
     after = of_key.rowsBetween(1, Over.unboundedFollowing)
     at, is_left = F.col(_AT), F.col(_IS_LEFT)
 
-    def closest(of_left: Column) -> Column:
+    def closest(of_left: Column) -> tuple[Column, Column]:
         other = F.when(of_left, at)
-        return F.least(at - F.last(other, ignorenulls=True).over(before), F.first(other, ignorenulls=True).over(after) - at)
+        return at - F.last(other, ignorenulls=True).over(before), F.first(other, ignorenulls=True).over(after) - at
 
-    return F.when(is_left, closest(~is_left)).otherwise(closest(is_left))
+    (left_since, left_until), (right_since, right_until) = closest(~is_left), closest(is_left)
+    return F.when(is_left, left_since).otherwise(right_since), F.when(is_left, left_until).otherwise(right_until)
 
 
 def user_labels(key: Sequence[str], is_unordered: bool) -> list[str]:

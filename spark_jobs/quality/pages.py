@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC
 
 import obstore
@@ -20,6 +20,7 @@ from spark_jobs.kafka.ranges import ranges_given_up
 from spark_jobs.quality.assets import write_assets
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.batch_health import health
+from spark_jobs.quality.late_intervals import Look
 from spark_jobs.quality.late_section import healed_lines, late_section, rewrite_section
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
@@ -65,9 +66,9 @@ def write_pages(
     return pages.at(f"{name}.html").uri
 
 
-def rewrite_late(pages: Store, pipeline: Pipeline, batch: Batch, clock: int | None, healed: Mapping[int, int]) -> None:
+def rewrite_late(pages: Store, pipeline: Pipeline, batch: Batch, clock: int | None, looks: Sequence[Look]) -> None:
     """Writes what became of the late events of an earlier batch into its page; the arguments are those of `late_section`."""
-    section = late_section(pipeline, batch.metrics, batch.breakdowns, clock, healed)
+    section = late_section(pipeline, batch, clock, looks)
     rewrite_section(pages, f"batch-{batch.batch_id}.html", section)
 
 
@@ -144,7 +145,7 @@ def _batch_page(batch: Batch, verdict: Verdict, said: Sequence[Notice], older: b
         checks=verdict.checks,
         metrics=metrics,
         orphans=orphan_section(row.pipeline, metrics, batch.breakdowns),
-        late=late_section(row.pipeline, metrics, batch.breakdowns, row.clock, {}),
+        late=late_section(row.pipeline, batch, row.clock),
         healed=metrics.get("healed_left", 0.0) + metrics.get("healed_right", 0.0),
         healed_late=healed_lines(batch.breakdowns),
         reasons=[*Reason],

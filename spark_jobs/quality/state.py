@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from include.config.health import WARNING, Lag, Problem, State, stored_state, with_marks, write_state
-from include.config.problem_marks import HealMark, Marks, drop_mark, read_marks, write_mark
+from include.config.problem_marks import HealMark, LookMark, Marks, drop_mark, read_marks, write_mark
 from include.config.store import Store, pages_store
-from spark_jobs.quality.batch import Batch, stored_batches
+from spark_jobs.quality.batch import Batch, chosen_batches, stored_batches
+from spark_jobs.quality.late_intervals import looks_of, waiting_after
 from spark_jobs.quality.problem_texts import SILENCES
 from spark_jobs.quality.problems import LATE, Problems, late_problem, own_problems, problems_after
 from spark_jobs.quality.suite import LAWS, judge_bounds
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import reported_before
-from spark_jobs.quality.windows import LONGEST_S, late_events, windows_of
+from spark_jobs.quality.windows import LONGEST_S, late_events, void_batches, windows_of, with_late
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
 
@@ -45,7 +46,7 @@ def add_to_state(
     for batch in (*past, *batches):
         problems = problems_after(batch, problems, pipeline, marks.healed)
     at, (windows, hours) = trend.columns["at"][-1], windows_of(trend)
-    problems |= late_problem(late_events(trend), pipeline, at)
+    problems |= late_problem(late_events(trend, _left(warehouse, trend, batches, marks.looked)), pipeline, at)
     state = State(
         pipeline=pipeline.name,
         at=at,
@@ -60,6 +61,18 @@ def add_to_state(
     state = with_marks(state.model_copy(update={"news": _news(old, state)}), read_marks(pages))
     write_state(pages, state)
     return state
+
+
+def _left(warehouse: Warehouse, trend: Trend, batches: Sequence[Batch], noted: Sequence[LookMark]) -> dict[int, int]:
+    """How many late events still wait, of the batches of which replays may have paired some."""
+    late, replays = with_late(trend)
+    if not late or not (replays or noted):
+        return {}
+    now = {batch.batch_id: batch for batch in batches}
+    stored = chosen_batches(warehouse, {*late, *replays} - now.keys())
+    known, void = {batch.batch_id: batch for batch in stored} | now, void_batches(trend)
+    looks = looks_of((known[each] for each in replays if each in known), (each for each in noted if each.batch not in void))
+    return waiting_after((known[each] for each in late if each in known), looks)
 
 
 def _of_checks(state: State | None) -> Problems:

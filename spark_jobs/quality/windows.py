@@ -5,12 +5,12 @@ Void batches count for nothing: the batches after their rewind have read their r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from include.config.health import WINDOWS, Counts
 from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
-from spark_jobs.tables.records import REWIND
+from spark_jobs.tables.records import REPLAY, REWIND
 
 LONGEST_S = 3_600 * max(WINDOWS.values())
 _HOURS = 24
@@ -41,29 +41,31 @@ def windows_of(trend: Trend) -> tuple[dict[str, Counts], tuple[Counts, ...]]:
     return windows, tuple(hours)
 
 
-def late_events(trend: Trend) -> LateEvents:
-    """Of the last 7 days. A replay pairs the oldest ones first, so far as this goes: it says how many it paired, not which."""
-    waiting: list[tuple[int, int, float]] = []
-    for row in _rows(trend, void_batches(trend), trend.columns["at"][-1] - LONGEST_S, trend.columns["at"][-1]):
-        if late := _value(trend, "late_healable", row):
-            waiting.append((late, trend.columns["batch"][row], trend.columns["at"][row]))
-        healed = _healed(trend, row)
-        while healed and waiting:
-            number, batch, at = waiting.pop(0)
-            if number > healed:
-                waiting.insert(0, (number - healed, batch, at))
-            healed = max(healed - number, 0)
+def with_late(trend: Trend) -> tuple[list[int], list[int]]:
+    """The batches of the last 7 days with late events that a replay would pair when they were reported, and the replays since the first of them."""
+    batches, kinds, rows = trend.columns["batch"], trend.columns["kind"], [*_newest_rows(trend)]
+    late = [row for row in rows if _value(trend, "late_healable", row)]
+    replays = [row for row in rows if late and row > late[0] and KINDS[kinds[row]] == REPLAY]
+    return [batches[row] for row in late], [batches[row] for row in replays]
+
+
+def late_events(trend: Trend, left: Mapping[int, int]) -> LateEvents:
+    """Of the last 7 days. `left`: of batches of which replays have paired some, how many they left."""
+    at, batches = trend.columns["at"], trend.columns["batch"]
+    found = [
+        (left.get(batches[row], _value(trend, "late_healable", row)), batches[row], at[row]) for row in _newest_rows(trend)
+    ]
+    waiting = [each for each in found if each[0]]
     if not waiting:
         return LateEvents(0)
     (_, first, since), (_, newest, last) = waiting[0], waiting[-1]
     return LateEvents(sum(number for number, *_ in waiting), first, since, newest, last)
 
 
-def _healed(trend: Trend, row: int) -> int:
-    """Late events that a batch has paired. Rows before that was counted say how many orphans have found their partner."""
-    if "late_healed" in trend.values and trend.values["late_healed"][row] is not None:
-        return _value(trend, "late_healed", row)
-    return _value(trend, "healed_left", row) + _value(trend, "healed_right", row)
+def _newest_rows(trend: Trend) -> Iterator[int]:
+    """Of the valid batches of the last 7 days."""
+    newest = trend.columns["at"][-1]
+    return _rows(trend, void_batches(trend), newest - LONGEST_S, newest)
 
 
 def _counted(trend: Trend, void: set[int], after: float, until: float) -> Counts:

@@ -20,7 +20,7 @@ from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.current_pages import write_index
 from spark_jobs.quality.foreign_changes import check_sentences
 from spark_jobs.quality.lag import lag_after
-from spark_jobs.quality.late_intervals import healed_pages
+from spark_jobs.quality.late_intervals import healed_batches, looks_of
 from spark_jobs.quality.metrics import ReportInput, load_report_input, measure
 from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
@@ -122,8 +122,9 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     state = add_to_state(warehouse, ledger, trend, batches, reported, again, lag)
     for batch in batches:
         write_pages(pages, batch, batch_details(batch, offenders.result()), state, _before(given, batches, batch))
-    for late, healed in healed_pages(batches, given.late):
-        rewrite_late(pages, warehouse.pipeline, late, batches[-1].paired.clock, healed)
+    looks = [*given.late.looks, *looks_of(batches)]
+    for late in healed_batches(batches, given.late.batches):
+        rewrite_late(pages, warehouse.pipeline, late, batches[-1].paired.clock, looks)
     write_index(pages, last, trend)
     # It takes a list of all pages.
     if any(batch.batch_id % PRUNED_EVERY == 0 for batch in batches):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from include.config.health import read_state
 from spark_jobs import publish_compounds, replay_interval, report_quality
+from spark_jobs.corrections.looked import note_look
+from spark_jobs.corrections.quiet import quiet_counts
 from spark_jobs.quality import orphans
+from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.late_intervals import late_intervals
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.tables.records import Window
+from spark_jobs.tables.warehouse import Tables
 from tests.helpers import stream_clock
-from tests.helpers.pages import pages_folder
+from tests.helpers.pages import pages_folder, pages_in
 from tests.helpers.reading import table_rows
 from tests.helpers.stream_clock import run
 
@@ -23,7 +30,7 @@ pipeline, send, begun = stream_clock.pipeline, stream_clock.send, stream_clock.b
 def batch(warehouse, send):
     """Sends, and runs all four jobs."""
 
-    def of(words):
+    def of(words, warehouse=warehouse):
         send(words)
         run(warehouse)
         finish(warehouse)
@@ -42,6 +49,12 @@ def known(warehouse, batch_id):
     return dict(row["metrics"]), [Breakdown(**each) for each in row["breakdowns"]]
 
 
+def waiting(warehouse):
+    """How many late events wait by the state of the last report."""
+    state = read_state(pages_in(pages_folder(warehouse.root, warehouse.pipeline.name)))
+    return sum(int(each.text.rpartition(" ")[2]) for each in state.problems if each.name == "late_healable")
+
+
 def page(warehouse, batch_id):
     return (pages_folder(warehouse.root, warehouse.pipeline.name) / f"batch-{batch_id}.html").read_text()
 
@@ -57,28 +70,55 @@ def test_a_late_event_leads_to_the_replay_that_heals_it(looked_back, warehouse, 
     batch("m50:x m350:y m701:z a900:w a4000:tick m4000:tick")
     metrics, breakdowns = known(warehouse, 2)
     assert (metrics["late_right"], metrics["late_left"], metrics["late_healable"]) == (3, 1, 2)
-    (interval,) = late_intervals(breakdowns)
-    assert (interval.late, interval.healable) == (4, 2)
-    assert interval.window.start <= begun + 50 and begun + 900 < interval.window.end
+    (interval,) = late_intervals(Batch(2, 0, breakdowns=breakdowns))
+    # At the times of the compounds that they would be part of.
+    assert (interval.late, interval.healable, interval.times) == (4, 2, (begun, begun + 300))
+    assert interval.window.start <= begun and begun + 900 < interval.window.end
     assert "2 of 4 late events have an unpaired partner" in page(warehouse, 2)
     # When they happened, besides when they were sent.
     at = f"{(begun + 350) // 1000 % 60:02}.350Z"
     assert f"{at}</td>" in page(warehouse, 2)
 
-    # A replay of a part does not count as one of the interval; one around it does.
+    # A replay of a part of it heals that part, up to its last moment.
     closed = begun + 2_000
-    assert replay_interval.main(warehouse, Window(interval.window.start - 60_000, begun + 200))["changed"] == 1
+    assert replay_interval.main(warehouse, Window(interval.window.start - 60_000, begun + 300))["changed"] == 1
     finish(warehouse)
-    assert known(warehouse, 3)[0]["late_healed"] == 0 and "dags trigger" in page(warehouse, 2)
+    assert known(warehouse, 3)[0]["late_healed"] == 1 and "dags trigger" in page(warehouse, 2)
+    assert "partly healed by" in page(warehouse, 2) and waiting(warehouse) == 1
     batch(f"a{interval.window.end - begun + 1_000}:tick m{interval.window.end - begun + 1_000}:tick")
     assert replay_interval.main(warehouse, interval.window)["changed"] == 1 and closed < interval.window.end
     finish(warehouse)
     metrics, breakdowns = known(warehouse, 5)
-    assert (metrics["late_healed"], metrics["healed_left"]) == (2, 1)
+    assert (metrics["late_healed"], metrics["healed_left"]) == (1, 1) and waiting(warehouse) == 0
     healed = page(warehouse, 2)
     assert "Healed" in healed and 'href="batch-5.html"' in healed and "dags trigger" not in healed
-    assert "2 late events of batch 2 that had an unpaired partner" in page(warehouse, 5)
+    assert "1 late events of batch 2 that had an unpaired partner" in page(warehouse, 5)
 
     # What is paired by now is nobody's partner any more.
     batch(f"m60:x a{interval.window.end - begun + 3_000}:tick m{interval.window.end - begun + 3_000}:tick")
     assert known(warehouse, 6)[0]["late_healable"] == 0
+
+
+@pytest.mark.parametrize("is_quiet", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_replay_that_corrects_nothing_heals_what_it_has_looked_at(is_quiet, warehouse, batch, begun):
+    def replay(start, end):
+        window, tables = Window(begun + start, begun + end), Tables(warehouse.root, warehouse.pipeline)
+        if not is_quiet:
+            return replay_interval.main(warehouse, window)
+        counts = quiet_counts(tables, window)
+        note_look(tables, window)
+        return counts
+
+    warehouse = replace(warehouse, pipeline=replace(warehouse.pipeline, tolerance_ms=300, gap_ms=100))
+    # Near enough for a pair, but in two sessions.
+    batch("a0:x m250:x a2000:tick m2000:tick", warehouse)
+    # So this one has a partner at its time, but it repeats an event: a replay drops it.
+    batch("a0:x a4000:tick m4000:tick", warehouse)
+    assert known(warehouse, 2)[0]["late_healable"] == 1 and waiting(warehouse) == 1
+    for start, end, left in ((1, 200, 1), (-100, 0, 1), (0, 1, 0)):
+        found = replay(start, end)
+        assert found and "batch_id" not in found and not found["changed"] + found["new"] + found["retracted"]
+        assert ("Healed" in page(warehouse, 2)) is not left
+        batch("", warehouse)
+        assert waiting(warehouse) == left, (start, end)
+    assert "a replay that had nothing to correct" in page(warehouse, 2)

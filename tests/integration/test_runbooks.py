@@ -722,8 +722,8 @@ def test_late_events(mend, warehouse, broker, pipeline):
     _, problem = read_state(pages).problems
     assert problem.text == "late events of the last 7 days that a replay would pair: 3"
     assert runbook(problem.text) == "docs/runbooks/late-events.md" == problem.runbook
-    # As the section of the page has it, in whole minutes.
-    mend(BEGIN=at - at % 60_000, END=at - at % 60_000 + 60_000)
+    # No more of the minute than they need.
+    mend(BEGIN=at, END=at + 1)
     state = read_state(pages)
     assert "late_healable" not in {each.name for each in state.problems} and state.news == (f"over: {problem.text}",)
 

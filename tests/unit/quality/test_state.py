@@ -9,6 +9,7 @@ import pytest
 
 from include.config.health import FAILED, HEALTHY, WARNING, Lag, acknowledge, add_finding, heal, read_state
 from spark_jobs.quality import state as states
+from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.suite import Verdict, judge_bounds
 from spark_jobs.quality.trend import Trend
 from tests.helpers.pages import pages_in
@@ -28,6 +29,8 @@ class Reports:
             "stored_batches",
             lambda _, first, last: [self.stored[n] for n in range(first, last + 1) if n in self.stored],
         )
+
+        monkeypatch.setattr(states, "chosen_batches", lambda _, chosen: [self.stored[number] for number in chosen])
 
     def _before(self, warehouse, ledger, batch_id, oldest):
         self.read += 1
@@ -66,9 +69,12 @@ def test_news_are_what_began_and_ended_and_a_report_that_is_made_again_has_them_
     assert reports.report(batch(4, **{LAW: 1.0})).news == ()
 
 
+LATE_BATCH = replace(batch(6, late_healable=4.0, left_only=4.0), breakdowns=[
+    Breakdown("late", 4, 0, "until", "60000"), Breakdown("late_healable", 4, 0, "until", "60000"), Breakdown("late_times", 4, 0, "ms after", "5 7 89 90"),
+])  # fmt: skip
 STORY = [
     batch(1, **ORPHANS), batch(2, **{LAW: 3.0}), batch(3, pair=9.0), batch(4, lost=2.0), batch(5, kind="rewind", to_batch=3, live=0.0),
-    batch(6, late_healable=4.0, left_only=4.0), batch(7, kind="replay", live=0.0, late_healed=3.0), batch(8),
+    LATE_BATCH, replace(batch(7, kind="replay", live=0.0), breakdowns=[Breakdown("late_looked", 1, 5, "until", "90")]), batch(8),
 ]  # fmt: skip
 
 
@@ -81,6 +87,7 @@ def test_one_that_is_made_anew_equals_the_one_that_was_kept(reports, tmp_path, l
     before = (tmp_path / "state.json").read_text()
     kept = reports.report(STORY[-1])
     assert {each.name for each in kept.problems} == {"orphan_ratio", LAW, "late_healable"} and reports.read == 0
+    assert "late events of the last 7 days that a replay would pair: 1" in {each.text for each in kept.problems}
     file = tmp_path / "state.json"
     match lost:
         case "gone":

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.quality.trend import KINDS, Trend
-from spark_jobs.quality.windows import LateEvents, late_events, void_batches, windows_of
+from spark_jobs.quality.windows import LateEvents, late_events, void_batches, windows_of, with_late
 
 HOUR = 3_600
 
 
 def trend_of(*rows):
-    """Rows: (W in seconds, metrics), of batches from 1 on; `to` among the metrics makes a rewind."""
+    """Rows: (W in seconds, metrics), of batches from 1 on; `to` among the metrics makes a rewind, `replay` a replay."""
     trend = Trend("calls")
-    names = {name for _, metrics in rows for name in metrics} - {"to"}
+    names = {name for _, metrics in rows for name in metrics} - {"to", "replay"}
     for number, (at, metrics) in enumerate(rows, 1):
-        kind = KINDS.index("rewind" if "to" in metrics else "live")
+        kind = KINDS.index("rewind" if "to" in metrics else "replay" if "replay" in metrics else "live")
         row = {"batch": number, "at": at, "kind": kind, "state": 0, "settings": 0, "to": metrics.get("to"), "said": None}
         for name, value in row.items():
             trend.columns[name].append(value)
@@ -48,22 +48,26 @@ def test_batches_that_a_rewind_gave_up_count_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("rows", "late"),
+    ("rows", "left", "late"),
     [
-        ([(1.0, {"late_healable": 0})], LateEvents(0)),
-        ([(1.0, {"late_healable": 2}), (5.0, {"late_healable": 3}), (9.0, {})], LateEvents(5, 1, 1.0, 2, 5.0)),
-        # The oldest ones are paired first; a batch of an older version says how many orphans it healed.
-        (
-            [(1.0, {"late_healable": 2}), (5.0, {"late_healable": 3}), (9.0, {"late_healed": 4})],
-            LateEvents(1, 2, 5.0, 2, 5.0),
-        ),
-        ([(1.0, {"late_healable": 2}), (9.0, {"healed_left": 1, "healed_right": 1})], LateEvents(0)),
-        # What was paired before it came does not count in advance.
-        ([(1.0, {"late_healed": 9}), (5.0, {"late_healable": 3})], LateEvents(3, 2, 5.0, 2, 5.0)),
-        ([(1.0, {"late_healable": 3}), (2.0, {"late_healable": 4}), (3.0, {"to": 1})], LateEvents(3, 1, 1.0, 1, 1.0)),
+        ([(1.0, {"late_healable": 0})], {}, LateEvents(0)),
+        ([(1.0, {"late_healable": 2}), (5.0, {"late_healable": 3}), (9.0, {})], {}, LateEvents(5, 1, 1.0, 2, 5.0)),
+        # Of what replays have paired, what is left counts.
+        ([(1.0, {"late_healable": 2}), (5.0, {"late_healable": 3})], {1: 0, 2: 1}, LateEvents(1, 2, 5.0, 2, 5.0)),
+        ([(1.0, {"late_healable": 2}), (5.0, {"late_healable": 3})], {2: 0}, LateEvents(2, 1, 1.0, 1, 1.0)),
+        ([(1.0, {"late_healable": 2})], {1: 0}, LateEvents(0)),
+        ([(1.0, {"late_healable": 3}), (2.0, {"late_healable": 4}), (3.0, {"to": 1})], {}, LateEvents(3, 1, 1.0, 1, 1.0)),
         # Older than seven days.
-        ([(1.0, {"late_healable": 3}), (1.0 + 7 * 24 * HOUR, {})], LateEvents(0)),
+        ([(1.0, {"late_healable": 3}), (1.0 + 7 * 24 * HOUR, {})], {}, LateEvents(0)),
     ],
 )
-def test_late_events_wait_until_a_replay_pairs_them(rows, late):
-    assert late_events(trend_of(*rows)) == late
+def test_late_events_wait_until_a_replay_pairs_them(rows, left, late):
+    assert late_events(trend_of(*rows), left) == late
+
+
+def test_the_batches_that_say_which_late_events_wait():
+    late, replay = {"late_healable": 1}, {"replay": 1}
+    trend = trend_of((1.0, replay), (2.0, late), (3.0, replay), (4.0, {}), (5.0, late), (6.0, {"late_healable": 0}))
+    # A replay before the first of them has healed nothing of theirs.
+    assert with_late(trend) == ([2, 5], [3])
+    assert with_late(trend_of((1.0, replay), (2.0, {}))) == ([], [])
