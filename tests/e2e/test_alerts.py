@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
+from argparse import Namespace
 from types import SimpleNamespace
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Producer
 
 from include.airflow.part_alerts import DOWN_VARIABLE
+from include.config.store import pages_store
 from include.local.broker import LocalBroker, create_topics
 from include.local.process import free_port, running_program
 from include.local.spark import LocalSpark
 from include.local.watch import watch
+from spark_jobs import acknowledge
 from tests.helpers.alert_listener import listening
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
@@ -34,8 +38,11 @@ gap: 1s
 grace: 1s
 schedule: null
 run_deadline: {1}s
-quality: {{silence: 1m}}
+quality: {2}
 """
+# A problem warns in the one pipeline, and fails the runs of the other one.
+LASTING, STRICT = "shop_lasting", "shop_strict"
+BOUND = "{silence: null, max_orphan_ratio: 0.5}"
 
 
 def name_of(killed):
@@ -48,9 +55,11 @@ def shops(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alerts")
     project = copied(folder / "project")
     (project / "include/pipelines/calls.yaml").unlink()
-    names = [name_of(killed) for killed in KILLED]
-    for name in names:
-        (project / f"include/pipelines/{name}.yaml").write_text(SHOP.format(name, DEADLINE_S))
+    qualities = {name_of(killed): "{silence: 1m}" for killed in KILLED}
+    qualities |= {LASTING: BOUND, STRICT: BOUND.replace("}", ", severities: {orphan_ratio: fail}}")}
+    names = [*qualities]
+    for name, quality in qualities.items():
+        (project / f"include/pipelines/{name}.yaml").write_text(SHOP.format(name, DEADLINE_S, quality))
     broker, spark = LocalBroker(folder / "broker", free_port()), LocalSpark(folder / "spark", free_port())
     places = folder / "airflow", free_port(), broker.bootstrap, str(folder / "tables")
     airflow = AirflowOf(project, "", *places, spark=spark.url)
@@ -66,7 +75,9 @@ def shops(tmp_path_factory):
                 client.wait_for_dag(f"{name}_replay", 30)
             watching = threading.Thread(target=watch, args=((broker, spark, airflow), over.is_set), daemon=True)
             watching.start()
-            yield SimpleNamespace(broker=broker, spark=spark, airflow=airflow, client=client, heard=heard)
+            yield SimpleNamespace(
+                broker=broker, spark=spark, airflow=airflow, client=client, heard=heard, tables=str(folder / "tables")
+            )
             over.set()
             watching.join(60)
 
@@ -113,6 +124,76 @@ def test_each_is_sent_once(shops, killed):
     }
     assert (warning["run"], warning["task"], warning["severity"]) == (waiting, "report_quality", "warning")
     assert warning["reason"].startswith(f"{name}.payments has not had one accepted record, while {name}.orders sends")
+
+
+def send_shopping(broker, name, orders, *topics):
+    """One event of each order, half a minute old, on each of the topics."""
+    producer, at = Producer({"bootstrap.servers": broker.bootstrap}), time.time_ns() // 1_000_000 - 30_000
+    for topic, payload in {"orders": "items", "payments": "amount"}.items():
+        for order in orders if topic in topics else ():
+            producer.produce(f"{name}.{topic}", json.dumps({"order": order, "at": at, payload: 1}), timestamp=at)
+    assert producer.flush(20) == 0
+
+
+def test_a_problem_that_lasts_is_told_of_once_and_once_when_it_is_over(shops):
+    client = shops.client
+    client.pause(LASTING, False)
+
+    def run(dag, state):
+        run_id = client.trigger(dag)
+        assert client.wait_for_run(dag, run_id, 300) == state
+        return next(each["note"] or "" for each in client.runs(dag) if each["dag_run_id"] == run_id)
+
+    def heard():
+        return [(alert["severity"], alert["reason"]) for alert in shops.heard if alert.get("dag") == LASTING]
+
+    send_shopping(shops.broker, LASTING, range(12), "orders")
+    text = "12 of 12 compounds of batch 1 are one-sided: 100.0% where quality.max_orphan_ratio allows 50.0%"
+    # It is in the note of every run, and in one alert.
+    for _ in range(3):
+        assert f"warning since batch 1: {text}" in run(LASTING, "success")
+        assert heard() == [("warning", text)]
+    (alert,) = (alert for alert in shops.heard if alert.get("dag") == LASTING)
+    assert (alert["task"], alert["batch"], alert["runbook"]) == ("report_quality", 1, "docs/runbooks/orphans.md")
+    # A run that fails says how the pipeline is, too.
+    known = "last known state of the pipeline: warning after batch 3 (orphan_ratio: warning since batch 1)"
+    assert known in run(f"{LASTING}_replay", "failed")
+
+    # Whoever takes it over is seen at once.
+    samples = 'problem_since_seconds{pipeline="%s",problem="orphan_ratio",severity="warning",acknowledged="%s"}'
+    for is_taken in ("false", "true"):
+        assert samples % (LASTING, is_taken) in page(shops, LASTING, "metrics")
+        assert ("ann took it over" in page(shops, LASTING, "index.html")) is (is_taken == "true")
+        if is_taken == "false":
+            given = Namespace(list=False, problem="orphan_ratio", by="ann", note="the payments are back")
+            acknowledge.main(pages_store(LASTING, shops.tables), given)
+    assert "warning since" not in run(LASTING, "success")
+
+    send_shopping(shops.broker, LASTING, range(100, 112), "orders", "payments")
+    for _ in range(2):
+        assert "warning since" not in run(LASTING, "success")
+        assert heard() == [("warning", text), ("warning", f"over: {text}")]
+
+
+def page(shops, name, file):
+    request = Request(
+        f"{shops.airflow.url}/quality/{name}/{file}", headers={"Authorization": f"Bearer {shops.client._token}"}
+    )
+    with urlopen(request, timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_a_run_whose_report_fails_says_why_and_how_the_pipeline_is(shops):
+    client = shops.client
+    send_shopping(shops.broker, STRICT, range(12), "orders")
+    client.pause(STRICT, False)
+    run_id = client.trigger(STRICT)
+    assert client.wait_for_run(STRICT, run_id, 300) == "failed"
+    (note,) = (each["note"] for each in client.runs(STRICT) if each["dag_run_id"] == run_id)
+    assert (
+        "12 records landed" in note and "report_quality failed: checks failed that quality.severities sets to fail" in note
+    )
+    assert note.endswith("last known state of the pipeline: failed after batch 1 (orphan_ratio: failed since batch 1)")
 
 
 def test_a_part_that_is_down_is_told_of_once_and_once_when_it_is_back(shops):
