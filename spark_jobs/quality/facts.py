@@ -6,7 +6,7 @@ A fact is of something (`what`) in a batch, under a `label` and in a `bucket`; i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from itertools import chain
@@ -31,7 +31,9 @@ _TYPES = dict.fromkeys(("what", "label", "text"), "string") | dict.fromkeys(
     ("batch_id", "bucket", "value", "mark", "at"), "bigint"
 )
 _OPEN_LABEL = "open"
-_OF_EACH = ("bucket", "value", "mark")
+# Facts of events that would be late without grace, by the bound of what they need.
+GRACE = "grace_of_all"
+_OF_EACH = ("bucket", "value", "mark", "at")
 _HOUR_MS = MS_PER_UNIT["h"]
 # Times further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
@@ -88,7 +90,7 @@ def facts_of(rows: DataFrame, what: Column, label: Column, **others: Column) -> 
 
 
 def fact(what: Column | str, label: Column, **numbers: Column) -> Column:
-    """One of several facts of a row, for `facts_of_each`; `numbers`: bucket, value, mark."""
+    """One of several facts of a row, for `facts_of_each`; `numbers`: bucket, value, mark, at."""
     fields = [numbers.get(name, F.lit(None)).cast("bigint").alias(name) for name in _OF_EACH]
     return F.struct(F.lit(what).alias("what"), label.alias("label"), *fields)
 
@@ -145,20 +147,29 @@ def fingerprint(*columns: str) -> Column:
 
 
 def table_facts(
-    warehouse: Warehouse, topics: SideTopics, first: int, last: int, sent_from: int, rejected_from: int, around: int
+    warehouse: Warehouse,
+    topics: SideTopics,
+    first: int,
+    last: int,
+    sent_from: int,
+    rejected_from: int,
+    around: int,
+    needless: Mapping[int, int],
 ) -> list[DataFrame]:
     """Raw rows of the batches first..last, compounds from `sent_from` and rejected events from `rejected_from` on; all inclusive.
 
     `topics`: of all batches; partitions are numbered by them. `around`: compounds further from it (epoch ms) are not counted by their hour.
+    `needless`: by batch, the first time (epoch ms) at which an event would not be late without any grace; `GRACE` counts those before it.
     """
     pipeline = warehouse.pipeline
     mine, sent, rejected_in = (range(begin, last + 1) for begin in (first, sent_from, rejected_from))
-    columns = ["problem", "partition", "offset", "record_timestamp", "batch_id", *topic_column(topics)]
-    tables = []
+    columns = ["problem", "partition", "offset", "record_timestamp", "ts", "batch_id", *topic_column(topics)]
+    tables, needed = [], _grace_needed(needless)
     for name, side, of_side in zip(SIDES, pipeline.sides, topics, strict=True):
         raw, place = warehouse.read(raw_table(side), columns, batches=mine), placed(of_side)
-        others = {"bucket": place.cast("bigint"), "mark": record_mark(place), "at": F.col("record_timestamp")}
-        tables.append(facts_of(raw, F.lit(f"raw_{name}"), F.coalesce("problem", F.lit("accepted")), **others))
+        label = F.coalesce("problem", F.lit("accepted"))
+        landed = fact(f"raw_{name}", label, bucket=place, mark=record_mark(place), at=F.col("record_timestamp"))
+        tables.append(facts_of_each(raw, [landed, *needed]))
     rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=rejected_in)
     is_left = F.col("topic").isin(*topics.left)
     whose = F.when(is_left, "rejected_left").otherwise("rejected_right")
@@ -166,6 +177,15 @@ def table_facts(
     columns = [*_OF_COMPOUNDS, *topic_column(topics, "left_", "right_")]
     compounds = warehouse.read(COMPOUNDS, columns, batches=sent)
     return [*tables, _compound_facts(compounds, topics, around)]
+
+
+def _grace_needed(needless: Mapping[int, int]) -> list[Column]:
+    """The fact of an accepted event that would be late without grace, by what it needs."""
+    if not needless:
+        return []
+    since = F.create_map(*(F.lit(each).cast("bigint") for pair in needless.items() for each in pair))
+    needed = F.when(F.col("problem").isNull(), F.try_element_at(since, "batch_id") - F.col("ts"))
+    return [F.when(needed > 0, fact(GRACE, F.lit(""), bucket=bound(needed)))]
 
 
 def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFrame:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Sequence
+
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Breakdown, rows_of
 from spark_jobs.quality.silence import WARNING, Notice, checked_sentences, notices
 from spark_jobs.tables.foreign_commits import foreign_commits
-from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
+from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Tables
 
 FOREIGN_CHANGES = "foreign_changes"
-_FAMILY = "foreign_change"
+_FAMILY, _WATCHED = "foreign_change", "watched"
 _SHOWN = 3
 
 
@@ -32,6 +36,34 @@ def foreign_changes(warehouse: Tables, batch: Batch, previous: Batch | None) -> 
         if version - before.get(table, 0) > own.get(table, 0)
         for found in foreign_commits(warehouse.store(table), pipeline, before.get(table, 0), version)
     ]
+
+
+def watched_changes(warehouse: Tables, rows: Iterable[LedgerRow], before: Sequence[Breakdown]) -> list[Breakdown]:
+    """The commits of other programs to the ledger and to quality_metrics since the report before, as by `foreign_changes`; and of each of both tables
+    a row of the family `watched`: `number` is its version now, `bucket` the time (epoch ms), by which the next report goes on.
+
+    `rows`: the newest ledger rows; `before`: the breakdowns of the report before. A log is read only if there are more or fewer commits than this
+    pipeline has made: one for each step of the ledger, and one report.
+    """
+    known, found = {row.field: row for row in rows_of(before, _WATCHED)}, list[Breakdown]()
+    rows, name = list(rows), warehouse.pipeline.name
+    for table in (LEDGER, METRICS):
+        # First the version: a commit that comes between is then counted as one too many.
+        version = warehouse.version(table)
+        found.append(Breakdown(_WATCHED, version, time.time_ns() // 1_000_000, table))
+        if (then := known.get(table)) is None:
+            continue
+        since = (then.bucket or 0) / 1000
+        steps = {(row.step, row.finished_at) for row in rows if row.finished_at and row.finished_at.timestamp() > since}
+        if version - then.number != (len(steps) if table == LEDGER else 1):
+            commits = foreign_commits(warehouse.store(table), name, then.number, version)
+            found += [Breakdown(_FAMILY, each.version, field=table, value=each.operation) for each in commits]
+    return found
+
+
+def count_changes(breakdowns: Iterable[Breakdown]) -> int:
+    """How many commits of other programs are among them."""
+    return len(rows_of(breakdowns, _FAMILY))
 
 
 def _own_commits(batch: Batch) -> dict[str, int]:

@@ -24,7 +24,7 @@ from spark_jobs.quality.dead_letters import (
 )
 from spark_jobs.quality.delivery import DeliveryScope, delivery_metrics, delivery_scope, message_facts, topics_of
 from spark_jobs.quality.facts import Facts, count_facts, erased_facts, open_counts, open_facts, table_facts
-from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, foreign_changes
+from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, count_changes, foreign_changes, watched_changes
 from spark_jobs.quality.history import comparable, drift_against, ratio_against
 from spark_jobs.quality.landed_records import Ranges, record_facts, with_gaps
 from spark_jobs.quality.late_intervals import HEALED, LateHistory, healed_breakdowns, late_history, looks_of
@@ -54,7 +54,8 @@ _HEALED = {"left": "upsert pair again", "right": "retract right_only again"}
 class ReportInput(NamedTuple):
     """`batches`: those to be reported. `earlier`: those shortly before. `history`: the reported ones with their metrics, by batch_id. `topics`:
     what the broker holds; `delivery`, `dead_letters`: what to read back from the output and the rejected topic, or why that is not possible;
-    `published`: the last published batch; `inputs`: the topics of both sides; `late`: if a replay is among the batches, the late events before them.
+    `published`: the last published batch; `inputs`: the topics of both sides; `ledger`: the rows of all
+    these and of what was published since; `late`: if a replay is among the batches, the late events before them.
     """
 
     batches: Sequence[Batch]
@@ -65,6 +66,7 @@ class ReportInput(NamedTuple):
     dead_letters: DeadLetterScope | NotJudged | None
     published: int
     inputs: SideTopics
+    ledger: Sequence[LedgerRow] = ()
     late: LateHistory = LateHistory()
 
 
@@ -85,7 +87,7 @@ def load_report_input(warehouse: Warehouse, ledger: Ledger, last: Mapping[str, i
     earlier = [batch for batch in known if batch.batch_id <= done]
     history = [*rewind_targets(warehouse, batches, history), *history]
     late = late_history(warehouse, done) if any(batch.paired.kind == REPLAY for batch in batches) else LateHistory()
-    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs, late)
+    return ReportInput(batches, earlier, history, topics, delivery, dead_letters, published, inputs, rows, late)
 
 
 def rewind_targets(warehouse: Warehouse, batches: Sequence[Batch], history: Sequence[Batch]) -> list[Batch]:
@@ -155,9 +157,11 @@ def measure(warehouse: Warehouse, given: ReportInput) -> list[Batch]:
             covered = healed_breakdowns(batch.batch_id, batch.paired.replay.window, late)
             metrics[HEALED] = sum(row.number for row in rows_of(covered, HEALED))
             batch = replace(batch, breakdowns=covered)
-        if changed := foreign_changes(warehouse, batch, previous):
-            batch = replace(batch, breakdowns=[*batch.breakdowns, *changed])
-        metrics[FOREIGN_CHANGES] = len(changed)
+        changed = foreign_changes(warehouse, batch, previous)
+        if batch.batch_id == batches[-1].batch_id:
+            changed += watched_changes(warehouse, given.ledger, given.history[-1].breakdowns if given.history else ())
+        batch = replace(batch, breakdowns=[*batch.breakdowns, *changed])
+        metrics[FOREIGN_CHANGES] = count_changes(changed)
         if batch.batch_id == has_delivery:
             metrics |= delivery_metrics(warehouse, given.delivery, facts)
             metrics |= dead_letter_metrics(warehouse, given.dead_letters, facts)
@@ -178,7 +182,10 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
     rejected_from = min([first, *(letters.batches if letters else ())])
     versions = [row.versions[OPEN] for batch in batches for row in (batch.planned, batch.paired)]
     counted = open_counts(warehouse, given.inputs, versions)
-    tables = table_facts(warehouse, given.inputs, first, last, sent_from, rejected_from, batches[-1].at)
+    planned = [batch.planned for batch in batches if batch.is_live]
+    # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
+    needless = {row.batch_id: row.clock - row.pipeline.gap_ms for row in planned if row.clock is not None}
+    tables = table_facts(warehouse, given.inputs, first, last, sent_from, rejected_from, batches[-1].at, needless)
     if counted is None:
         tables += open_facts(warehouse, given.inputs, versions)
     for batch in batches:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.buckets import bound
-from spark_jobs.quality.facts import ELSEWHERE, FactCount, Facts, fact, facts_of, facts_of_each, is_near
+from spark_jobs.quality.facts import ELSEWHERE, GRACE, FactCount, Facts, fact, facts_of, facts_of_each, is_near
 from spark_jobs.quality.late_intervals import HEALABLE, LATE_FACT, MINUTE_MS, PARTNER, is_exact, late_breakdowns
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
 from spark_jobs.rules.reasons import Reason
@@ -222,7 +222,8 @@ def orphan_metrics(batch: Batch, counted: Facts) -> Metrics:
 
 
 def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[Breakdown]:
-    """The families `hour_<kind>`, `distance`, `miss_<side>`, `grace_needed`, `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, those of
+    """The families `hour_<kind>`, `distance`, `miss_<side>`, `grace_needed`, `grace_of_all` (of those that
+    need none in bucket 0), `partition_<kind>` (the `_PARTITIONS` with most) of a live batch, those of
     `late_breakdowns`, and by key field `users` (how many values have orphans) and `top_user` (the one with most). `topics`: those by which partitions
     are numbered.
     """
@@ -234,6 +235,10 @@ def orphan_breakdowns(batch: Batch, counted: Facts, topics: SideTopics) -> list[
         partitions = [_of_partition(kind, each.number, n, mine) for _, n, each in counted.of(f"out_{side}", ids, kind)]
         found += sorted(partitions, key=lambda row: (-row.number, row.bucket))[:_PARTITIONS]
     found += [Breakdown("grace_needed", each.number, at) for _, at, each in counted.of("grace", ids)]
+    accepted = sum(counted.number(f"raw_{side}", ids, "accepted") for side in SIDES)
+    needed = counted.number(GRACE, ids)
+    found += [Breakdown(GRACE, accepted - needed, 0)] if accepted > needed else []
+    found += [Breakdown(GRACE, each.number, at) for _, at, each in counted.of(GRACE, ids)]
     for field, _, most in counted.of("user", ids) if counted.number("hour", ids, *ORPHANS) else ():
         found.append(Breakdown("users", most.number, field=field))
         found.append(Breakdown("top_user", most.top, field=field, value=most.text))

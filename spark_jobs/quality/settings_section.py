@@ -11,6 +11,7 @@ from include.config.pictures import Series, bars
 from include.config.pipeline import Pipeline
 from include.config.time_text import rough
 from spark_jobs.quality.buckets import BOUNDS_MS, MISSES, histogram
+from spark_jobs.quality.facts import GRACE
 from spark_jobs.quality.numbers import Breakdown, Metrics, rows_of
 from spark_jobs.quality.rendering import render
 
@@ -18,7 +19,7 @@ _DISTANCE, _GRACE = "distance", "grace_needed"
 # The newest batches that count: more would take seconds, and change no share.
 BATCHES = 200
 # Shares of events that the sentences are about.
-_HALF, _MOST, _NEARLY_ALL = 0.5, 0.9, 0.99
+_HALF, _MOST, _NEARLY_ALL, _ALMOST_ALL = 0.5, 0.9, 0.99, 0.999
 
 
 class Setting(NamedTuple):
@@ -75,10 +76,15 @@ def _gap(pipeline: Pipeline, rows: Sequence[Breakdown]) -> Setting:
 
 def _grace(pipeline: Pipeline, rows: Sequence[Breakdown]) -> Setting:
     needed, late = histogram(rows, _GRACE), _number(rows, _GRACE)
+    of_all, number = histogram(rows, GRACE), _number(rows, GRACE)
+    none = number - sum(row.number for row in rows_of(rows, GRACE) if row.bucket != 0)
+    # Beside late ones, others of their sessions may have come in time.
+    others = {at: max(each - needed[at], 0) for at, each in of_all.items()}
     return Setting(
         "grace", "R", rough(pipeline.grace_ms), "How long a session that has ended waits for events that come late.",
-        [*_in_time(pipeline, needed, late)], _picture("Grace that late events would have needed", "R", pipeline.grace_ms, needed),
-        ("Grace needed", "late events"), _table(needed),
+        [*_of_all(of_all, none, number), *_in_time(pipeline, needed, late)],
+        _picture("Grace that events needed in order not to be late", "R", pipeline.grace_ms, others, needed),
+        ("Grace needed", "events in time", "late events"), [*([("none", [none, 0])] if none else []), *_table(others, needed)],
     )  # fmt: skip
 
 
@@ -93,6 +99,8 @@ def within_reach(pipeline: Pipeline, rows: Sequence[Breakdown]) -> Iterator[str]
     found, orphans = histogram(rows, *MISSES), sum(_number(rows, family) for family in MISSES)
     if orphans and not any(found.values()):
         yield f"None of {orphans:,} orphans has an unpaired event of the other side with its key near it."
+    elif alone := orphans - sum(found.values()):
+        yield f"{alone:,} of {orphans:,} orphans have no unpaired event of the other side with their key near them: no T pairs these."
     so_far = said = sum(number for at, number in found.items() if at <= pipeline.tolerance_ms)
     for at, number in found.items():
         if at > pipeline.tolerance_ms:
@@ -101,6 +109,19 @@ def within_reach(pipeline: Pipeline, rows: Sequence[Breakdown]) -> Iterator[str]
             settings = f"T = {rough(at)}" + (f" (and gap = {rough(at)})" if at > pipeline.gap_ms else "")
             yield f"{settings} would pair up to {so_far:,} of {orphans:,}."
             said = so_far
+
+
+def _of_all(needed: dict[int, int], none: int, number: int) -> Iterator[str]:
+    """How much grace all events together needed. `none`: how many of them needed none."""
+    if not number:
+        return
+    yield f"{none * 1000 // number / 10:g} % of {number:,} events would have been in time with R = 0."
+    said = none
+    for share in (_NEARLY_ALL, _ALMOST_ALL):
+        at, so_far = next(((at, none + each) for at, each in _sums(needed) if none + each >= share * number), (0, 0))
+        if so_far > said:
+            said = so_far
+            yield f"R = {rough(at)} takes {so_far * 1000 // number / 10:g} % of all events in time."
 
 
 def _in_time(pipeline: Pipeline, needed: dict[int, int], late: int) -> Iterator[str]:

@@ -75,6 +75,12 @@ def test_a_late_event_leads_to_the_replay_that_heals_it(looked_back, warehouse, 
     assert (interval.late, interval.healable, interval.times) == (4, 2, (begun, begun + 300))
     assert interval.window.start <= begun and begun + 900 < interval.window.end
     assert "2 of 4 late events have an unpaired partner" in page(warehouse, 2)
+    # Without grace, late is what is older than the clock (2,000) less the gap.
+    assert [(row.bucket, row.number) for row in breakdowns if row.family == "grace_of_all"] == [
+        (0, 2),
+        (1_000, 1),
+        (2_000, 3),
+    ]
     # When they happened, besides when they were sent.
     at = f"{(begun + 350) // 1000 % 60:02}.350Z"
     assert f"{at}</td>" in page(warehouse, 2)

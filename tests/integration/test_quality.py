@@ -257,6 +257,17 @@ def test_a_table_that_another_program_changed_is_named_once_and_reconcile_finds_
     problems = {each.name: each.text for each in read_state(pages).problems}
     assert {"reconcile", "foreign_changes"} <= set(problems) and problems["foreign_changes"].startswith(changed)
     assert problems["reconcile"].startswith("reconcile found ") and "more than one outcome" not in problems["reconcile"]
+    # Nobody else writes to these either; the commits of the jobs are none.
+    ledger = warehouse.version("batch_ledger")
+    delete_rows(warehouse, "batch_ledger", "step = 'reported' and batch_id = 1")
+    delete_rows(warehouse, "quality_metrics", "batch_id = 1")
+    run_all(warehouse)
+    assert metrics_of(warehouse, 4)["foreign_changes"] == 2
+    assert f"batch_ledger was changed by another program (DELETE, version {ledger + 1}), quality_metrics (" in page_of(
+        warehouse, "batch-4"
+    )
+    run_all(warehouse)
+    assert metrics_of(warehouse, 5)["foreign_changes"] == 0
     # As if the tables were mended.
     note_in_state(warehouse, answer._replace(offenders=[]))
     assert {each.name for each in read_state(pages).problems}.isdisjoint(("reconcile", "foreign_changes"))

@@ -23,6 +23,7 @@ def test_each_setting_has_what_the_data_say():
     assert sentences(CALLS, [*PAIRS, *LATE, *MISSES]) == [
         "60 % of 100 pairs are at most 250 ms apart.",
         "99 % of 100 pairs are at most 5 s apart.",
+        "106 of 518 orphans have no unpaired event of the other side with their key near them: no T pairs these.",
         "T = 75 s (and gap = 75 s) would pair up to 250 of 518.",
         "T = 90 s (and gap = 90 s) would pair up to 412 of 518.",
         "A compound is decided at the earliest 4 min (gap + grace) after the last event of its session.",
@@ -52,6 +53,28 @@ def test_a_gap_below_the_tolerance_is_told_from_it():
     assert "412 orphans have a partner within T, but beyond the gap: gap = T may pair them." in sentences(
         pipeline, [*MISSES, Breakdown("miss_left", 7, 60_000), Breakdown("miss_left", 9, 120_000)]
     )
+
+
+def test_all_events_say_how_much_grace_they_needed():
+    of_all = [
+        Breakdown("grace_of_all", 9_800, 0),
+        Breakdown("grace_of_all", 103, 20_000),
+        Breakdown("grace_of_all", 90, 240_000),
+    ]
+    found = [*of_all, Breakdown("grace_of_all", 7, None), Breakdown("grace_needed", 60, 240_000)]
+    assert sentences(CALLS, found)[-5:-2] == [
+        "98 % of 10,000 events would have been in time with R = 0.",
+        "R = 20 s takes 99 % of all events in time.",
+        "R = 4 min takes 99.9 % of all events in time.",
+    ]
+    page = settings_section(CALLS, LIVE, [found])
+    assert page.count('<svg class="bars"') == 1 and '<th scope="row">none</th><td class="number">9,800</td>' in page
+    # 60 of the 90 were late, the others came into sessions that were open.
+    assert '<th scope="row">up to 4 min</th><td class="number">30</td><td class="number">60</td>' in page
+    assert sentences(CALLS, of_all[:1])[-2:] == [
+        "100 % of 9,800 events would have been in time with R = 0.",
+        "No event came late.",
+    ]
 
 
 def test_a_grace_that_is_there_is_not_proposed():
