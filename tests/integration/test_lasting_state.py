@@ -93,6 +93,8 @@ def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_pat
     assert line == f"orphan_ratio of batch 1 is acknowledged by ann: {text}"
     kept = read_state(pages_in(folder))
     assert kept.verdict == HEALTHY
+    assert list(of_metrics(folder, "event_pairing_state").values()) == [0]
+    assert "ann took it over" in (folder / "index.html").read_text()
     (folder / "state.json").unlink()
     with pytest.raises(NeedsOperator, match="there is no problem 'orphan_ratio' to acknowledge; the pipeline has: none"):
         acknowledge.main(pages_in(folder), given)

@@ -124,7 +124,7 @@ def test_a_replay_that_corrects_nothing_heals_what_it_has_looked_at(is_quiet, wa
     for start, end, left in ((1, 200, 1), (-100, 0, 1), (0, 1, 0)):
         found = replay(start, end)
         assert found and "batch_id" not in found and not found["changed"] + found["new"] + found["retracted"]
-        assert ("Healed" in page(warehouse, 2)) is not left
+        assert ("Healed" in page(warehouse, 2)) == (not left)
         batch("", warehouse)
         assert waiting(warehouse) == left, (start, end)
     assert "a replay that had nothing to correct" in page(warehouse, 2)
