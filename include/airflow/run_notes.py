@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from include.airflow.lineage import PARENT
 from include.config.pipeline import PIPELINES, REPLAY_SUFFIX, pipeline_of
 from include.config.time_text import point_in_time
 
@@ -60,8 +61,9 @@ def asked_for(conf: Any) -> str:
     'asked for: max_records=100'
     """
     asked = conf.items() if isinstance(conf, dict) else ()
-    # The interval of a replay is in its note already.
-    given = {name: value for name, value in asked if value not in (None, False, "") and name not in _WINDOW}
+    # The interval of a replay is in its note already, and lineage is for programs.
+    hidden = (*_WINDOW, PARENT)
+    given = {name: value for name, value in asked if value not in (None, False, "") and name not in hidden}
     text = ", ".join(f"{name}={value}" for name, value in given.items())
     return f"asked for: {text[:_ASKED_LENGTH]}{'…' * (len(text) > _ASKED_LENGTH)}" if text else ""
 

@@ -112,6 +112,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     for batch in measured:
         verdict = judge(batch.metrics, quality, check_sentences(warehouse.pipeline, batch))
         batches.append(replace(batch, verdict=verdict, state=verdict.state))
+    write_outcome({"checks": _checks(batches)})
     # A batch is reported for good when it is published, or before that, if that is the order.
     final = [batch for batch in batches if quality.gate != AFTER_PUBLISH or batch.batch_id <= given.published]
     again = _append_metrics(warehouse, final)
@@ -134,6 +135,16 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     _record(ledger, started, final)
     _say(batches, state, pages.at(f"batch-{last}.html").uri)
     return batches, state
+
+
+def _checks(batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    """The checks of the newest batch, and those of the others that did not pass, as they are in the job's outcome."""
+    return [
+        {**judged.check._asdict(), "batch": batch.batch_id, "passed": judged.passed, "observed": judged.observed}
+        for batch in batches
+        for judged in (batch.verdict.checks if batch.verdict else ())
+        if batch is batches[-1] or not judged.passed
+    ]
 
 
 def _say(batches: Sequence[Batch], state: State, page: str) -> None:
