@@ -57,7 +57,7 @@ def in_words(counts: Mapping[str, Counts]) -> str:
 def asked_for(conf: Any) -> str:
     """The parameters that were given for the run, empty without any.
 
-    >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False})
+    >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False, "openlineage": {"parentRunId": "…"}})
     'asked for: max_records=100'
     """
     asked = conf.items() if isinstance(conf, dict) else ()

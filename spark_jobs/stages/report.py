@@ -96,7 +96,10 @@ def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judg
     state = stored_state(pages_store(warehouse.pipeline.name, warehouse.root))
     _send_news(warehouse, batches, state.news if state is not None and state.batch == last else ())
     quality = warehouse.pipeline.quality
-    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED])
+    failed = [replace(batch, verdict=judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED]
+    if failed:
+        write_outcome({"checks": _checks(failed)})
+    _fail_if_broken([(batch.batch_id, batch.verdict) for batch in failed if batch.verdict])
 
 
 def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> tuple[list[Batch], State]:

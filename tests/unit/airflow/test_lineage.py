@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
@@ -10,6 +12,7 @@ from openlineage.client.naming.dataset import ABFSS, GCS, S3, Kafka, LocalFileSy
 from openlineage.client.serde import Serde
 
 from include.airflow.lineage import cluster_of, inputs_of, outputs_of, place_of, run_facets_of, with_parent
+from include.local.machine import ROOT, project_environment
 from tests.helpers.lineage_rules import wrong_by_classes
 
 RUN = "01941f29-7c00-7087-8940-40e5bc36f1e5"
@@ -120,3 +123,13 @@ def test_the_rules_find_what_is_wrong():
         "event.outputs[1] has no name",
         "event.run.facets.tags has no _producer",
     ]
+
+
+@pytest.mark.long
+def test_a_task_without_lineage_imports_nothing_of_it(tmp_path):
+    code = "import sys, include.airflow.operators, plugins.event_pairing; print('openlineage' in sys.modules)"
+    environment = project_environment() | {"AIRFLOW_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
