@@ -13,7 +13,7 @@ from openlineage.client.serde import Serde
 
 from include.airflow.lineage import cluster_of, inputs_of, outputs_of, place_of, run_facets_of, with_parent
 from include.local.machine import ROOT, project_environment
-from tests.helpers.lineage_rules import wrong_by_classes
+from tests.helpers.lineage_rules import wrong_by_classes, wrong_by_schemas
 
 RUN = "01941f29-7c00-7087-8940-40e5bc36f1e5"
 TABLE, TOPIC = "/lake/calls/compound_events", {"topic": "out", "servers": "b1:9093,b2", "version": None, "rows": None}
@@ -73,6 +73,12 @@ def test_what_a_task_read_and_wrote_is_in_its_event(monkeypatch):
     assert not others.get("facets") and not others.get("outputFacets")
     tags = {tag["key"]: tag["value"] for tag in event["run"]["facets"]["tags"]["tags"]}
     assert tags == {"batches": "6 to 7", "kind": "live"}
+
+
+@pytest.mark.long
+def test_it_fits_openlineage_s_schemas(monkeypatch):
+    monkeypatch.delenv("PAIRING_STORE", raising=False)
+    assert wrong_by_schemas(sent(OUTCOME)) == []
 
 
 @pytest.mark.parametrize("outcome", [{}, {"error": "…", "retry": True}, {"lineage": {}}])
