@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,8 @@ from spark_jobs.tables.records import REPLAY, Window
 from spark_jobs.tables.schemas import declared_columns
 from spark_jobs.tables.warehouse import Tables
 from tests.helpers.ledger_rows import ledger_row, output_state
-from tests.helpers.timeline import CALLS
+from tests.helpers.timeline import CALLS, ROOT
+from tests.unit.test_docs import section, table_rows
 
 PIPELINE = replace(CALLS, output_orphans_topic="alone", output_rejected_topic="refused")
 OFFSETS = (
@@ -119,6 +121,14 @@ def test_a_column_of_several_parts_is_one():
     columns = dict(declared_columns(PIPELINE, "raw_analytics"))
     assert columns["headers"] == "ARRAY<STRUCT<`key`: STRING, value: BINARY>>"
     assert list(columns)[-2:] == ["problem", "batch_id"] and "user1" in columns
+
+
+def test_every_task_is_there_and_in_the_documents():
+    code = [*(ROOT / "dags").glob("*.py"), ROOT / "include/airflow/operators.py"]
+    tasks = {name for path in code for name in re.findall(r'job="(\w+)"', path.read_text())}
+    rows = table_rows(section(ROOT / "docs/lineage.md", "## What the events say"))
+    described = [cells[0].strip("`") for cells in rows][: len(module._JOBS)]
+    assert set(described) == set(module._JOBS) == tasks
 
 
 def test_a_command_that_is_no_task_says_nothing(said):
