@@ -70,10 +70,10 @@ screenshots: setup-tests ## the pictures of the documentation, of a made-up hist
 
 UV_COMPILE = .venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-lock: setup ## compile requirements.lock, requirements-tests.lock and requirements-celery.lock from the .txt beside them, with hashes
+lock: setup ## compile requirements.lock, and those of tests, celery and lineage, from the .txt beside them, with hashes
 	@$(UV_COMPILE) requirements.txt --output-file requirements.lock
 	@# The others have what the first has not; their end would list all that was left out.
-	@for other in tests celery; do \
+	@for other in tests celery lineage; do \
 	  $(UV_COMPILE) requirements-$$other.txt --constraints requirements.lock $$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-$$other.lock; \
 	  sed -i '/^# The following packages were excluded/,$$d' requirements-$$other.lock; \
 	done

@@ -11,6 +11,7 @@ in the pipeline's state until it finds nothing.
 from __future__ import annotations
 
 from spark_jobs.job.arguments import write_outcome
+from spark_jobs.job.lineage import lineage
 from spark_jobs.job.run import job_parser, reading_job
 from spark_jobs.quality.reconcile import fail_if_any, note_in_state, report_text
 from spark_jobs.quality.reconcile import reconcile as main
@@ -21,5 +22,6 @@ if __name__ == "__main__":
         answer = main(warehouse)
         print(report_text(given.pipeline.name, given.pipeline.output_topic, answer), flush=True)
         note_in_state(warehouse, answer)
+        write_outcome({"lineage": lineage("reconcile", warehouse)})
         fail_if_any(given.pipeline.name, answer.offenders)
         write_outcome({"ok": True, "counts": answer.counts})

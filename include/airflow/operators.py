@@ -22,6 +22,7 @@ from include.airflow.alerts import alert
 from include.airflow.cluster_mode import Submission, find_application, lease, submission, take_outcome
 from include.airflow.connections import all_kafka_settings, schema_registry_settings, warehouse_options
 from include.airflow.forked_jobs import ForkedJob
+from include.airflow.lineage import operator_lineage, with_parent
 from include.airflow.pages import note_batch, runbook
 from include.airflow.run_notes import in_words, leave_failure
 from include.config.pipeline_file import load_pipeline
@@ -96,6 +97,8 @@ class PairingJobOperator(SparkSubmitOperator):
         # Both are set when the job has ended.
         self.batch_id: int | None = None
         self.spark_application: str | None = None
+        # What the job left of itself.
+        self.outcome: dict[str, Any] = {}
 
     def execute(self, context: Any) -> dict[str, Any]:  # type: ignore[override]
         """Airflow calls this in the task's process; returns the job's counts. Raises AirflowException with the job's reason."""
@@ -160,6 +163,7 @@ class PairingJobOperator(SparkSubmitOperator):
                 outcome = take_outcome(given.outcomes, given.name) if given else take_outcome(Store(str(folder)), _OUTCOME)
             except AirflowException as error:
                 failure = failure or error
+            self.outcome = outcome
             self.spark_application = outcome.get("application")
             self.batch_id = outcome.get("counts", {}).get("batch_id")
             if self.task_id == REPORT and self.batch_id is not None:
@@ -194,6 +198,10 @@ class PairingJobOperator(SparkSubmitOperator):
         with lease(self.submission):
             self._hook.submit(self.application, start_new_session=True)
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Airflow's OpenLineage provider calls this when the task has ended, with success or not, if lineage is configured."""
+        return operator_lineage(self.outcome)
+
     def on_kill(self) -> None:
         """Airflow calls this when it ends the task, because a person or a time limit says so: it also ends what runs on a server or cluster."""
         if self.forked:
@@ -223,12 +231,12 @@ class LateReplayOperator(PairingJobOperator):
         self.job_arguments = [f"--after-batch={state.get(_SETTLED, 0)}"]
         answer = super().execute(context)
         if answer:
-            answer["started"] = [replay["run_id"] for replay in answer["replays"] if self._start(replay)]
+            answer["started"] = [replay["run_id"] for replay in answer["replays"] if self._start(replay, context["ti"])]
             state.set(_SETTLED, answer["settled"])
         return answer
 
-    def _start(self, replay: dict[str, Any]) -> bool:
-        """Starts the run; False if it exists already."""
+    def _start(self, replay: dict[str, Any], task: Any) -> bool:
+        """Starts the run for this task instance; False if it exists already."""
         # TriggerDagRunOperator ends its task with this very message, so it could start only one.
         from airflow.sdk.exceptions import ErrorType
         from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
@@ -238,7 +246,7 @@ class LateReplayOperator(PairingJobOperator):
             TriggerDagRun(
                 dag_id=self.replay_dag_id,
                 run_id=replay["run_id"],
-                conf={name: replay[name] for name in ("window_start", "window_end")},
+                conf=with_parent({name: replay[name] for name in ("window_start", "window_end")}, task),
                 note=f"late events of batch {replay['batch_id']}",
             )
         )

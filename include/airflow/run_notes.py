@@ -14,6 +14,7 @@ from typing import Any
 from airflow.listeners import hookimpl
 
 from include.config.health import read_state
+from include.airflow.lineage import PARENT
 from include.config.pipeline import PIPELINES, REPLAY_SUFFIX, pipeline_of
 from include.config.store import Store
 from include.config.time_text import point_in_time
@@ -99,12 +100,13 @@ def _cut(text: str, length: int) -> str:
 def asked_for(conf: Any) -> str:
     """The parameters that were given for the run, empty without any.
 
-    >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False})
+    >>> asked_for({"max_records": 100, "accept_lost_range": None, "report_only": False, "openlineage": {"parentRunId": "…"}})
     'asked for: max_records=100'
     """
     asked = conf.items() if isinstance(conf, dict) else ()
-    # The interval of a replay is in its note already.
-    given = {name: value for name, value in asked if value not in (None, False, "") and name not in _WINDOW}
+    # The interval of a replay is in its note already, and lineage is for programs.
+    hidden = (*_WINDOW, PARENT)
+    given = {name: value for name, value in asked if value not in (None, False, "") and name not in hidden}
     text = ", ".join(f"{name}={value}" for name, value in given.items())
     return f"asked for: {_cut(text, _ASKED_LENGTH)}" if text else ""
 

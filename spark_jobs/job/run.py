@@ -1,8 +1,8 @@
 """What every job does around its work: arguments, the writer's lock, a session, one clear line when it fails.
 
 A job also writes its outcome into the file or object that PAIRING_OUTCOME names, if it is set: `{"ok": true, "counts": {…}}` or
-`{"ok": false, "error": "…", "retry": true|false}`, both with the `application` id of Spark and, if there are any, the `news` for people.
-Airflow's operator reads the file and shows the reason.
+`{"ok": false, "error": "…", "retry": true|false}`, both with the `application` id of Spark, the `lineage` (see there) and, if there are any, the
+`news` for people and the `checks` of the report. Airflow's operator reads the file and shows the reason.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from include.config.store import (
 from include.config.task_lease import wait_for_end
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, end_with, pipeline_argument, write_outcome
+from spark_jobs.job.lineage import lineage
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.executors import executor_problem
 from spark_jobs.spark.session import end_session, interrupt_work, reading_session, spark_session
@@ -76,9 +77,16 @@ def run_job(
         with translate_file_errors(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
             check_store(warehouse_store(root).at(pipeline.name))
             running.enter_context(trust_cache())
-            known = without_spark(Tables(root, pipeline))
-            counts = dict(_with_spark(job, pipeline, root, work) if known is None else known)
-            write_outcome({"ok": True, "counts": counts})
+            tables = Tables(root, pipeline)
+            try:
+                known = without_spark(tables)
+                counts = dict(_with_spark(job, pipeline, root, work) if known is None else known)
+            except Exception:
+                # Steps may be recorded, and a report that fails has judged. The error itself counts.
+                with suppress(Exception):
+                    write_outcome({"lineage": lineage(job, tables)})
+                raise
+            write_outcome({"ok": True, "counts": counts, "lineage": lineage(job, tables)})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
 
 

@@ -96,7 +96,10 @@ def _repeat_outcome(warehouse: Warehouse, ledger: Ledger, last: int, judge: Judg
     state = stored_state(pages_store(warehouse.pipeline.name, warehouse.root))
     _send_news(warehouse, batches, state.news if state is not None and state.batch == last else ())
     quality = warehouse.pipeline.quality
-    _fail_if_broken([(batch.batch_id, judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED])
+    failed = [replace(batch, verdict=judge(batch.metrics, quality, {})) for batch in batches if batch.state == FAILED]
+    if failed:
+        write_outcome({"checks": _checks(failed)})
+    _fail_if_broken([(batch.batch_id, batch.verdict) for batch in failed if batch.verdict])
 
 
 def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Judge) -> tuple[list[Batch], State]:
@@ -112,6 +115,7 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     for batch in measured:
         verdict = judge(batch.metrics, quality, check_sentences(warehouse.pipeline, batch))
         batches.append(replace(batch, verdict=verdict, state=verdict.state))
+    write_outcome({"checks": _checks(batches)})
     # A batch is reported for good when it is published, or before that, if that is the order.
     final = [batch for batch in batches if quality.gate != AFTER_PUBLISH or batch.batch_id <= given.published]
     again = _append_metrics(warehouse, final)
@@ -134,6 +138,16 @@ def _report(warehouse: Warehouse, ledger: Ledger, given: ReportInput, judge: Jud
     _record(ledger, started, final)
     _say(batches, state, pages.at(f"batch-{last}.html").uri)
     return batches, state
+
+
+def _checks(batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    """The checks of the newest batch, and those of the others that did not pass, as they are in the job's outcome."""
+    return [
+        {**judged.check._asdict(), "batch": batch.batch_id, "passed": judged.passed, "observed": judged.observed}
+        for batch in batches
+        for judged in (batch.verdict.checks if batch.verdict else ())
+        if batch is batches[-1] or not judged.passed
+    ]
 
 
 def _say(batches: Sequence[Batch], state: State, page: str) -> None:

@@ -74,6 +74,8 @@ _COUNTS: Mapping[str, type[StepCounts]] = {
     ERASED: ErasedCounts,
 }
 _T = TypeVar("_T")
+# What this process has recorded, in that order.
+_recorded: list[LedgerRow] = []
 # A step seldom lags behind by more batches than the first number, hardly ever by more than the second, and never by the last.
 _RECENT = (1, 20, 2**40)
 
@@ -320,6 +322,12 @@ class Ledger:
         now = datetime.now(UTC)
         found = [_to_row(replace(row, finished_at=now)) for row in rows]
         commit_rows(self.warehouse, LEDGER, found, rows[-1].step, max(row.batch_id for row in rows), among)
+        _recorded.extend(rows)
+
+
+def recorded_steps() -> list[LedgerRow]:
+    """The steps that this process has recorded, in that order; a job is a process of its own."""
+    return list(_recorded)
 
 
 def check_identity(ran_with: Pipeline, now: Pipeline) -> None:

@@ -32,6 +32,19 @@ def declared_schema(pipeline: Pipeline, table: str) -> StructType:
     return _columns(schemas(pipeline)[table])
 
 
+def declared_columns(pipeline: Pipeline, table: str) -> list[tuple[str, str]]:
+    """Name and SQL type of each column, without Spark."""
+    found, depth = [""], 0
+    for letter in schemas(pipeline)[table]:
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    parts = (each.strip().partition(" ") for each in found)
+    return [(name.strip("`"), kind) for name, _, kind in parts]
+
+
 @cache
 def _columns(declaration: str) -> StructType:
     # Spark parses it with each call, and a job calls a dozen times.

@@ -18,9 +18,9 @@ from pathlib import Path
 from include.local.broker import LOGGING
 from include.local.machine import JARS, VENV, java
 from tests.helpers import local_postgres
-from tests.helpers.celery_packages import celery_packages
 from tests.helpers.compose_file import Service, image_environment
 from tests.helpers.compose_places import Places
+from tests.helpers.packages_beside import packages_beside
 
 NEEDED = "no PostgreSQL or Redis server is installed (apt-get install postgresql redis-server)"
 Environment = dict[str, str]
@@ -42,7 +42,7 @@ def environment(service: Service, places: Places) -> Environment:
     found = {"HOME": str(own), "TMPDIR": places.paths(service, "/tmp"), "LANG": "C.UTF-8", "SPARK_LOCAL_IP": "127.0.0.1"}
     path = [VENV / "bin", Path(shutil.which(java()) or "").parent, *map(Path, os.defpath.split(os.pathsep))]
     if service.is_ours:
-        packages = celery_packages()
+        packages = packages_beside("celery")
         path.insert(1, packages / "bin")
         found |= {name: places.text(service, value) for name, value in image_environment().items()}
         found["PYTHONPATH"] += f"{os.pathsep}{packages}"

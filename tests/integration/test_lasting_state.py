@@ -56,7 +56,11 @@ def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_pat
         """All jobs: what the run note says, the news, the state."""
         outcome.unlink(missing_ok=True)
         says = run_all(warehouse).get("says", "")
-        return says, json.loads(outcome.read_text())["news"] if outcome.exists() else [], read_state(pages_in(folder))
+        return (
+            says,
+            json.loads(outcome.read_text()).get("news", []) if outcome.exists() else [],
+            read_state(pages_in(folder)),
+        )
 
     orphans = [f"o{number}" for number in range(12)]
     send(pipeline.sides[:1], orphans)
