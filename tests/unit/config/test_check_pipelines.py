@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,18 @@ def test_without_a_file_it_is_all_that_are_deployed():
     files = sorted(path.name for path in PIPELINES.glob("*.yaml"))
     assert (done.returncode, len(done.stdout.splitlines())) == (0, len(files)), done.stderr
     assert "calls.yaml" in files
+
+
+@pytest.mark.parametrize("example", ["orders", "clicks", "legs"])
+def test_the_files_may_be_in_another_folder(example):
+    """Those of the gallery, without a doubt."""
+    folder = ROOT / "include/sample/gallery" / example
+    command = [sys.executable, "-m", "include.check_pipelines"]
+    environment = os.environ | {"PAIRING_PIPELINES": str(folder)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    said = [line.rpartition(":")[0] for line in done.stdout.splitlines()]
+    assert said == [f"accepted: {file}" for file in sorted(folder.glob("*.yaml"))]
 
 
 @pytest.fixture
