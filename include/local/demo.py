@@ -46,6 +46,7 @@ CALLS = 2_000
 PARTITIONS = 4
 # A run of the schedule may appear for so long after unpausing; then the demo triggers one by hand.
 SCHEDULED_WITHIN_S = 3.0
+DAG_WITHIN_S = 180.0
 RUN_WITHIN_S = 600.0
 PROGRESS_EVERY_S = 5.0
 
@@ -71,7 +72,7 @@ def demo() -> None:
     say(f"topics {', '.join(topics)} with {PARTITIONS} partitions each")
     client, kafka = airflow.client(), {"bootstrap.servers": broker.bootstrap}
     for pipeline in pipelines:
-        client.wait_for_dag(pipeline.name, 60)
+        client.wait_for_dag(pipeline.name, DAG_WITHIN_S)
         pause_when_idle(client, pipeline.name)
     try:
         send_calls(example, pipelines, servers.registry, kafka, airflow.warehouse)

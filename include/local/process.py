@@ -25,7 +25,8 @@ import psutil
 from include.local.machine import ROOT, SetupError
 
 MARK = "PAIRING_SERVER_FOLDER"
-READY_WITHIN_S = 60.0
+# Most take seconds; on a machine that does much else, minutes. One that ends is noticed at once.
+READY_WITHIN_S = 180.0
 # The usual range of outgoing connections begins at 32768 (Linux) or 49152 (elsewhere).
 SERVER_PORTS = range(20_000, 32_768)
 _claims: list[socket.socket] = []
@@ -71,13 +72,10 @@ class LocalServer(ABC):
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    # Seconds that a start may take.
-    ready_within_s = READY_WITHIN_S
-
     def wait_until(self, ready: Callable[[], bool], name: str, program: str, signs: Sequence[str], not_ready: str) -> None:
-        """Returns when `ready` is true. Raises SetupError if the program ends (with the log lines that have one of `signs`), or after ready_within_s."""
+        """Returns when `ready` is true. Raises SetupError if the program ends (with the log lines that have one of `signs`), or after READY_WITHIN_S."""
         log = log_path(self.folder, program)
-        deadline, absent = time.monotonic() + self.ready_within_s, 0
+        deadline, absent = time.monotonic() + READY_WITHIN_S, 0
         while time.monotonic() < deadline:
             absent = 0 if self.is_running() else absent + 1
             # While a shell becomes a Java program (exec), it looks like a process that is gone, for a moment.

@@ -78,8 +78,6 @@ class LocalRegistry(LocalServer):
     name = "registry"
     # Before the command.
     prefix: Sequence[str] = ()
-    # It takes 5 s; on a machine that does much else, four times as long and more.
-    ready_within_s = 120.0
 
     def __init__(self, folder: Path, port: int, schemas: Sequence[Schema] = ()) -> None:
         super().__init__(folder, port)

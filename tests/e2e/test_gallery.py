@@ -44,6 +44,7 @@ def command(project):
         done = subprocess.run(
             [sys.executable, "-m", module], cwd=project, env=environment, capture_output=True, text=True, check=False
         )
+        print(done.stdout)
         return done.returncode, done.stdout + done.stderr
 
     run.airflow = f"http://127.0.0.1:{ports['AIRFLOW_PORT']}"
