@@ -15,7 +15,7 @@ from typing import Any
 from include.config.pipeline import Pipeline
 from include.sample.bodies import users_named
 from include.sample.outcome import canonical, parse
-from include.sample.records import Published, Sample
+from include.sample.records import ChainedCompound, Sample
 from include.sample.shapes import Call, Session, Timing, latest
 from include.sample.traffic import USUAL, Shares, Traffic, Window
 from include.sample.traits import OF_CALLS, Traits
@@ -52,15 +52,17 @@ def follow(
     return Sample([record for _, record in sorted(out.records, key=itemgetter(0))], out.truth)
 
 
-def _by_pair(first_truth: Iterable[str], key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[int, Published]]]:
+def _by_pair(
+    first_truth: Iterable[str], key: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[int, ChainedCompound]]]:
     """The names of each pair, and its compounds by their times."""
-    pairs: dict[tuple[str, ...], dict[int, Published]] = {}
+    pairs: dict[tuple[str, ...], dict[int, ChainedCompound]] = {}
     for line in first_truth:
         truth: dict[str, Any] = parse(line)
         for compound in truth.get("compounds", ()):
             value = compound["value"]
             lefts = pairs.setdefault(tuple(value[name] for name in key), {})
-            lefts[int(value["ts"])] = Published(canonical(value), int(truth["closes_after"]))
+            lefts[int(value["ts"])] = ChainedCompound(canonical(value), int(truth["closes_after"]))
     yield from pairs.items()
 
 

@@ -49,7 +49,7 @@ class Event(NamedTuple):
     is_reversed: bool = False
 
 
-class Published(NamedTuple):
+class ChainedCompound(NamedTuple):
     """A compound of another pipeline: the JSON text of its value, and the clock (ms, exclusive) from which on that pipeline has published it."""
 
     value: str
@@ -99,7 +99,7 @@ class RecordWriter:
         assert record is not None
         self.records.append((at + self.rng.random() * self.spread, record))
 
-    def session(self, users: Users, session: Session, duplicate: bool, lefts: Mapping[int, Published] = {}) -> None:
+    def session(self, users: Users, session: Session, duplicate: bool, lefts: Mapping[int, ChainedCompound] = {}) -> None:
         """Sends the events of one session, one of them twice if `duplicate`, and writes their truth.
 
         `lefts`: the left events that another pipeline sends, by their times.
