@@ -16,9 +16,11 @@ from fastavro import parse_schema, schemaless_reader
 from include.config.pipeline import Pipeline
 from include.config.project import ROOT
 from include.local.machine import EXAMPLES as NAMES
+from include.sample.chained import follow
 from include.sample.examples import EXAMPLES, Example
 from include.sample.outcome import canonical, parse
 from include.sample.records import Record, Sample
+from include.sample.traffic import Shares
 from include.sample.truth import expected
 from tests.unit.sample.test_calls import NOW, M, lag, outcome, read
 
@@ -124,6 +126,16 @@ def test_the_second_step_lacks_every_side_somewhere_and_has_faults_of_its_own() 
     reasons = {line["rejected"] for line in lines if "rejected" in line}
     assert reasons == {"malformed_json", "missing_key", "bad_timestamp", "future", "duplicate"}
     assert {line["topic"] for line in lines if "rejected" in line} == {"switchTopic"}
+
+
+@pytest.mark.parametrize(("apart", "sessions"), [(2 * M, 1), (2 * M + 1, 2)])
+def test_compounds_of_one_pair_are_one_session_up_to_the_gap(apart: int, sessions: int) -> None:
+    users = {"user1": "ann", "user2": "bob"}
+    compounds = [{"kind": "pair", "value": users | {"ts": NOW - 9 * M + later}} for later in (0, apart)]
+    first = [json.dumps({"closes_after": NOW, "events": 2, "compounds": [compound]}) for compound in compounds]
+    no_switch = Shares(orphans=1, broken=0, future=0)
+    truth = follow(LEGS.pipelines[1], first, 1, NOW, no_switch).truth
+    assert sum("published_after" in line for line in truth) == sessions
 
 
 def test_no_event_of_the_second_step_lags_more_than_the_grace() -> None:
