@@ -69,7 +69,6 @@ _UNDECODABLE: tuple[Callable[[bytes], bytes | None], ...] = (
     lambda good: b"no frame at all",
     lambda good: b'{"id":"JSON on a topic of Avro"}',
     lambda good: good[:-1],
-    lambda good: good + b"\0",
     lambda good: good[:5],
     lambda good: good[:3],
     lambda good: b"",
