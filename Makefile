@@ -8,9 +8,11 @@ KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
 STORE_PORT ?= 9100
+REGISTRY_PORT ?= 8081
 STORE ?=
 SPARK ?=
-export KAFKA_PORT SPARK_PORT AIRFLOW_PORT STORE_PORT STORE SPARK
+EXAMPLE ?=
+export KAFKA_PORT SPARK_PORT AIRFLOW_PORT STORE_PORT REGISTRY_PORT STORE SPARK EXAMPLE
 # Start-up of the project's programs is slow without the bytecode they leave for the next time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,7 +21,7 @@ VENV_PYTHON := .venv/bin/python
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind; SPARK=cluster: on a Spark cluster, tables on S3
+demo: setup ## everything at once: broker, Spark, Airflow, sample calls, one run of the DAG, and what came out; STORE=s3 or azure: tables on a real server of the kind; SPARK=cluster: on a Spark cluster, tables on S3; EXAMPLE=orders, clicks or legs: other topics than calls
 	@$(VENV_PYTHON) -m include.local.demo
 
 setup: ## install what is missing: .venv from the lock, jars by Ivy, Spark's settings
@@ -54,7 +56,7 @@ ci: ## what the continuous integration runs: lint beside test
 	@.ci/run
 
 airflow: setup ## a command of Airflow itself, on the Airflow of the demo: ARGS="dags list"
-	@environment=.local/$(or $(SPARK),$(STORE))/airflow/environment.sh; \
+	@environment=.local/$(or $(SPARK),$(STORE))/$(EXAMPLE)/airflow/environment.sh; \
 	if [ ! -f "$$environment" ]; then echo "no Airflow was started here yet: make demo" >&2; exit 1; fi; \
 	source "$$environment"; airflow $(ARGS)
 

@@ -17,11 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from include.local import broker as local_broker
+from include.local import registry as local_registry
 from include.local import spark as local_spark
 from include.local import store as local_store
 from include.local.airflow_client import AirflowClient, AirflowError
 from include.local.airflow_database import end_lost_schedulers, migrate_database, write_keys
-from include.local.machine import ROOT, VENV, SetupError, demo_folder, project_environment, project_variables
+from include.local.machine import (
+    ROOT,
+    VENV,
+    SetupError,
+    demo_example,
+    demo_folder,
+    project_environment,
+    project_variables,
+)
 from include.local.process import (
     LocalServer,
     check_port,
@@ -34,6 +43,9 @@ from include.local.process import (
     start_program,
     stop_programs,
 )
+from include.local.registry import LocalRegistry
+from include.local.store import LocalStore
+from include.sample.examples import EXAMPLES
 
 FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
@@ -54,6 +66,7 @@ class LocalAirflow(LocalServer):
 
     `warehouse`: folder or URI; None: that of the environment. `spark`: the Spark server of the jobs, `sc://host:port`; None: each job starts
     its own Spark. `database`: SQLAlchemy URL of the metadata; None: a file in the folder. `store`: the connection warehouse_default.
+    `registry`: the connection schema_registry_default. `pipelines`: the folder of the pipeline files; None: that of the project.
     """
 
     def __init__(
@@ -66,6 +79,8 @@ class LocalAirflow(LocalServer):
         spark: str | None = None,
         database: str | None = None,
         store: Mapping[str, object] | None = None,
+        registry: Mapping[str, object] | None = None,
+        pipelines: Path | None = None,
     ) -> None:
         super().__init__(folder, port)
         self.kafka = kafka
@@ -74,6 +89,8 @@ class LocalAirflow(LocalServer):
         self.spark = spark
         self.database = database
         self.store = store
+        self.registry = registry
+        self.pipelines = pipelines
 
     @property
     def url(self) -> str:
@@ -98,6 +115,8 @@ class LocalAirflow(LocalServer):
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
             **({"AIRFLOW_CONN_WAREHOUSE_DEFAULT": json.dumps(self.store)} if self.store else {}),
+            **({"AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT": json.dumps(self.registry)} if self.registry else {}),
+            **({"PAIRING_PIPELINES": str(self.pipelines)} if self.pipelines else {}),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -232,19 +251,38 @@ def stop_airflow(folder: Path) -> bool:
     return stop_programs(folder, first=API_SERVER)
 
 
-def _default(port: int) -> LocalAirflow:
-    kafka, spark = (
-        port_setting(os.environ.get(variable), default, variable)
-        for variable, default in (("KAFKA_PORT", local_broker.DEFAULT_PORT), ("SPARK_PORT", local_spark.DEFAULT_PORT))
-    )
-    store = local_store.local_store(port_setting(os.environ.get("STORE_PORT"), local_store.DEFAULT_PORT, "STORE_PORT"))
+def demo_airflow(
+    port: int, kafka: str, spark: str, store: LocalStore | None, registry: LocalRegistry | None
+) -> LocalAirflow:
+    """The Airflow of the demo, with its pipelines only. `kafka` and `spark`: as of LocalAirflow."""
     return LocalAirflow(
         FOLDER,
         port,
-        f"127.0.0.1:{kafka}",
+        kafka,
         warehouse=store.warehouse if store else None,
-        spark=f"sc://127.0.0.1:{spark}",
+        spark=spark,
         store=store.connection if store else None,
+        registry=registry.connection if registry else None,
+        pipelines=EXAMPLES[name].folder if (name := demo_example()) else None,
+    )
+
+
+def _default(port: int) -> LocalAirflow:
+    kafka, spark, store, registry = (
+        port_setting(os.environ.get(variable), server.DEFAULT_PORT, variable)
+        for variable, server in (
+            ("KAFKA_PORT", local_broker),
+            ("SPARK_PORT", local_spark),
+            ("STORE_PORT", local_store),
+            ("REGISTRY_PORT", local_registry),
+        )
+    )
+    return demo_airflow(
+        port,
+        f"127.0.0.1:{kafka}",
+        f"sc://127.0.0.1:{spark}",
+        local_store.local_store(store),
+        local_registry.local_registry(registry),
     )
 
 

@@ -1,7 +1,8 @@
 """`make demo`: starts broker, Spark and Airflow, sends sample calls, runs the DAG by Airflow's scheduler, and checks the result.
 
 Everything stays up. Each demo sends new calls. It checks the truth of all demos together (.local/demo), because a demo publishes what the one
-before left open.
+before left open. With EXAMPLE the traffic and the pipelines are those of an example of the gallery; a pipeline that reads the compounds of another
+one runs after it.
 """
 
 from __future__ import annotations
@@ -18,32 +19,34 @@ from pathlib import Path
 from typing import NamedTuple
 
 from include.config.pipeline import Pipeline, PipelineError
-from include.config.pipeline_file import load_pipeline
 from include.config.store import OPTIONS_VARIABLE
 from include.local import airflow as local_airflow
 from include.local import broker as local_broker
+from include.local import registry as local_registry
 from include.local import spark as local_spark
 from include.local import store as local_store
-from include.local.airflow import LocalAirflow
+from include.local.airflow import LocalAirflow, demo_airflow
 from include.local.airflow_client import AirflowClient, AirflowError
 from include.local.broker import LocalBroker, create_topics
 from include.local.cluster import DEFAULT_PORT, LocalCluster
-from include.local.machine import ROOT, SetupError, demo_folder, is_on_cluster, say
+from include.local.machine import ROOT, SetupError, demo_example, demo_folder, is_on_cluster, say
 from include.local.process import LocalServer, port_setting
+from include.local.registry import LocalRegistry
 from include.local.spark import LocalSpark
 from include.local.store import LocalStore
 from include.local.watch import start_watch
 from include.sample import outcome as sample_outcome
 from include.sample import truth as sample_truth
-from include.sample.calls import SampleError, generate, send
+from include.sample.calls import SampleError, send
+from include.sample.examples import EXAMPLES, Example
 from include.sample.truth import Verdict
 
-PIPELINE = ROOT / "include" / "pipelines" / "calls.yaml"
 TRUTH = demo_folder("demo")
 CALLS = 2_000
 PARTITIONS = 4
 # A run of the schedule may appear for so long after unpausing; then the demo triggers one by hand.
 SCHEDULED_WITHIN_S = 3.0
+DAG_WITHIN_S = 180.0
 RUN_WITHIN_S = 600.0
 PROGRESS_EVERY_S = 5.0
 
@@ -54,35 +57,41 @@ class DemoFailed(Exception):
 
 def demo() -> None:
     """The whole demo; raises DemoFailed, SetupError, AirflowError, SampleError or PipelineError."""
-    pipeline = load_pipeline(PIPELINE)
+    example = EXAMPLES[demo_example()]
+    pipelines = example.pipelines
     servers = demo_servers()
     broker, airflow = servers.broker, servers.airflow
     start_cluster(servers.cluster)
     start_store(servers.store)
+    start_registry(servers.registry)
     start_servers(broker, servers.spark, airflow)
     start_watch()
     # No retention: the check reads the output topic from the first demo on.
-    topics = dict.fromkeys((*pipeline.input_topics, *pipeline.output_topics), PARTITIONS)
+    topics = dict.fromkeys((topic for each in pipelines for topic in (*each.input_topics, *each.output_topics)), PARTITIONS)
     create_topics(broker.bootstrap, topics, {"retention.ms": "-1"})
     say(f"topics {', '.join(topics)} with {PARTITIONS} partitions each")
     client, kafka = airflow.client(), {"bootstrap.servers": broker.bootstrap}
-    client.wait_for_dag(pipeline.name, 60)
-    pause_when_idle(client, pipeline.name)
-    try:
-        send_calls(pipeline, kafka, airflow.warehouse)
-        run_dag(client, pipeline.name)
+    for pipeline in pipelines:
+        client.wait_for_dag(pipeline.name, DAG_WITHIN_S)
         pause_when_idle(client, pipeline.name)
-        verdict = check(pipeline, kafka, airflow.warehouse)
+    try:
+        send_calls(example, pipelines, servers.registry, kafka, airflow.warehouse)
+        for pipeline in pipelines:
+            run_dag(client, pipeline.name)
+            pause_when_idle(client, pipeline.name)
+        verdicts = check(pipelines, kafka, airflow.warehouse)
     finally:
-        client.pause(pipeline.name, False)
-    summarise(verdict, airflow, pipeline)
+        for pipeline in pipelines:
+            client.pause(pipeline.name, False)
+    summarise(verdicts, airflow, example)
 
 
 class DemoServers(NamedTuple):
-    """What a demo starts. No `cluster`: Spark works in one process; no `store`: the tables are in a folder."""
+    """What a demo starts. No `cluster`: Spark works in one process; no `store`: the tables are in a folder; no `registry`: all is JSON."""
 
     cluster: LocalCluster | None
     store: LocalStore | None
+    registry: LocalRegistry | None
     broker: LocalBroker
     spark: LocalSpark
     airflow: LocalAirflow
@@ -93,21 +102,16 @@ class DemoServers(NamedTuple):
 
 
 def demo_servers() -> DemoServers:
-    """Those that STORE, SPARK and the ports in the environment ask for. Raises SetupError."""
+    """Those that STORE, SPARK, EXAMPLE and the ports in the environment ask for. Raises SetupError."""
     cluster = LocalCluster(demo_folder("cluster"), port("CLUSTER_PORT", DEFAULT_PORT)) if is_on_cluster() else None
     store = local_store.local_store(port("STORE_PORT", local_store.DEFAULT_PORT))
     broker = LocalBroker(local_broker.FOLDER, port("KAFKA_PORT", local_broker.DEFAULT_PORT))
     master = cluster.master if cluster else local_spark.LOCAL_MASTER
     spark = LocalSpark(local_spark.FOLDER, port("SPARK_PORT", local_spark.DEFAULT_PORT), master)
-    airflow = LocalAirflow(
-        local_airflow.FOLDER,
-        port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT),
-        broker.bootstrap,
-        warehouse=store.warehouse if store else None,
-        spark=spark.url,
-        store=store.connection if store else None,
-    )
-    return DemoServers(cluster, store, broker, spark, airflow)
+    registry = local_registry.local_registry(port("REGISTRY_PORT", local_registry.DEFAULT_PORT))
+    ui = port("AIRFLOW_PORT", local_airflow.DEFAULT_PORT)
+    airflow = demo_airflow(ui, broker.bootstrap, spark.url, store, registry)
+    return DemoServers(cluster, store, registry, broker, spark, airflow)
 
 
 def start_cluster(cluster: LocalCluster | None) -> None:
@@ -122,6 +126,12 @@ def start_store(store: LocalStore | None) -> None:
         started = store.start()
         say(f"the {store.name} store {'is up' if started else 'was up'} {store.where()}")
         os.environ[OPTIONS_VARIABLE] = json.dumps(store.options)
+
+
+def start_registry(registry: LocalRegistry | None) -> None:
+    """Starts the schema registry, if the demo has one, and registers the schemas."""
+    if registry is not None:
+        say(f"the schema registry {'is up' if registry.start() else 'was up'} {registry.where()}")
 
 
 def port(variable: str, default: int) -> int:
@@ -179,19 +189,30 @@ def pause_when_idle(client: AirflowClient, dag_id: str) -> None:
             client.wait_for_run(dag_id, run, RUN_WITHIN_S)
 
 
-def send_calls(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> None:
+def send_calls(
+    example: Example, pipelines: list[Pipeline], registry: LocalRegistry | None, kafka: Mapping[str, str], warehouse: str
+) -> None:
     """Sends new calls and writes their truth beside that of earlier demos."""
     number = len(truth_files()) + 1
     now_ms = time.time_ns() // 1_000_000
-    sample = generate(pipeline, CALLS, number, now_ms, sample_outcome.last_clock(warehouse, pipeline))
-    sample.write_truth(TRUTH / f"truth-{number:04}.jsonl")
-    sent = send(sample.records, kafka)
-    say(f"sent {sent:,} sample events of {CALLS:,} calls, with orphans, duplicates, broken and future ones among them")
+    late_before = sample_outcome.last_clock(warehouse, pipelines[0])
+    samples = example.samples(CALLS, number, now_ms, late_before, registry.ids if registry else ())
+    # The first pipeline's last: it is the one that counts the demos.
+    for step, sample in reversed([*enumerate(samples)]):
+        sample.write_truth(TRUTH / f"{_truth(step)}-{number:04}.jsonl")
+    sent = sum(send(sample.records, kafka) for sample in samples)
+    unit = f"{CALLS:,} {example.unit}"
+    say(f"sent {sent:,} sample events of {unit}, with orphans, duplicates, broken and future ones among them")
 
 
-def truth_files() -> list[Path]:
+def _truth(step: int) -> str:
+    """How the truth files of a pipeline begin, given its place among those of the demo."""
+    return f"step-{step + 1}" if step else "truth"
+
+
+def truth_files(step: int = 0) -> list[Path]:
     """One for each demo, oldest first."""
-    return sorted(TRUTH.glob("truth-*.jsonl"))
+    return sorted(TRUTH.glob(f"{_truth(step)}-*.jsonl"))
 
 
 def run_dag(client: AirflowClient, dag_id: str) -> None:
@@ -224,28 +245,38 @@ def errors(log: list[str]) -> list[str]:
     return [line.strip()[:400] for line in (matching or log)[-2:]]
 
 
-def check(pipeline: Pipeline, kafka: Mapping[str, str], warehouse: str) -> Verdict:
-    """Compares what an independent consumer reads with the truth of all demos."""
-    clock = sample_truth.ledger_clock(warehouse, pipeline)
-    return sample_truth.check(truth_files(), pipeline, kafka, warehouse, clock)
+def check(pipelines: list[Pipeline], kafka: Mapping[str, str], warehouse: str) -> list[Verdict]:
+    """Compares what an independent consumer reads with the truth of all demos, for each pipeline."""
+    verdicts: list[Verdict] = []
+    for step, pipeline in enumerate(pipelines):
+        clock = sample_truth.ledger_clock(warehouse, pipeline)
+        before = verdicts[-1].clock if verdicts else None
+        verdicts.append(sample_truth.check(truth_files(step), pipeline, kafka, warehouse, clock, before))
+    return verdicts
 
 
-def summarise(verdict: Verdict, airflow: LocalAirflow, pipeline: Pipeline) -> None:
-    """Prints the result and where to look; raises DemoFailed if the result differs from the truth."""
+def summarise(verdicts: list[Verdict], airflow: LocalAirflow, example: Example) -> None:
+    """Prints the results and where to look; raises DemoFailed if a result differs from the truth."""
     say("done; read back from the output topic by an independent consumer, over all demos so far:")
-    print()
-    shown = replace(verdict, differences=verdict.besides)
-    print("\n".join(f"  {line}" for line in shown.lines()))
-    if verdict.others:
-        print(f"  besides:   {verdict.others:,} compounds and events of other traffic on these topics")
-    print(f"\n  Airflow         {airflow.url}/dags/{pipeline.name}   user admin, password {airflow.password()}")
-    print(f"  quality report  {airflow.url}/quality/{pipeline.name}/")
+    names = [file.stem for file in example.files]
+    for name, verdict in zip(names, verdicts, strict=True):
+        print(f"\n  {name}" if len(names) > 1 else "")
+        shown = replace(verdict, differences=verdict.besides)
+        print("\n".join(f"  {line}" for line in shown.lines()))
+        if verdict.others:
+            print(f"  besides:   {verdict.others:,} compounds and events of other traffic on these topics")
+        if demo_example():
+            print("\n".join(f"  one {kind}: {value}" for kind, value in sorted(verdict.first.items())))
+    print(f"\n  Airflow         {airflow.url}/dags/{names[-1]}   user admin, password {airflow.password()}")
+    for name in names:
+        print(f"  quality report  {airflow.url}/quality/{name}/")
     print("  stop            make stop\n", flush=True)
-    if verdict.besides:
-        raise DemoFailed(
-            "NOT EQUAL TO THE TRUTH, see the lines above. What is wrong in tables and topics, if anything:"
-            f" .venv/bin/python -m spark_jobs.reconcile --pipeline {PIPELINE.relative_to(ROOT)}"
-        )
+    for file, verdict in zip(example.files, verdicts, strict=True):
+        if verdict.besides:
+            raise DemoFailed(
+                "NOT EQUAL TO THE TRUTH, see the lines above. What is wrong in tables and topics, if anything:"
+                f" .venv/bin/python -m spark_jobs.reconcile --pipeline {file.relative_to(ROOT)}"
+            )
 
 
 def main() -> int:

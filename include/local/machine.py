@@ -20,7 +20,7 @@ JARS = LOCAL / "jars"
 SPARK_CONF = LOCAL / "spark-conf"
 # Variables of another Spark or Airflow in the user's shell, which would change ours: its metadata database, for one.
 FOREIGN = re.compile(
-    r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SCHEMA_REGISTRY|PAIRING_SPARK_REMOTE"
+    r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SCHEMA_REGISTRY|PAIRING_SPARK_REMOTE|PAIRING_PIPELINES"
 )
 # The stores of the demo's warehouse: a folder, or a server of one of these kinds.
 STORES = ("", "s3", "azure")
@@ -28,6 +28,8 @@ STORES = ("", "s3", "azure")
 # broker, Airflow and truth.
 CLUSTER = "cluster"
 DEMOS = (*STORES, CLUSTER)
+# The demo's traffic and pipelines: those that are shipped, or an example of the gallery. Each has a folder of its own in each of DEMOS.
+EXAMPLES = ("", "orders", "clicks", "legs")
 
 STARTED = time.monotonic()
 
@@ -58,9 +60,19 @@ def is_on_cluster() -> bool:
     return kind == CLUSTER
 
 
+def demo_example() -> str:
+    """The one of EXAMPLES that the variable EXAMPLE names; raises SetupError for another name."""
+    name = os.environ.get("EXAMPLE", "")
+    if name not in EXAMPLES:
+        raise SetupError(
+            f"EXAMPLE={name} is not known: leave it out for calls, or use one of {', '.join(filter(None, EXAMPLES))}"
+        )
+    return name
+
+
 def demo_folder(name: str) -> Path:
-    """The folder of a server of the demo, or of its truth, apart for each of DEMOS."""
-    return LOCAL / (CLUSTER if is_on_cluster() else demo_store()) / name
+    """The folder of a server of the demo, or of its truth, apart for each of DEMOS and EXAMPLES."""
+    return LOCAL / (CLUSTER if is_on_cluster() else demo_store()) / demo_example() / name
 
 
 def say(text: str) -> None:

@@ -17,7 +17,8 @@ FOLDER = demo_folder("watch")
 _PROGRAM = "watch"
 _EVERY_S = 2.0
 # The watch finds the servers by the same settings as the demo.
-_SETTINGS = ("KAFKA_PORT", "SPARK_PORT", "AIRFLOW_PORT", "STORE_PORT", "CLUSTER_PORT", "STORE", "SPARK", "PAIRING_WAREHOUSE")
+_PORTS = ("KAFKA_PORT", "SPARK_PORT", "AIRFLOW_PORT", "STORE_PORT", "CLUSTER_PORT", "REGISTRY_PORT")
+_SETTINGS = (*_PORTS, "STORE", "SPARK", "EXAMPLE", "PAIRING_WAREHOUSE")
 
 
 def start_watch() -> None:

@@ -51,6 +51,10 @@ class Users(NamedTuple):
     text: tuple[str, str]
     kafka_key: bytes
 
+    def turned(self, fields: tuple[str, ...]) -> Users:
+        """The same with the names in the other order, for a pipeline to which the order says nothing."""
+        return users_named(fields, self.names[::-1])
+
 
 def users_named(fields: tuple[str, ...], names: tuple[str, ...]) -> Users:
     """The left side writes names in UTF-8, the right side with escapes: their events must still be paired."""

@@ -208,10 +208,6 @@ def _check_layout(pipeline: Pipeline) -> None:
         raise SampleError(
             f"{pipeline.name}: sample traffic is JSON with every field in the body and times in epoch ms, and this pipeline reads other records"
         )
-    if pipeline.is_unordered:
-        raise SampleError(
-            f"{pipeline.name}: in sample traffic the users a, b and b, a are two pairs, and key_order: any makes them one"
-        )
 
 
 def _run(arguments: argparse.Namespace) -> str:

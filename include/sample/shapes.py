@@ -29,7 +29,8 @@ class Timing:
     """A pipeline's durations for shapes, in ms, all inclusive.
 
     `limit`: the largest distance of the two sides of a lone call that is a pair. `jitter`: the same inside a chain.
-    `room`: the longest span of a shape; a longer one is not drawn.
+    `room`: the longest span of a shape; a longer one is not drawn. `skew`: the two sides of a call are at least so far apart, in a chain at most
+    the jitter. `left_first`: the share of calls whose left side is the earlier one.
     """
 
     limit: int
@@ -37,23 +38,26 @@ class Timing:
     jitter: int
     room: int
     longest_session: int
+    skew: int = 0
+    left_first: float = 0.5
 
     @staticmethod
-    def of(pipeline: Pipeline, room: int | None = None) -> Timing:
+    def of(pipeline: Pipeline, room: int | None = None, skew: int = 0, left_first: float = 0.5) -> Timing:
         """`room` is by default enough for every shape."""
         gap = pipeline.gap_ms
         # collapse makes one compound of a session, so only the gap separates two sides.
         limit = gap if pipeline.matching == "collapse" else min(pipeline.tolerance_ms, gap)
         jitter = min(limit, gap // 4)
         enough = LONGEST_CHAIN * (gap + jitter + 1)
-        return Timing(limit, gap, jitter, enough if room is None else room, pipeline.max_session_ms)
+        return Timing(limit, gap, jitter, enough if room is None else room, pipeline.max_session_ms, skew, left_first)
 
 
 def pair(rng: Random, timing: Timing) -> Shape:
-    """Both sides, mostly close together, at most the limit apart, either one first."""
-    draw = rng.random()
-    apart = int(draw**3 * (min(timing.limit, timing.room) + 1))
-    return [[(0, apart)]] if rng.random() < 0.5 else [[(apart, 0)]]
+    """Both sides, mostly as close together as the skew lets them, at most the limit apart, either one first."""
+    draw, most = rng.random(), min(timing.limit, timing.room)
+    least = min(timing.skew, most)
+    apart = least + int(draw**3 * (most - least + 1))
+    return [[(0, apart)]] if rng.random() < timing.left_first else [[(apart, 0)]]
 
 
 def left_only(rng: Random, timing: Timing) -> Shape:
@@ -90,8 +94,8 @@ def _chain(rng: Random, timing: Timing, orphans: bool) -> Shape | None:
         if position in missed:
             calls.append((None, start) if misses_left else (start, None))
         else:
-            apart = rng.randint(0, timing.jitter)
-            calls.append((start, start + apart) if rng.random() < 0.5 else (start + apart, start))
+            apart = rng.randint(min(timing.skew, timing.jitter), timing.jitter)
+            calls.append((start, start + apart) if rng.random() < timing.left_first else (start + apart, start))
             start += apart
         start += timing.gap if rng.random() < 0.25 else rng.randint(timing.gap // 2 + 1, timing.gap)
     return [calls]
@@ -110,7 +114,7 @@ def at_limit(rng: Random, timing: Timing) -> Shape | None:
     """The two sides exactly the limit apart: a pair."""
     if timing.limit > timing.room:
         return None
-    return [[(0, timing.limit)]] if rng.random() < 0.5 else [[(timing.limit, 0)]]
+    return [[(0, timing.limit)]] if rng.random() < timing.left_first else [[(timing.limit, 0)]]
 
 
 def beyond_limit(rng: Random, timing: Timing) -> Shape | None:

@@ -16,9 +16,10 @@ from random import Random
 from typing import NamedTuple
 
 from include.config.pipeline import MS_PER_UNIT, Pipeline
-from include.sample.bodies import GIVEN_NAMES, Users, body, broken_variants, payload, users_named
+from include.sample.bodies import Users, users_named
 from include.sample.records import Record, RecordWriter, Sample
 from include.sample.shapes import RARE_SHAPES, Shape, Timing, latest, left_only, moved, pair, right_only
+from include.sample.traits import OF_CALLS, Traits
 
 # The oldest traffic. Brokers delete by record timestamp after days, so nothing older than hours is ever sent.
 HISTORY_MS = MS_PER_UNIT["h"]
@@ -30,7 +31,7 @@ CALLS_PER_PIECE = 50_000
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the calls. `orphans`: of each side; `late`: only with a last clock."""
+    """Shares of the calls. `orphans`: of each side; `left_alone`: of the left side besides; `late`: only with a last clock."""
 
     orphans: float = 0.04
     duplicates: float = 0.02
@@ -38,6 +39,10 @@ class Shares:
     future: float = 0.003
     late: float = 0.01
     look_alikes: float = 0.005
+    left_alone: float = 0.0
+
+
+USUAL = Shares()
 
 
 class Window(NamedTuple):
@@ -52,7 +57,7 @@ class Traffic:
     """Draws calls, one window after another. The same arguments and the same calls of `draw` give the same bytes.
 
     `late_before`: clock of the last batch (None: there is none, so nothing can be late). `room`: the longest time from a shape's first event
-    to its last. `near_future`: whether a batch will land all this soon.
+    to its last. `near_future`: whether a batch will land all this soon. `sides`: those that get broken and future events.
     """
 
     def __init__(
@@ -64,24 +69,26 @@ class Traffic:
         shares: Shares = Shares(),
         room: int | None = None,
         near_future: bool = True,
+        traits: Traits = OF_CALLS,
+        sides: tuple[int, ...] = (0, 1),
     ) -> None:
-        self.pipeline, self.shares, self.late_before = pipeline, shares, late_before
+        self.pipeline, self.shares, self.late_before, self.traits, self.sides = pipeline, shares, late_before, traits, sides
         self.rng = Random(f"{seed} {now_ms}")
         self.run = f".{seed}.{now_ms}."
-        self.timing = Timing.of(pipeline, room)
+        self.timing = Timing.of(pipeline, room, traits.skew_ms, traits.left_first)
         wait = pipeline.gap_ms + pipeline.grace_ms
         # A session that ends here is the oldest one that is not late.
         self.floor = 0 if late_before is None else late_before - wait
-        self.weights = {left_only: shares.orphans, right_only: shares.orphans, **RARE_SHAPES}
+        self.weights = {left_only: shares.orphans + shares.left_alone, right_only: shares.orphans, **RARE_SHAPES}
         self.weights[pair] = max(0.0, 1.0 - sum(self.weights.values()))
-        self.broken = cycle(broken_variants())
+        self.broken = cycle(traits.broken())
         self.futures = cycle([None, 2**63 - 1, now_ms + 3_650 * MS_PER_UNIT["d"]][0 if near_future else 1 :])
         self.named = self.drawn = 0
-        self.users = self._users()
+        self.users = self.new_users()
 
     def draw(self, calls: int, window: Window) -> RecordWriter:
         """`calls` calls and their share of trouble. As many compounds, unless some collapse or duplicates are kept."""
-        out = RecordWriter(self.pipeline, self.rng, window.now_ms, spread=self.pipeline.grace_ms // 2)
+        out = self.writer(window.now_ms)
         shapes = self.rng.choices(list(self.weights), list(self.weights.values()), k=calls)
         left = calls
         while left > 0:
@@ -89,6 +96,15 @@ class Traffic:
                 left -= self._look_alikes(out, window)
             else:
                 left -= self._call(out, window, shapes.pop(), left)
+        self.trouble(out, calls, window)
+        return out
+
+    def writer(self, now_ms: int) -> RecordWriter:
+        """Takes what is drawn, to be sent at `now_ms`."""
+        return RecordWriter(self.pipeline, self.rng, now_ms, self.pipeline.grace_ms // 2, self.traits)
+
+    def trouble(self, out: RecordWriter, calls: int, window: Window) -> None:
+        """The broken, future and late events that so many more calls bring along."""
         for share, trouble in (
             (self.shares.broken, self._broken),
             (self.shares.future, self._future),
@@ -97,14 +113,18 @@ class Traffic:
             for _ in range(int((self.drawn + calls) * share) - int(self.drawn * share)):
                 trouble(out, window)
         self.drawn += calls
-        return out
 
-    def _users(self, *names: str) -> Users:
-        return users_named(self.pipeline.key, names or tuple(self._name() for _ in self.pipeline.key))
+    def new_users(self, *names: str) -> Users:
+        """Of these names, or of names that nobody has had."""
+        return users_named(self.pipeline.key, names or self._names())
 
-    def _name(self) -> str:
+    def _names(self) -> tuple[str, ...]:
+        return tuple(map(self._name, range(len(self.pipeline.key))))
+
+    def _name(self, field: int) -> str:
         self.named += 1
-        return f"{GIVEN_NAMES[int(self.rng.random() * len(GIVEN_NAMES))]}{self.run}{self.named}"
+        known = self.traits.names[field % len(self.traits.names)]
+        return f"{known[int(self.rng.random() * len(known))]}{self.run}{self.named}"
 
     def _between(self, first: int, last: int) -> int:
         return first + int(self.rng.random() * (last - first + 1))
@@ -115,7 +135,7 @@ class Traffic:
         shape = draw(self.rng, self.timing)
         if shape is None or sum(map(len, shape)) > most or (len(shape) > 1 and not self._fits(shape, end)):
             shape = pair(self.rng, self.timing)
-        self.users = self._users()
+        self.users = self.new_users()
         for session in moved(shape, end - latest(shape[-1])):
             out.session(self.users, session, duplicate=self.rng.random() < self.shares.duplicates)
         return sum(map(len, shape))
@@ -125,21 +145,21 @@ class Traffic:
         return end - latest(shape[-1]) + latest(shape[0]) >= self.floor
 
     def _look_alikes(self, out: RecordWriter, window: Window) -> int:
-        """Two calls at the same time with users that look alike: a-b and b-a, or "x-1" with "y" and "x" with "1-y"."""
-        one, *rest = (self._name() for _ in self.pipeline.key)
+        """Two calls at the same time with users that look alike: a-b and b-a (unless these are one pair), or "x-1" with "y" and "x" with "1-y"."""
+        one, *rest = self._names()
         end = self._between(window.first_end, window.last_end)
         twins = [(one, *rest), (*rest, one)]
-        if rest and self.rng.random() < 0.5:
+        if rest and (self.pipeline.is_unordered or self.rng.random() < 0.5):
             twins = [(f"{one}-1", *rest), (one, f"1-{rest[0]}", *rest[1:])]
         for names in twins if rest else twins[:1]:
             shape = pair(self.rng, self.timing)
-            out.session(self._users(*names), moved(shape, end - latest(shape[0]))[0], duplicate=False)
+            out.session(self.new_users(*names), moved(shape, end - latest(shape[0]))[0], duplicate=False)
         return 2 if rest else 1
 
     def _broken(self, out: RecordWriter, window: Window) -> None:
         """The next kind of unreadable event, with users whose call it must not affect."""
         reason, spell = next(self.broken)
-        side, ts = self.rng.randrange(2), self._between(window.first_end, window.last_end)
+        side, ts = self.rng.choice(self.sides), self._between(window.first_end, window.last_end)
         value = spell(self.pipeline, side, self.users, ts)
         record = Record(self.pipeline.sides[side].single_topic, self.users.kafka_key, value, window.now_ms)
         out.send(record, ts)
@@ -149,8 +169,9 @@ class Traffic:
         """An event stamped too far ahead, by minutes or by ages, with users whose call it must not affect."""
         ahead = next(self.futures)
         ts = window.now_ms + self.pipeline.max_future_ms + FUTURE_MARGIN_MS if ahead is None else ahead
-        side = self.rng.randrange(2)
-        value = body(self.pipeline, side, self.users, str(ts), payload(self.rng, side), extra=False)
+        side = self.rng.choice(self.sides)
+        payload = self.traits.payload(self.rng, side)
+        value = self.traits.body(self.pipeline, side, self.users, str(ts), payload, False)
         record = Record(self.pipeline.sides[side].single_topic, self.users.kafka_key, value, window.now_ms)
         out.send(record, self._between(window.first_end, window.last_end))
         out.reject("future", record)
@@ -159,11 +180,12 @@ class Traffic:
         """A whole session, of both sides or one, that ended well before the oldest one that is not late."""
         shape = self.rng.choice((pair, pair, left_only, right_only))(self.rng, self.timing)
         overdue = self.pipeline.gap_ms + self._between(MS_PER_UNIT["s"], HISTORY_MS // 6)
-        users = self._users()
+        users = self.new_users()
         for call in moved(shape, self.floor - overdue - latest(shape[0]))[0]:
             for side, ts in enumerate(call):
                 if ts is not None:
-                    record, _ = out.event(users, side, ts)
+                    record = out.event(users, side, ts).record
+                    assert record is not None
                     out.send(record, self._between(window.first_end, window.last_end))
                     out.reject("late", record)
 
@@ -196,11 +218,17 @@ def _windows(traffic: Traffic, calls: int, now_ms: int) -> Iterator[tuple[int, W
 
 
 def generate(
-    pipeline: Pipeline, calls: int, seed: int, now_ms: int, late_before: int | None = None, shares: Shares = Shares()
+    pipeline: Pipeline,
+    calls: int,
+    seed: int,
+    now_ms: int,
+    late_before: int | None = None,
+    shares: Shares = Shares(),
+    traits: Traits = OF_CALLS,
 ) -> Sample:
     """Records and truth of `calls` calls, to be sent at once at `now_ms`; the same arguments give the same bytes."""
     sample = Sample()
-    for piece in pieces(Traffic(pipeline, seed, now_ms, late_before, shares), calls, now_ms):
+    for piece in pieces(Traffic(pipeline, seed, now_ms, late_before, shares, traits=traits), calls, now_ms):
         sample.records += piece.records
         sample.truth += piece.truth
     return sample

@@ -53,7 +53,7 @@ class Verdict:
     """What exists: published compounds by kind, rejected events by reason, open events. No `differences`: all equals the truth.
 
     `others`: compounds, rejected and open events that the truth does not know at all, so they are of other traffic on the topics; `besides`: the
-    differences but for these.
+    differences but for these. `first`: of each kind the JSON text of one compound's value.
     """
 
     clock: int | None
@@ -63,6 +63,7 @@ class Verdict:
     differences: list[str]
     others: int
     besides: list[str]
+    first: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """The verdict for people."""
@@ -74,8 +75,11 @@ class Verdict:
         ]
 
 
-def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None) -> ExpectedState:
-    """What the lines of truth files demand when a batch with this clock (ms; None: no clock) has landed and paired all."""
+def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None, before: int | None = None) -> ExpectedState:
+    """What the lines of truth files demand when a batch with this clock (ms; None: no clock) has landed and paired all.
+
+    `before`: the clock up to which the pipeline has published whose compounds this one reads.
+    """
     result = ExpectedState()
     for line in truth:
         truth_line = parse(line)
@@ -86,7 +90,8 @@ def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None) -> Exp
             result.compounds.update((each["kind"], canonical(each["value"])) for each in truth_line["compounds"])
         else:
             value = truth_line["compounds"][0]["value"]
-            result.open[tuple(value[name] for name in pipeline.key)] += int(truth_line["events"])
+            published = [before is not None and int(ms) < before for ms in truth_line.get("published_after", ())]
+            result.open[tuple(value[name] for name in pipeline.key)] += int(truth_line["events"]) + sum(published)
     return result
 
 
@@ -96,12 +101,13 @@ def check(
     kafka_settings: Mapping[str, Any],
     warehouse: str | Path,
     clock: int | None,
+    before: int | None = None,
 ) -> Verdict:
-    """Compares the truth files with all of the output topic and the tables; `clock`: of the last batch, ms.
+    """Compares the truth files with all of the output topic and the tables; `clock`: of the last batch, ms; `before` as of `expected`.
 
     Raises SampleError if something cannot be read.
     """
-    truth = expected(_read_lines(truth_paths), pipeline, clock)
+    truth = expected(_read_lines(truth_paths), pipeline, clock, before)
     compounds, problems = _published(pipeline, kafka_settings)
     rejected = Counter(read_table(warehouse, pipeline, "rejected_events", ["reason", "topic", "value"]))
     still_open = Counter(read_table(warehouse, pipeline, "open_events", list(pipeline.key)))
@@ -120,7 +126,8 @@ def check(
     reasons: Counter[str] = Counter()
     for (reason, _, _), count in rejected.items():
         reasons[reason] += count
-    return Verdict(clock, dict(kinds), dict(reasons), still_open.total(), differences, others, besides)
+    first = {kind: _short(value) for kind, value in reversed([*compounds])}
+    return Verdict(clock, dict(kinds), dict(reasons), still_open.total(), differences, others, besides, first)
 
 
 def _read_lines(paths: Sequence[str | Path]) -> Iterable[str]:

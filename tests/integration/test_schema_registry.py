@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from include.local.machine import ROOT
+from include.sample.examples import EXAMPLES
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats import registry_client
 from spark_jobs.formats.frames import split_frames
@@ -195,3 +197,17 @@ def test_it_ends_with_the_process_that_started_it(tmp_path):
         wait_for(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE, "its end", 10)
     finally:
         starter.kill()
+
+
+@pytest.mark.long
+def test_the_schemas_of_an_example_are_there_from_each_start_on(tmp_path):
+    with schema_registry.running_registry(tmp_path) as registry:
+        registry.schemas = EXAMPLES["orders"].schemas
+        assert registry.start() is False
+        ids = registry.ids
+        assert len(set(ids)) == len(registry.schemas) == 3
+        registry.restart()
+        assert registry.ids == ids
+        client = SchemaRegistryClient({"url": registry.url})
+        texts = [json.loads(client.get_schema(each).schema_str) for each in ids]
+        assert texts == [json.loads(each.text) for each in registry.schemas]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,25 @@ def test_without_a_file_it_is_all_that_are_deployed():
     files = sorted(path.name for path in PIPELINES.glob("*.yaml"))
     assert (done.returncode, len(done.stdout.splitlines())) == (0, len(files)), done.stderr
     assert "calls.yaml" in files
+
+
+GALLERY = ROOT / "include/sample/gallery"
+
+
+@pytest.mark.parametrize("example", ["orders", "clicks", "legs"])
+def test_the_gallery_is_accepted_without_a_doubt(example, capsys):
+    files = sorted((GALLERY / example).glob("*.yaml"))
+    assert main(files) == 0
+    assert [line.rpartition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"accepted: {file}" for file in files
+    ]
+
+
+def test_the_files_may_be_in_another_folder():
+    command = [sys.executable, "-m", "include.check_pipelines"]
+    environment = os.environ | {"PAIRING_PIPELINES": str(GALLERY / "clicks")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == f"accepted: {GALLERY}/clicks/ad_clicks.yaml: impressions + clicks -> adClicks\n"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,27 +77,55 @@ def test_the_run_taken_began_after_the_traffic(scheduled: str | None, taken: str
     assert airflow.waited == [taken]
 
 
+def airflow() -> Any:
+    return SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
+
+
 def test_a_verdict_with_differences_fails_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    verdict = demo.Verdict(1, {"pair": 2}, {"late": 1}, 0, [], 0, [])
-    airflow: Any = SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
-    pipeline = demo.load_pipeline(demo.PIPELINE)
-    demo.summarise(verdict, airflow, pipeline)
+    verdict = demo.Verdict(1, {"pair": 2}, {"late": 1}, 0, [], 0, [], {"pair": "{}"})
+    demo.summarise([verdict], airflow(), demo.EXAMPLES[""])
     printed = capsys.readouterr().out
-    assert "2 pair" in printed
+    assert "\n\n  published: 2 compounds (2 pair)\n" in printed
     assert "1 late" in printed
     assert "password sesame" in printed
     assert "http://127.0.0.1:8080/quality/calls/" in printed
     assert "make stop" in printed
+    assert "one pair" not in printed
     verdict.besides.append("outputTopic lacks 1 × pair")
-    with pytest.raises(demo.DemoFailed, match=r"NOT EQUAL TO THE TRUTH.*reconcile") as failed:
-        demo.summarise(verdict, airflow, pipeline)
+    with pytest.raises(
+        demo.DemoFailed, match=r"NOT EQUAL TO THE TRUTH.*reconcile --pipeline include/pipelines/calls.yaml"
+    ) as failed:
+        demo.summarise([verdict], airflow(), demo.EXAMPLES[""])
     assert "outputTopic lacks 1 × pair" in capsys.readouterr().out
     assert "make clean" not in str(failed.value)
 
 
 def test_traffic_of_your_own_is_no_difference_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = demo.Verdict(1, {"pair": 3}, {}, 0, ["outputTopic has 1 × too many: pair"], 1, [])
-    airflow: Any = SimpleNamespace(url="http://127.0.0.1:8080", password=lambda: "sesame")
-    demo.summarise(verdict, airflow, demo.load_pipeline(demo.PIPELINE))
+    demo.summarise([verdict], airflow(), demo.EXAMPLES[""])
     printed = capsys.readouterr().out
     assert EQUAL in printed and "1 compounds and events of other traffic" in printed and "too many" not in printed
+
+
+def test_every_pipeline_of_an_example_is_judged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLE", "legs")
+    legs, whole = demo.Verdict(1, {}, {}, 0, [], 0, [], {"pair": '{"a":1}'}), demo.Verdict(1, {}, {}, 0, [], 0, ["differs"])
+    with pytest.raises(demo.DemoFailed, match=r"reconcile --pipeline include/sample/gallery/legs/whole_calls\.yaml"):
+        demo.summarise([legs, whole], airflow(), demo.EXAMPLES["legs"])
+    printed = capsys.readouterr().out
+    assert (
+        printed.index("  call_legs\n") < printed.index(EQUAL) < printed.index("  whole_calls\n") < printed.index("differs")
+    )
+    assert '  one pair: {"a":1}\n' in printed
+    assert "/dags/whole_calls " in printed and "/quality/call_legs/\n" in printed
+
+
+def test_each_step_of_an_example_has_its_own_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "TRUTH", tmp_path)
+    for name in ("truth-0001.jsonl", "truth-live.jsonl", "step-2-0001.jsonl"):
+        (tmp_path / name).touch()
+    assert [[file.name for file in demo.truth_files(step)] for step in range(3)] == [
+        ["truth-0001.jsonl", "truth-live.jsonl"],
+        ["step-2-0001.jsonl"],
+        [],
+    ]

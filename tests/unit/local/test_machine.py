@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.local import machine as local_machine
-from include.local.machine import ROOT, SetupError, check_disk, java, project_environment
+from include.local.machine import LOCAL, ROOT, SetupError, check_disk, demo_folder, java, project_environment
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -77,3 +77,16 @@ def test_other_sparks_and_airflows_do_not_reach_ours(monkeypatch: pytest.MonkeyP
     assert environment["KEPT"] == "theirs"
     assert environment["PYTHONPATH"] == str(ROOT)
     assert environment["PATH"].startswith(str(ROOT / ".venv" / "bin"))
+
+
+def test_each_example_has_folders_of_its_own_and_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert demo_folder("broker") == LOCAL / "broker"
+    monkeypatch.setenv("EXAMPLE", "orders")
+    assert demo_folder("broker") == LOCAL / "orders" / "broker"
+    monkeypatch.setenv("STORE", "s3")
+    assert demo_folder("broker") == LOCAL / "s3" / "orders" / "broker"
+    monkeypatch.setenv("EXAMPLE", "order")
+    with pytest.raises(
+        SetupError, match=r"^EXAMPLE=order is not known: leave it out for calls, or use one of orders, clicks, legs$"
+    ):
+        demo_folder("broker")
