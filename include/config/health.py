@@ -29,6 +29,8 @@ from include.config.problem_marks import (
 from include.config.store import Store, read_text, write_text
 
 FILE = "state.json"
+# The numbers of the newest report beside it, as OpenMetrics.
+METRICS_FILE = "metrics.prom"
 # The windows over which counts are added up, by name, in hours.
 WINDOWS = {"1h": 1, "24h": 24, "7d": 168}
 HEALTHY: Final = "healthy"

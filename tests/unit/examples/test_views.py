@@ -41,12 +41,15 @@ def tables(tmp_path):
     """The folder of tables that the jobs of 1.0 wrote: three batches, a replay, a rewind, a batch, maintenance; and a row more."""
     folder = shutil.copytree(FOLDER / "calls", tmp_path / "calls")
     append(folder, REJECTED, UNREADABLE)
+    # The order of rows in a table says nothing.
+    one = rows(folder, COMPOUNDS)[0] | {"pair_id": "turned", "op": "upsert", "kind": "left_only", "batch_id": 6}
+    append(folder, COMPOUNDS, one | {"revision": 1}, one | {"revision": 0})
     return folder
 
 
-def append(folder, table, row):
+def append(folder, table, *new):
     uri = str(folder / table)
-    write_deltalake(uri, pa.Table.from_pylist([row], pa.schema(DeltaTable(uri).schema().to_arrow())), mode="append")
+    write_deltalake(uri, pa.Table.from_pylist(new, pa.schema(DeltaTable(uri).schema().to_arrow())), mode="append")
 
 
 def rows(tables, table):
