@@ -104,6 +104,7 @@ def test_duckdb(tables):
     assert unreadable == (None, None)
 
 
+@pytest.mark.long
 def test_polars(tables):
     known = run("polars", tables)
     assert shown(*(known[name].to_pandas() for name in ("calls_latest", "orphans", "rejected_readable"))) == expected(tables)
