@@ -27,6 +27,7 @@ from include.airflow.dag_settings import (
     topic_assets,
 )
 from include.airflow.docs import live_doc, refused_doc, replay_doc
+from include.airflow.notifiers import check_providers
 from include.airflow.operators import LateReplayOperator, PairingJobOperator
 from include.airflow.scheduling import OnlyBackfills
 from include.config.pipeline import BEFORE_PUBLISH, PIPELINES, REPLAY_SUFFIX, Pipeline, PipelineError
@@ -134,6 +135,7 @@ def all_dags(files: list[Path]) -> None:
     for file in files:
         try:
             pipeline = load_pipeline(file)
+            check_providers(pipeline, file)
         except PipelineError as error:
             refused[file] = error
         else:

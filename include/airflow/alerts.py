@@ -1,6 +1,7 @@
-"""Alerts about failed tasks, late runs, silent topics and parts that are down: a line in Airflow's log, and a POST to PAIRING_ALERT_URL if that is set.
+"""Alerts about failed tasks, late runs, silent topics and parts that are down: a line in Airflow's log, a POST to PAIRING_ALERT_URL if that is
+set, and a message on the channels that the pipeline's `alerts` name.
 
-The body is JSON: `text`, one line for people, and its parts, where they are known: `dag`, `run`, `task`, `reason`, `batch`, `runbook`, `part`, and
+The body of the POST is JSON: `text`, one line for people, and its parts, where they are known: `dag`, `run`, `task`, `reason`, `batch`, `runbook`, `part`, and
 `severity` if it is no failure. Chat systems accept such a message as it is. An alert that cannot be sent fails nothing.
 """
 
@@ -13,6 +14,7 @@ import os
 import urllib.request
 from typing import Any
 
+from include.airflow.notifiers import notify
 from include.airflow.pages import runbook
 
 URL_VARIABLE = "PAIRING_ALERT_URL"
@@ -48,13 +50,18 @@ async def run_is_late(deadline: str, context: Any = None) -> None:
     await asyncio.to_thread(alert, text, dag=dag, run=run_id)
 
 
-def alert(text: str, **parts: Any) -> None:
-    """Logs the line and posts it with those of its parts that are not None."""
+def alert(text: str, is_over: bool = False, **parts: Any) -> None:
+    """Logs the line and sends it with those of its parts that are not None. `is_over`: it says that something has ended."""
     _log.error(text)
+    known = {name: value for name, value in parts.items() if value is not None}
+    _post({"text": text} | known)
+    notify(text, known, is_over)
+
+
+def _post(body: dict[str, Any]) -> None:
     url = os.environ.get(URL_VARIABLE)
     if not url:
         return
-    body = {"text": text} | {name: value for name, value in parts.items() if value is not None}
     # The log never has the address, which may hold a secret.
     try:
         request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})

@@ -24,6 +24,7 @@ from include.airflow.connections import all_kafka_settings, schema_registry_sett
 from include.airflow.forked_jobs import ForkedJob
 from include.airflow.lineage import operator_lineage, with_parent
 from include.airflow.pages import note_batch, runbook
+from include.airflow.report_metrics import send_metrics
 from include.airflow.run_notes import in_words, leave_failure
 from include.config.pipeline_file import load_pipeline
 from include.config.project import REMOTE_VARIABLE, ROOT
@@ -169,6 +170,8 @@ class PairingJobOperator(SparkSubmitOperator):
             if self.task_id == REPORT and self.batch_id is not None:
                 page = f"{_base_url()}/quality/{self.pipeline_file.stem}/batch-{self.batch_id}.html"
                 self.log.info("quality page of batch %d: %s", self.batch_id, page)
+            if self.task_id == REPORT:
+                send_metrics(self.pipeline_file.stem)
             _alert_news(context["ti"], outcome.get("news", []), self.batch_id)
         if failure:
             raise _readable(failure, outcome, bool(given)) from None
@@ -264,7 +267,8 @@ def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
     """Alerts about warnings that began or ended with this batch, although the task succeeds."""
     for line in news:
         parts = {"dag": task.dag_id, "run": task.run_id, "task": task.task_id, "severity": "warning", "reason": line}
-        alert(f"{task.dag_id}: {line}", **parts, batch=batch_id, runbook=runbook(line))
+        is_over = line.startswith("over: ") or " again: " in line
+        alert(f"{task.dag_id}: {line}", is_over, **parts, batch=batch_id, runbook=runbook(line))
 
 
 def _spark_server(conn_id: str) -> str | None:

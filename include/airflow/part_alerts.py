@@ -54,7 +54,8 @@ class PartWatch:
             since = self._since.pop(part.name, at)
             if part.ok:
                 if part.name in announced and self._memory.remove(part.name):
-                    alert(f"{part.name} is up again: {part.text}", part=part.name, severity="warning", reason=part.text)
+                    parts = {"part": part.name, "severity": "warning", "reason": part.text}
+                    alert(f"{part.name} is up again: {part.text}", is_over=True, **parts)
                 continue
             self._since[part.name] = since
             if at - since >= self._down_s and part.name not in announced and self._memory.add(part.name, part.text):

@@ -27,7 +27,7 @@ from jinja2 import Environment, StrictUndefined
 from include.airflow.connections import WAREHOUSE, options_of
 from include.airflow.overview import overview, overview_style
 from include.airflow.pages import batch_of
-from include.config.health import OPENMETRICS
+from include.config.health import METRICS_FILE, OPENMETRICS
 from include.config.page_head import POLICY, THEME, THEME_FILE
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
 from include.config.store import Store, exists, local_folder, pages_store, read_text, warehouse_root
@@ -138,7 +138,7 @@ def quality_page(request: Request, dag_id: str, page: str) -> Response:
     if page in _OWN:
         return Response(_OWN[page][0], media_type=_OWN[page][1])
     name = _pipeline(dag_id)
-    page = "metrics.prom" if page == "metrics" else page
+    page = METRICS_FILE if page == "metrics" else page
     media_type = next((media_type for form, media_type in _FILES.items() if form.fullmatch(page)), None)
     if media_type is None:
         raise HTTPException(404, "no such page")

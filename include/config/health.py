@@ -31,6 +31,8 @@ from include.config.store import Store, read_text, write_text
 FILE = "state.json"
 # What metrics.prom and the metrics of the parts are.
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+# The numbers of the newest report beside it, as OpenMetrics.
+METRICS_FILE = "metrics.prom"
 # The windows over which counts are added up, by name, in hours.
 WINDOWS = {"1h": 1, "24h": 24, "7d": 168}
 HEALTHY: Final = "healthy"

@@ -166,6 +166,28 @@ class Maintenance:
     reconcile: kinds.Flag = True
 
 
+@dataclass(frozen=True)
+class Alerts:
+    """Who gets the alerts of the pipeline, beside Airflow's log and PAIRING_ALERT_URL.
+
+    `slack`, `pagerduty`: the Airflow connection of an incoming webhook, and of an Events API v2 key; None: nobody there. `email`: addresses.
+    """
+
+    __pydantic_config__ = _KEYS
+    slack: kinds.OtherConnection = None
+    pagerduty: kinds.OtherConnection = None
+    email: kinds.Addresses = ()
+
+    @property
+    def channels(self) -> tuple[tuple[str, str], ...]:
+        """(setting, connection or addresses joined by a comma) of those that are set."""
+        return tuple(
+            (name, to)
+            for name, to in (("slack", self.slack), ("pagerduty", self.pagerduty), ("email", ",".join(self.email)))
+            if to
+        )
+
+
 _SIDE = kinds.mapping(Side, "missing; write {topic: …, payload: …}, one side of the events would never be read")
 _BY_HAND_OR_DATA = f" (null: only by hand; {ON_DATA}: when there is data)"
 
@@ -218,6 +240,9 @@ class Pipeline:
     consumer_group: kinds.Group = None
     run_deadline_ms: kinds.Duration = 1_800_000
     replay_schedule: Annotated[str, kinds.cron()] = "0 * * * *"
+    alerts: Annotated[Alerts, kinds.mapping(Alerts, "must be a mapping of slack, pagerduty and email")] = field(
+        default_factory=Alerts
+    )
     quality: Annotated[Quality, kinds.mapping(Quality, "must be a mapping of thresholds")] = field(default_factory=Quality)
     maintenance: Annotated[
         Maintenance, kinds.mapping(Maintenance, "must be a mapping of schedule, retentions, archive and time_travel")

@@ -255,6 +255,22 @@ def _connection(value: object) -> str:
     return value
 
 
+def _addresses(value: object) -> tuple[str, ...]:
+    """One e-mail address, or several."""
+    given = value if isinstance(value, list) else [value]
+    for each in given:
+        if not _is_address(each):
+            raise ValueError(f"{each!r} is no e-mail address; write oncall@example.com, or a list of such")
+    return tuple(given)
+
+
+def _is_address(value: object) -> bool:
+    """Whether a header of a mail reads the text as one address and nothing more."""
+    if not isinstance(value, str) or not value.isprintable() or set(value) & set(' ,;:<>()"'):
+        return False
+    return value.count("@") == 1 and all(value.split("@"))
+
+
 def _group(value: object) -> object:
     is_name = isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and not _PUBLISHER_GROUP.fullmatch(value)
     if value is not None and not is_name:
@@ -299,6 +315,9 @@ OtherTopic = Annotated[str | None, BeforeValidator(lambda value: None if value i
 OutputFields = Annotated[tuple[tuple[str, str], ...] | None, BeforeValidator(_output_fields)]
 MessageName = Annotated[str | None, BeforeValidator(_message)]
 Connection = Annotated[str, BeforeValidator(_connection)]
+# Of a channel that alerts are sent to; None: they are not.
+OtherConnection = Annotated[str | None, BeforeValidator(lambda value: None if value is None else _connection(value))]
+Addresses = Annotated[tuple[str, ...], BeforeValidator(_addresses)]
 Group = Annotated[str | None, BeforeValidator(_group)]
 Severities = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_severities)]
 Flag = Annotated[bool, Strict()]

@@ -99,6 +99,7 @@ CONSEQUENCES: dict[str, Consequence] = {
     "schedule": Consequence(NEXT_PARSE, "the DAG runs at other times; no batch is lost or repeated"),
     "replay_schedule": Consequence(NEXT_PARSE, "a backfill has other intervals; those replayed before may be replayed again, which changes nothing"),
     "run_deadline": Consequence(NEXT_PARSE, "late runs cause an alert at another time"),
+    **dict.fromkeys(("alerts.slack", "alerts.pagerduty", "alerts.email"), Consequence(NEXT_PARSE, "the next alert is sent there")),
     "quality.max_orphan_ratio": Consequence(NEXT_JOB, "the next report warns at another ratio"),
     "quality.orphan_ratio_mads": Consequence(NEXT_JOB, "the next report warns at another distance"),
     "quality.history_batches": Consequence(NEXT_JOB, "the next report compares with another number of batches"),

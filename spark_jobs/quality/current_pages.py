@@ -7,11 +7,11 @@ and writes again if anything it was made of has changed. So the last one to writ
 
 from __future__ import annotations
 
-from include.config.health import FILE, State, read_state
+from include.config.health import FILE, METRICS_FILE, State, read_state
 from include.config.health_panel import panel
 from include.config.problem_marks import FOLDER
 from include.config.store import Store, etag, etags, read_text, write_text
-from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
+from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.rendering import with_part
 from spark_jobs.quality.trend import FILE as TREND_FILE
 from spark_jobs.quality.trend import Trend

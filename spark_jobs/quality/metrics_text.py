@@ -6,12 +6,11 @@ another one's sample, so the text is valid in Prometheus' older format too, whic
 
 from __future__ import annotations
 
-from include.config.health import FAILED, HEALTHY, WARNING, Lag, Problem, State
+from include.config.health import FAILED, HEALTHY, METRICS_FILE, WARNING, Lag, Problem, State
 from spark_jobs.quality.catalogue import MEANINGS, SECONDS, Meaning
 from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
 from spark_jobs.rules.reasons import Reason
 
-METRICS_FILE = "metrics.prom"
 GAUGE, COUNTER = "gauge", "counter"
 _PREFIX = "event_pairing_"
 _REJECTED = {f"rejected_{reason}": str(reason) for reason in Reason}

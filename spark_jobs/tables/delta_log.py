@@ -30,6 +30,8 @@ from spark_jobs.tables.table_format import MARK, check_format
 
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+# With it a table asks for this version of writers, and for no more of what jobs write.
+_FEED, _FEED_WRITER, _CONSTRAINTS = "delta.enableChangeDataFeed", 4, "delta.constraints."
 
 
 class LogFile(NamedTuple):
@@ -219,8 +221,10 @@ def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> Fi
     declared columns are not all that a change of the table takes.
     """
     protocol, schema = table.protocol(), pa.schema(table.schema().to_arrow())
-    what = None
-    if protocol.min_reader_version > 1 or protocol.min_writer_version > 2:
+    configuration, what = table.metadata().configuration, None
+    # A reader of the feed takes rows of added files as inserted and those of removed ones as deleted; constraints would have to be checked.
+    has_feed = configuration.get(_FEED) == "true" and not any(name.startswith(_CONSTRAINTS) for name in configuration)
+    if protocol.min_reader_version > 1 or protocol.min_writer_version > (_FEED_WRITER if has_feed else 2):
         what = f"reader version {protocol.min_reader_version} and writer version {protocol.min_writer_version}, not 1 and 2"
     elif not schema.equals(pa.schema(Schema.from_json(declared.json()).to_arrow())):
         mine = {field.name for field in declared.fields}

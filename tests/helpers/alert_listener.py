@@ -11,15 +11,16 @@ from typing import Any
 
 
 @contextmanager
-def listening() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Its address, and the bodies it has heard so far, while the block runs."""
+def listening(answer: bytes = b"ok") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Its address, and the bodies it has heard so far, while the block runs. It gives each the same answer."""
     heard: list[dict[str, Any]] = []
 
     class Listener(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
+            self.send_response(200)
             self.end_headers()
+            self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from include.config.pipeline import Maintenance, Quality, Side
+from include.config.pipeline import Alerts, Maintenance, Quality, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.setting_changes import Change
 from include.config.store import pages_store, read_text, warehouse_store
@@ -123,12 +123,12 @@ def test_what_changes_is_shown_applied_recorded_and_reported(warehouse, send, br
     quality = Quality(max_orphan_ratio=0.25, silence_ms=None, keep_pages=100)
     new = with_settings(
         warehouse, tolerance_ms=20, grace_ms=0, max_session_ms=200, schedule=None, run_deadline_ms=60_000, replay_schedule="0 0 * * *",
-        late="replay", offset_gaps="fail", quality=quality, maintenance=Maintenance(schedule=None, raw_retention_ms=2**34),
+        late="replay", offset_gaps="fail", quality=quality, alerts=Alerts("slack_calls"), maintenance=Maintenance(schedule=None, raw_retention_ms=2**34),
     )  # fmt: skip
     settings = [
         *"tolerance grace max_session late offset_gaps schedule run_deadline replay_schedule".split(),
         *(f"quality.{name}" for name in ("max_orphan_ratio", "keep_pages", "silence")),
-        *("maintenance.schedule", "maintenance.raw_retention"),
+        *("alerts.slack", "maintenance.schedule", "maintenance.raw_retention"),
     ]
     # Two partitions more of an input and of the output topic.
     left, output = warehouse.pipeline.left.topic, warehouse.pipeline.output_topic
@@ -148,7 +148,7 @@ def test_what_changes_is_shown_applied_recorded_and_reported(warehouse, send, br
     assert (found.earlier, found.same, found.later) == (3, 0, 0)
     assert versions(warehouse) == before, "it only reads"
     assert check_pipelines.main(warehouse.root, [file_of(new.pipeline, tmp_path / "new")], False) == 3
-    assert f"{warehouse.pipeline.name}: 15 changes against batch 1" in capsys.readouterr().out
+    assert f"{warehouse.pipeline.name}: 16 changes against batch 1" in capsys.readouterr().out
 
     answer = run_all(new)
     assert (answer["pair"], answer["left_only"], answer["right_only"], answer["open_after"]) == (1, 2, 1, 2)

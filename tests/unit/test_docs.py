@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from include.config.pipeline import Maintenance, Pipeline, PipelineError, Quality, Side
+from include.config.pipeline import Alerts, Maintenance, Pipeline, PipelineError, Quality, Side
 from include.config.pipeline_file import load_pipeline
 from include.config.setting_types import file_key
 from spark_jobs.rules.outcomes import Outcome
@@ -58,6 +58,7 @@ def accepted_keys() -> set[str]:
         **{f.name: [file_key(f.name)] for f in fields(Pipeline) if f.name.startswith("output_")},
         "name": [],
     }
+    nested |= {"alerts": [f"alerts.{f.name}" for f in fields(Alerts)]}
     nested |= {"maintenance": [f"maintenance.{f.name.removesuffix('_ms')}" for f in fields(Maintenance)]}
     return {key for f in fields(Pipeline) for key in nested.get(f.name, [f.name.removesuffix("_ms")])}
 

@@ -216,3 +216,21 @@ def test_tasks_with_nothing_to_do_are_skipped(counts, skipped, tmp_path, monkeyp
         first.execute({"ti": task, "params": {}, "outlet_events": {}})
     # The note of the run is made of what the task has returned.
     assert end.value.tasks == ["publish", "report"] and pushed == {"return_value": counts}
+
+
+def test_news_say_whether_something_is_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    from include.airflow import operators
+
+    alerted = []
+    monkeypatch.setattr(operators, "alert", lambda text, is_over, **_: alerted.append((text, is_over)))
+    task = SimpleNamespace(dag_id="calls", run_id="r1", task_id="report_quality")
+    news = [
+        "a has not had one accepted record",
+        "a sends again: it was silent",
+        "a finds partners of b again: 1",
+        "over: orphans",
+    ]
+    operators._alert_news(task, news, 7)
+    assert [is_over for _, is_over in alerted] == [False, True, True, True]
+    assert alerted[0][0] == "calls: a has not had one accepted record"

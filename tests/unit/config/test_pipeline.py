@@ -277,6 +277,19 @@ BROKEN = {
     "time travel": ({"maintenance": {"time_travel": "23h"}}, "maintenance.time_travel: must be at least 1d"),
     "no age": ({"maintenance": {"raw_retention": "a month"}}, "maintenance.raw_retention: 'a month' is not a duration"),
     "maintenance often": ({"maintenance": {"schedule": "often"}}, "maintenance.schedule: 'often' is no cron expression"),
+    "alerts to nobody": ({"alerts": "slack"}, "alerts: must be a mapping of slack, pagerduty and email"),
+    "alerts elsewhere": ({"alerts": {"teams": "x"}}, "alerts.teams: unknown key"),
+    "alerts to an address of Slack": (
+        {"alerts": {"slack": "https://hooks"}},
+        "alerts.slack: 'https://hooks' cannot be the id",
+    ),
+    "alerts to no key": ({"alerts": {"pagerduty": 7}}, "alerts.pagerduty: 7 cannot be the id of an Airflow connection"),
+    "alerts by mail to a name": ({"alerts": {"email": "Ann <a@b.c>"}}, "alerts.email: 'Ann <a@b.c>' is no e-mail address"),
+    "alerts by mail to a list": (
+        {"alerts": {"email": ["a@b.c", "a@b.c, d@e.f"]}},
+        "alerts.email: 'a@b.c, d@e.f' is no e-mail",
+    ),
+    "alerts by mail with a header": ({"alerts": {"email": "a@b.c\nBcc:d"}}, "alerts.email: 'a@b.c\\nBcc:d' is no e-mail"),
     "maintenance of nothing": ({"maintenance": None}, "maintenance: must be a mapping"),
     "unknown in maintenance": ({"maintenance": {"vacuum": "1d"}}, "maintenance.vacuum: unknown key"),
     "ratio of a flag": (

@@ -9,7 +9,7 @@ import yaml
 
 from spark_jobs.quality import metrics_text
 from tests.helpers.batch_history import history
-from tests.helpers.promtool import promtool
+from tests.helpers.prometheus import promtool
 from tests.helpers.timeline import ROOT
 from tests.unit.quality.test_problems import batch
 from tests.unit.quality.test_state import Reports

@@ -281,6 +281,18 @@ def test_only_a_table_as_it_was_made_takes_files(store):
         place_for_files(store, newest_table(store), SCHEMA)
 
 
+def test_a_change_feed_is_no_reason_to_refuse_a_table_and_a_constraint_beside_it_is(tmp_path):
+    store = Store(str(tmp_path / "table"))
+    DeltaTable.create(store.uri, pa.schema([("batch_id", pa.int64()), ("step", pa.string())]))
+    DeltaTable(store.uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    table = newest_table(store)
+    assert table.protocol()[:2] == (1, 4)
+    place_for_files(store, table, StructType(SCHEMA.fields[:2]))
+    DeltaTable(store.uri).alter.add_constraint({"positive": "batch_id > 0"})
+    with pytest.raises(NeedsOperator, match="writer version 4, not 1 and 2: another program"):
+        place_for_files(store, newest_table(store), StructType(SCHEMA.fields[:2]))
+
+
 @pytest.mark.parametrize(
     ("properties", "partitions", "line"),
     [
