@@ -7,7 +7,9 @@ pipeline that code makes is not checked.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -22,7 +24,7 @@ from include.config.topic_pattern import matches
 # The Airflow connection of the Kafka cluster that has a topic, unless the pipeline names another one.
 KAFKA: Final = "kafka_default"
 # Each file here is a pipeline.
-PIPELINES = ROOT / "include" / "pipelines"
+PIPELINES = Path(os.environ.get("PAIRING_PIPELINES") or ROOT / "include" / "pipelines")
 # The quality report compares a batch only with at least so many batches before it.
 FEWEST_BATCHES = 8
 # Fewer orphans in a row may be chance.
