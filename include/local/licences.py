@@ -139,7 +139,9 @@ def main(file: Path) -> int:
         print("\n".join(lines), file=sys.stderr)
         return 1
     file.write_text(page(found, known), encoding="utf-8")
-    print(f"{file}: {len(every)} components, {len({licence(each, known) for each in every})} licences, all of which may be shipped")
+    print(
+        f"{file}: {len(every)} components, {len({licence(each, known) for each in every})} licences, all of which may be shipped"
+    )
     return 0
 
 

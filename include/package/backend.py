@@ -39,9 +39,7 @@ _IMPORT = re.compile(r"^( *(?:>>> )?(?:from|import) )(?=(?:dags|include|plugins|
 _COMMAND = re.compile(r"\bpython -m (?=(?:include|spark_jobs)\.)")
 
 
-def build_wheel(
-    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
-) -> str:
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Called by the front end (PEP 517); writes the wheel into the folder and returns its name. There are no other ways to install: an
     editable installation, or one from a source archive, would have the tree's names.
     """
@@ -68,7 +66,9 @@ def stage(folder: Path) -> None:
             shutil.copy(source, package / name)
     (package / "__init__.py").write_text(renamed(_PROVIDER.read_text("utf-8")), "utf-8")
     shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / "dependencies.txt").write_text("\n".join(dependencies((ROOT / "requirements.txt").read_text("utf-8"))), "utf-8")
+    (folder / "dependencies.txt").write_text(
+        "\n".join(dependencies((ROOT / "requirements.txt").read_text("utf-8"))), "utf-8"
+    )
 
 
 def renamed(text: str) -> str:

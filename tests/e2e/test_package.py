@@ -138,7 +138,9 @@ print(len(names))
     place = {"PAIRING_PIPELINES": str(installed.venv), "AIRFLOW_HOME": str(installed.venv.parent / "home")}
     assert int(installed.run(str(installed.python), "-c", code, **place).splitlines()[-1]) > 200
     for name in ("include", "spark_jobs", "plugins", "dags"):
-        found = installed.run(str(installed.python), "-c", f"import importlib.util; print(importlib.util.find_spec({name!r}))")
+        found = installed.run(
+            str(installed.python), "-c", f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+        )
         assert found == "None\n", "the names stay the team's"
 
 
@@ -160,7 +162,9 @@ def test_a_run_in_another_airflow_is_as_the_truth_says(installed, team, broker, 
         for dag in (NAME, f"{NAME}_replay", f"{NAME}_maintenance", "greets"):
             client.wait_for_dag(dag, 120)
         assert client.call("GET", "/importErrors")["import_errors"] == []
-        providers = {each["package_name"]: each["version"] for each in client.call("GET", "/providers?limit=100")["providers"]}
+        providers = {
+            each["package_name"]: each["version"] for each in client.call("GET", "/providers?limit=100")["providers"]
+        }
         assert providers["event-pairing"] == "1.0.0"
         plugins = {each["name"]: each["source"] for each in client.call("GET", "/plugins?limit=100")["plugins"]}
         assert "event-pairing" in plugins["event_pairing"]

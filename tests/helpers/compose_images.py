@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from include.local.broker import LOGGING
+from include.local.celery_packages import celery_packages
 from include.local.machine import JARS, VENV, java
 from tests.helpers import local_postgres
-from include.local.celery_packages import celery_packages
 from tests.helpers.compose_file import Service, image_environment
 from tests.helpers.compose_places import Places
 

@@ -31,7 +31,9 @@ def test_a_lock_has_what_its_requirements_pin_and_nothing_else_by_their_wish(nam
     locked = blocks(name)
     wanted = {package for package, block in locked.items() if re.search(rf"# +(?:via )?-r {name}\.txt$", block, re.M)}
     assert wanted == set(pins(name)), REMEDY
-    assert {package: version for package, version in pins(name).items() if f"=={version} " not in locked[package]} == {}, REMEDY
+    assert {package: version for package, version in pins(name).items() if f"=={version} " not in locked[package]} == {}, (
+        REMEDY
+    )
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -123,7 +123,11 @@ def test_what_travels_to_a_cluster_has_the_package_s_name_too(staged, tmp_path):
         names = set(archive.namelist())
     assert {name.split("/")[0] for name in names} == {"event_pairing", "include"}
     assert {name for name in names if name.startswith("include/")} == {"include/pipelines/calls.yaml"}
-    assert {"event_pairing/__init__.py", "event_pairing/include/__init__.py", "event_pairing/spark_jobs/__init__.py"} <= names
+    assert {
+        "event_pairing/__init__.py",
+        "event_pairing/include/__init__.py",
+        "event_pairing/spark_jobs/__init__.py",
+    } <= names
     assert 'run_module("event_pairing.spark_jobs.land_events"' in (tmp_path / "land_events.py").read_text()
 
 
