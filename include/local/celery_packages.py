@@ -19,7 +19,7 @@ def celery_packages() -> Path:
         wait_for_turn(lock)
         if not is_done(FOLDER, wanted):
             shutil.rmtree(FOLDER, ignore_errors=True)
-            into = ["--python", VENV / "bin" / "python", "--target", FOLDER]
+            into: list[str | Path] = ["--python", VENV / "bin" / "python", "--target", FOLDER]
             options = ["--system-certs", "--no-deps", "--require-hashes", "--compile-bytecode"]
             run("packages of Celery", [VENV / "bin" / "uv", "pip", "install", *into, *options, "-r", LOCK], lock)
             mark_done(FOLDER, wanted)

@@ -120,8 +120,9 @@ def _site() -> Path:
 def _said_by(package: Distribution) -> str:
     """In its metadata: an expression, the name of a licence, or classifiers."""
     said = package.metadata
-    name = (said.get("License") or "").strip()
-    if expression := said.get("License-Expression") or (name if len(name) <= _MAX_NAME and name != "UNKNOWN" else ""):
+    (name,) = said.get_all("License") or [""]
+    (expression,) = said.get_all("License-Expression") or [""]
+    if expression := expression or (name if len(name) <= _MAX_NAME and name != "UNKNOWN" else ""):
         return expression if "\n" not in expression else ""
     classes = [each for each in said.get_all("Classifier") or [] if each.startswith("License :: ")]
     return " OR ".join(each.rpartition(" :: ")[2] for each in classes)
