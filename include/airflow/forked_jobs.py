@@ -115,7 +115,7 @@ def _be_the_job(job: str, arguments: Sequence[str], output: int) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _leave_the_task(output)
         sys.argv = [job, *arguments]
-        setproctitle(f"spark_jobs.{job} {' '.join(arguments)}")
+        setproctitle(f"{JOBS}.{job} {' '.join(arguments)}")
         runpy.run_module(f"{JOBS}.{job}", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:

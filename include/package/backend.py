@@ -35,7 +35,7 @@ _NOT_SHIPPED = {"spark_jobs/warm_up.py"}
 _PROVIDER = ROOT / "include" / "package" / "provider.py"
 # What only the local platform, the containers and the installation of the tree need.
 _LOCAL_ONLY = {"apache-airflow-providers-postgres", "psutil", "setuptools", "uv"}
-_IMPORT = re.compile(r"^( *(?:>>> )?(?:from|import) )(?=(?:dags|include|plugins|spark_jobs)\b)", re.M)
+_IMPORT = re.compile(r"^( *(?:from|import) )(?=(?:dags|include|plugins|spark_jobs)\b)", re.M)
 _COMMAND = re.compile(r"\bpython -m (?=(?:include|spark_jobs)\.)")
 
 
