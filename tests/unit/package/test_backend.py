@@ -114,6 +114,14 @@ def test_help_names_the_package_s_commands(staged):
     assert "python -m include." not in done.stdout
 
 
+def test_nothing_is_written_where_it_is_installed(staged):
+    code = "from event_pairing.include.config.store import warehouse_store; warehouse_store()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=staged, env={}, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].endswith(
+        "StoreRefused: warehouse '' is refused: name a folder or URI, without control characters"
+    )
+
+
 def test_what_travels_to_a_cluster_has_the_package_s_name_too(staged, tmp_path):
     pipeline = str(ROOT / "include/pipelines/calls.yaml")
     command = [sys.executable, "-m", "event_pairing.include.config.driver_files", str(tmp_path), "land_events", pipeline]
