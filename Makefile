@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock package licences sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -79,6 +79,12 @@ lock: setup ## compile requirements.lock, and those of tests, celery and lineage
 	  $(UV_COMPILE) requirements-$$other.txt --constraints requirements.lock $$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock) --output-file requirements-$$other.lock; \
 	  sed -i '/^# The following packages were excluded/,$$d' requirements-$$other.lock; \
 	done
+
+package: setup ## the wheel for an Airflow of your own, in .local/package: docs/package.md
+	@.venv/bin/uv build --quiet --wheel --out-dir .local/package
+
+licences: setup ## docs/licences.md, the licences of all that is shipped; fails if one is not known or may not be shipped
+	@$(VENV_PYTHON) -m include.local.licences
 
 sbom: setup ## the bill of materials of packages and jars, CycloneDX as JSON: FILE=.local/sbom.cdx.json
 	@$(VENV_PYTHON) -m include.local.sbom $(FILE)

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from include.config.check_pipelines import main
 from include.config.pipeline import PIPELINES
+from include.config.project import JOBS, PACKAGE
 
 # Nothing of include/ imports the jobs: what reads tables is a program of theirs.
-_AGAINST = "spark_jobs.check_pipelines"
+_AGAINST = f"{JOBS}.check_pipelines"
 
 if __name__ == "__main__":
     if any(word.split("=")[0] == "--against" for word in sys.argv[1:]):
         os.execv(sys.executable, [sys.executable, "-m", _AGAINST, *sys.argv[1:]])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.prog = "python -m include.check_pipelines"
+    parser.prog = f"python -m {PACKAGE}include.check_pipelines"
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE")
     sys.exit(main(parser.parse_args().files or sorted(PIPELINES.glob("*.yaml"))))

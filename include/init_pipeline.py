@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-_PROGRAM = "spark_jobs.init_pipeline"
+from include.config.project import JOBS
+
+_PROGRAM = f"{JOBS}.init_pipeline"
 
 if __name__ == "__main__":
     os.execv(sys.executable, [sys.executable, "-m", _PROGRAM, *sys.argv[1:]])

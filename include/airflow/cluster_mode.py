@@ -21,7 +21,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.config.driver_files import PIPELINES_THERE, driver_script, project_archive
-from include.config.project import ROOT
+from include.config.project import IMPORTABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, WAREHOUSE_VARIABLE, Store, StoreRefused, read_text, warehouse_store
 from include.config.task_lease import held
 
@@ -63,7 +63,7 @@ def submission(operator: SparkSubmitOperator, job: str, pipeline: Path, folder: 
     if hook._is_kubernetes:
         image = {
             "application": f"local://{ROOT}/spark_jobs/{job}.py",
-            "env_vars": variables | {"PYTHONPATH": str(ROOT)},
+            "env_vars": variables | IMPORTABLE,
             "conf": {"spark.kubernetes.submission.waitAppCompletion": "true"},
         }
         return Submission(image, str(pipeline), outcomes, name, lease)

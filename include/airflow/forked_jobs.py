@@ -23,7 +23,7 @@ from airflow.configuration import conf
 from airflow.listeners import hookimpl
 from setproctitle import setproctitle
 
-from include.config.project import ROOT
+from include.config.project import JOBS, PACKAGE, ROOT
 
 # What takes most of a job's start. The quality report judges with the last one.
 LIBRARIES = (
@@ -44,7 +44,7 @@ LIBRARIES = (
     "pyspark.sql.pandas.types",
     "great_expectations",
 )
-_OURS = ("dags", "include", "plugins", "spark_jobs")
+_OURS = (PACKAGE.rstrip("."),) if PACKAGE else ("dags", "include", "plugins", "spark_jobs")
 # Airflow kills a task five seconds after it has asked it to end.
 _ENDS_WITHIN_S = 4.0
 # In a forked process: streams of its task.
@@ -115,8 +115,8 @@ def _be_the_job(job: str, arguments: Sequence[str], output: int) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _leave_the_task(output)
         sys.argv = [job, *arguments]
-        setproctitle(f"spark_jobs.{job} {' '.join(arguments)}")
-        runpy.run_module(f"spark_jobs.{job}", run_name="__main__", alter_sys=True)
+        setproctitle(f"{JOBS}.{job} {' '.join(arguments)}")
+        runpy.run_module(f"{JOBS}.{job}", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
@@ -142,7 +142,7 @@ def _leave_the_task(output: int) -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
         del sys.modules[name]
-    if str(ROOT) not in sys.path:
+    if not PACKAGE and str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
 
 

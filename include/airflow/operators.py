@@ -27,7 +27,7 @@ from include.airflow.pages import note_batch, runbook
 from include.airflow.report_metrics import send_metrics
 from include.airflow.run_notes import in_words, leave_failure
 from include.config.pipeline_file import load_pipeline
-from include.config.project import REMOTE_VARIABLE, ROOT
+from include.config.project import IMPORTABLE, REMOTE_VARIABLE, ROOT
 from include.config.store import OPTIONS_VARIABLE, Store, hide_cloud_variables, pages_store
 
 REPORT = "report_quality"
@@ -133,7 +133,7 @@ class PairingJobOperator(SparkSubmitOperator):
         """What the job left of itself; raises AirflowException if it failed. `folder`: the task's own, for as long as it runs."""
         # The job inherits the environment of this process. For YARN and Kubernetes the provider's env_vars are on a command line.
         os.environ |= {
-            "PYTHONPATH": str(ROOT),
+            **IMPORTABLE,
             "PAIRING_KAFKA": json.dumps(all_kafka_settings(load_pipeline(self.pipeline_file))),
             OPTIONS_VARIABLE: json.dumps(warehouse_options()),
             "PAIRING_OUTCOME": str(folder / _OUTCOME),

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from include.config.pipeline_file import SCHEMAS
-from include.config.project import ROOT
+from include.config.project import JOBS, PACKAGE, ROOT
 
 # The runbooks are shown on the pages that the report writes.
-_PACKAGES = ("spark_jobs", "include/config", "docs/runbooks")
+_FOLDERS = ("spark_jobs", "include/config", "docs/runbooks")
+_MARKS = (ROOT / "include" / "__init__.py", ROOT / "__init__.py")
 # Where pipeline files are in the archive.
 PIPELINES_THERE = "include/pipelines"
 # The oldest time that a zip file can hold: equal code makes equal bytes.
@@ -30,7 +31,7 @@ import json, os, runpy
 # Nobody reads it again, and YARN would keep it on this machine.
 os.unlink(os.path.realpath(__file__))
 os.environ |= json.loads({settings!r})
-runpy.run_module("spark_jobs.{job}", run_name="__main__", alter_sys=True)
+runpy.run_module("{jobs}.{job}", run_name="__main__", alter_sys=True)
 """
 
 
@@ -38,8 +39,11 @@ def project_archive(folder: Path, *pipelines: Path) -> Path:
     """Writes a zip file into the folder: the packages and runbooks with all files, and these pipeline files with their schemas. Its name holds
     a hash of the content.
     """
-    found = {file for name in _PACKAGES for file in (ROOT / name).rglob("*") if file.is_file() and file.suffix != ".pyc"}
-    members = {str(file.relative_to(ROOT)): file.read_bytes() for file in {ROOT / "include" / "__init__.py", *found}}
+    found = {*_MARKS, *(file for name in _FOLDERS for file in (ROOT / name).rglob("*"))}
+    above = Path(*PACKAGE.split("."))
+    members = {
+        str(above / file.relative_to(ROOT)): file.read_bytes() for file in found if file.is_file() and file.suffix != ".pyc"
+    }
     members |= {f"{PIPELINES_THERE}/{file.name}": file.read_bytes() for file in pipelines}
     schemas = {file for each in pipelines for file in (each.parent / SCHEMAS).glob("*") if file.is_file()}
     members |= {f"{PIPELINES_THERE}/{SCHEMAS}/{file.name}": file.read_bytes() for file in schemas}
@@ -60,7 +64,7 @@ def driver_script(folder: Path, job: str, settings: Mapping[str, str]) -> Path:
     """
     script = folder / f"{job}.py"
     script.touch(mode=0o600)
-    script.write_text(_SCRIPT.format(settings=json.dumps(dict(settings)), job=job), encoding="utf-8")
+    script.write_text(_SCRIPT.format(settings=json.dumps(dict(settings)), jobs=JOBS, job=job), encoding="utf-8")
     return script
 
 

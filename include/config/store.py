@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from include.config.project import LOCAL
+from include.config.project import LOCAL, PACKAGE
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -87,8 +87,10 @@ class Store:
 
 
 def warehouse_root() -> str:
-    """The warehouse of this environment: $PAIRING_WAREHOUSE, else .local/warehouse of the project."""
-    return os.environ.get(WAREHOUSE_VARIABLE) or str(LOCAL / "warehouse")
+    """The warehouse of this environment: $PAIRING_WAREHOUSE, else .local/warehouse of the project. An installed package has no folder of its own to
+    write to: then it is empty, which is refused where a warehouse is used.
+    """
+    return os.environ.get(WAREHOUSE_VARIABLE) or ("" if PACKAGE else str(LOCAL / "warehouse"))
 
 
 def warehouse_store(root: str | None = None, options: Mapping[str, str] | None = None) -> Store:

@@ -20,7 +20,7 @@ JARS = LOCAL / "jars"
 SPARK_CONF = LOCAL / "spark-conf"
 # Variables of another Spark or Airflow in the user's shell, which would change ours: its metadata database, for one.
 FOREIGN = re.compile(
-    r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_SCHEMA_REGISTRY|PAIRING_SPARK_REMOTE|PAIRING_PIPELINES"
+    r"AIRFLOW_.*|SPARK_.*|PYSPARK_.*|PYTHONHOME|PYTHONPATH|PYTHONDONTWRITEBYTECODE|CLASSPATH|PAIRING_KAFKA|PAIRING_PIPELINES|PAIRING_SCHEMA_REGISTRY|PAIRING_SPARK_REMOTE"
 )
 # The stores of the demo's warehouse: a folder, or a server of one of these kinds.
 STORES = ("", "s3", "azure")

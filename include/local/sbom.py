@@ -33,9 +33,9 @@ def bill(python: Path) -> dict[str, Any]:
     made = json.loads(_run(python, "-m", "cyclonedx_py", "environment", str(VENV / "bin" / "python"), *options))
     hashes = locked_hashes()
     # What only tests need is no part of the product; pip is the virtual environment's own.
-    made["components"] = [each for each in made["components"] if _normal(each["name"]) in {*hashes, "pip"}]
+    made["components"] = [each for each in made["components"] if normal(each["name"]) in {*hashes, "pip"}]
     for package in made["components"]:
-        files = hashes.get(_normal(package["name"]), [])
+        files = hashes.get(normal(package["name"]), [])
         reference = {
             "type": "distribution",
             "url": package["purl"],
@@ -45,14 +45,14 @@ def bill(python: Path) -> dict[str, Any]:
         package["externalReferences"] = [*package.get("externalReferences", []), *([reference] if files else [])]
         if package["name"] == "pyspark":
             jars = sorted(next(VENV.glob("lib/python*/site-packages/pyspark/jars")).glob("*.jar"))
-            package["components"] = [_jar(jar, *_name_and_version(jar.stem)) for jar in jars]
+            package["components"] = [_jar(jar, *name_and_version(jar.stem)) for jar in jars]
     made["components"] += ivy_jars()
     return dict(made)
 
 
-def locked_hashes() -> dict[str, list[str]]:
+def locked_hashes(lock: Path = LOCK) -> dict[str, list[str]]:
     """Package -> SHA-256 of each of its files, of the lock."""
-    blocks = re.split(r"^(?=[a-z0-9])", LOCK.read_text(encoding="utf-8"), flags=re.M)
+    blocks = re.split(r"^(?=[a-z0-9])", lock.read_text(encoding="utf-8"), flags=re.M)
     return {
         block.partition("==")[0].partition("[")[0]: re.findall(r"sha256:([0-9a-f]{64})", block)
         for block in blocks
@@ -78,10 +78,10 @@ def _jar(file: Path, name: str, version: str) -> dict[str, Any]:
         "version": version,
         "hashes": _sha256(hashlib.sha256(file.read_bytes()).hexdigest()),
     }
-    return found | ({"licenses": [{"license": licence}]} if (licence := _licence(file)) else {})
+    return found | ({"licenses": [{"license": licence}]} if (licence := jar_licence(file)) else {})
 
 
-def _licence(jar: Path) -> dict[str, str] | None:
+def jar_licence(jar: Path) -> dict[str, str] | None:
     """What the jar itself says of its licence: in the POM of its build, its manifest, or the text beside it."""
     with zipfile.ZipFile(jar) as files:
         names = files.namelist()
@@ -104,13 +104,14 @@ def _licence(jar: Path) -> dict[str, str] | None:
         return {"id": "Apache-2.0"} if any("Apache License" in text and "Version 2.0" in text for text in texts) else None
 
 
-def _name_and_version(stem: str) -> tuple[str, str]:
+def name_and_version(stem: str) -> tuple[str, str]:
     """Of a jar's file name: the version begins at the first hyphen before a digit."""
     name, version = re.split(r"-(?=\d)", stem, maxsplit=1) if re.search(r"-\d", stem) else (stem, "")
     return name, version
 
 
-def _normal(name: str) -> str:
+def normal(name: str) -> str:
+    """A package's name as the lock has it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

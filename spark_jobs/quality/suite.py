@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
-from include.config.project import ROOT
+from include.config.project import JOBS, PACKAGE, ROOT
 from include.config.setting_types import FAIL
 from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, WORDS, Metrics, NotJudged, of_sides
 
@@ -228,8 +228,9 @@ def judge_beside() -> AbstractContextManager[Judge]:
 @contextmanager
 def judge_elsewhere() -> Iterator[Judge]:
     """The same, always in a process of its own. The judge raises RuntimeError if that process has died."""
-    command = [sys.executable, "-m", "spark_jobs.quality.suite"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", f"{JOBS}.quality.suite"]
+    folder = None if PACKAGE else ROOT
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         requests, answers = process.stdin, process.stdout
 

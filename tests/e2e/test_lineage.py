@@ -16,7 +16,7 @@ from tests.helpers.alert_listener import listening
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
 from tests.helpers.lineage_rules import facets_of, wrong_by_classes, wrong_by_schemas
-from tests.helpers.packages_beside import packages_beside
+from include.local.packages_beside import packages_beside
 from tests.helpers.reading import consume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]

@@ -20,7 +20,7 @@ from include.local.machine import JARS, VENV, java
 from tests.helpers import local_postgres
 from tests.helpers.compose_file import Service, image_environment
 from tests.helpers.compose_places import Places
-from tests.helpers.packages_beside import packages_beside
+from include.local.packages_beside import packages_beside
 
 NEEDED = "no PostgreSQL or Redis server is installed (apt-get install postgresql redis-server)"
 Environment = dict[str, str]

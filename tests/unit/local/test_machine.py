@@ -68,6 +68,7 @@ def test_other_sparks_and_airflows_do_not_reach_ours(monkeypatch: pytest.MonkeyP
         "SPARK_HOME",
         "PYSPARK_PYTHON",
         "PAIRING_KAFKA",
+        "PAIRING_PIPELINES",
         "PAIRING_SCHEMA_REGISTRY",
     ]
     for name in (*foreign, "PYTHONDONTWRITEBYTECODE", "KEPT"):

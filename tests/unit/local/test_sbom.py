@@ -25,8 +25,8 @@ def test_it_is_valid_and_has_every_package_and_jar(tmp_path, capsys) -> None:
     made = json.loads(file.read_text())
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
     assert (made["metadata"]["component"]["name"], made["metadata"]["component"]["type"]) == ("event-pairing", "application")
-    packages = {sbom._normal(each["name"]): each for each in made["components"] if each["purl"].startswith("pkg:pypi/")}
-    installed = {sbom._normal(each.name): each.version for each in importlib.metadata.distributions()}
+    packages = {sbom.normal(each["name"]): each for each in made["components"] if each["purl"].startswith("pkg:pypi/")}
+    installed = {sbom.normal(each.name): each.version for each in importlib.metadata.distributions()}
     locked = sbom.locked_hashes()
     wanted = {name: version for name, version in installed.items() if name in locked or name == "pip"}
     assert {name: each["version"] for name, each in packages.items()} == wanted
@@ -75,7 +75,7 @@ def test_a_jar_s_licence_is_what_it_says(files, licence, tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "a.jar", "w") as jar:
         for name, text in files.items():
             jar.writestr(name, text)
-    assert sbom._licence(tmp_path / "a.jar") == licence
+    assert sbom.jar_licence(tmp_path / "a.jar") == licence
 
 
 def test_without_the_tool_there_is_one_line_and_no_file(tmp_path, monkeypatch, capsys) -> None:
