@@ -29,7 +29,7 @@ from include.sample.outcome import canonical, ledger_clock, parse, read_table, r
 from include.sample.sending import DEFAULT_BOOTSTRAP, SampleError, settings_of
 from include.sample.values import Read, value_reader
 
-__all__ = ["Expected", "SampleError", "Verdict", "check", "expected", "ledger_clock"]
+__all__ = ["ExpectedState", "SampleError", "Verdict", "check", "expected", "ledger_clock"]
 
 DEFAULT_PIPELINE = "include/pipelines/calls.yaml"
 SHOWN = 10
@@ -40,7 +40,7 @@ Rejection = tuple[str, str, bytes | None]  # reason, topic, value
 
 
 @dataclass
-class Expected:
+class ExpectedState:
     """What must exist at a clock, each with its number; `open`: number of events by the key fields."""
 
     compounds: Counter[Compound] = field(default_factory=Counter)
@@ -74,9 +74,9 @@ class Verdict:
         ]
 
 
-def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None) -> Expected:
+def expected(truth: Iterable[str], pipeline: Pipeline, clock: int | None) -> ExpectedState:
     """What the lines of truth files demand when a batch with this clock (ms; None: no clock) has landed and paired all."""
-    result = Expected()
+    result = ExpectedState()
     for line in truth:
         truth_line = parse(line)
         if "rejected" in truth_line:

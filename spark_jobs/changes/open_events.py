@@ -108,7 +108,7 @@ def effect(events: pa.Table, topics: SideTopics, old: Pipeline, new: Pipeline, c
     )
 
 
-class _Cut(NamedTuple):
+class _SessionCut(NamedTuple):
     """`number`: the session of each event, from 0. `end`, `due`: one entry a session, the timestamp of its last event and the last clock at
     which it is still open.
     """
@@ -118,7 +118,7 @@ class _Cut(NamedTuple):
     due: Ints
 
 
-def _cut(events: pa.Table, rules: Rules) -> _Cut:
+def _cut(events: pa.Table, rules: Rules) -> _SessionCut:
     """Duplicates are in the sessions of the events that they repeat, so they change none."""
     number = end = np.zeros(0, dtype=np.int64)
     if events.num_rows:
@@ -126,10 +126,10 @@ def _cut(events: pa.Table, rules: Rules) -> _Cut:
         sessions = cut_sessions(ordered.key, ordered.ts, ordered.is_open, rules)
         number, end = np.empty(events.num_rows, dtype=np.int64), sessions.end
         number[ordered.row] = sessions.number
-    return _Cut(number, end, end + rules.pipeline.gap_ms + rules.pipeline.grace_ms)
+    return _SessionCut(number, end, end + rules.pipeline.gap_ms + rules.pipeline.grace_ms)
 
 
-def _fate(events: pa.Table, rules: Rules, cut: _Cut, now: int) -> Fate:
+def _fate(events: pa.Table, rules: Rules, cut: _SessionCut, now: int) -> Fate:
     """`rules`: with the clock of the last batch."""
     clock = rules.clock
     clock_now = batch_clock([PartitionProgress(True, clock)], now, clock, rules.pipeline.clock)

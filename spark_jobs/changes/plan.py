@@ -23,7 +23,7 @@ from spark_jobs.tables.warehouse import Tables
 UNCHANGED, CHANGED, FORBIDDEN, NEW = "unchanged", "changed", "forbidden", "new"
 
 
-class Planned(NamedTuple):
+class PlannedChange(NamedTuple):
     """A change, from when it counts, and what follows from it."""
 
     change: Change
@@ -40,7 +40,7 @@ class ChangePlan:
     batch_id: int = 0
     is_unfinished: bool = False
     clock: int | None = None
-    changes: tuple[Planned, ...] = ()
+    changes: tuple[PlannedChange, ...] = ()
     forbidden: tuple[str, ...] = ()
     effect: Effect | None = None  # None where there is no batch, or the change is refused
     asked_kafka: bool
@@ -78,7 +78,7 @@ def plan_changes(root: str, new: Pipeline) -> ChangePlan:
     if asked:
         problems, grown = topic_changes(_at_clusters_of(new, ran_with), new, last, published)
         refused += problems
-        changes += [Planned(change, what.since, what.larger) for change, what in grown]
+        changes += [PlannedChange(change, what.since, what.larger) for change, what in grown]
     # An unfinished batch has not changed the open events that it has read.
     state = steps.get(PAIRED, planned)
     made = None
@@ -129,5 +129,5 @@ def _identity_problem(ran_with: Pipeline, new: Pipeline) -> Iterator[str]:
         yield str(refusal)
 
 
-def _planned(change: Change) -> Planned:
-    return Planned(change, CONSEQUENCES[change.setting].since, consequence_of(change))
+def _planned(change: Change) -> PlannedChange:
+    return PlannedChange(change, CONSEQUENCES[change.setting].since, consequence_of(change))

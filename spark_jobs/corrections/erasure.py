@@ -12,7 +12,7 @@ from include.config.store import Store, pages_store, read_text, write_text
 from spark_jobs.corrections.erasure_batch import finish_erasure, plan_erasure
 from spark_jobs.corrections.erasure_end import dead_letters_text, finish_erasures, undecodable_text
 from spark_jobs.corrections.erasure_list import ErasureList, write_list
-from spark_jobs.corrections.erasure_search import Found, Person, nameless, of_pipeline, search
+from spark_jobs.corrections.erasure_search import Person, PersonalData, nameless, of_pipeline, search
 from spark_jobs.corrections.unfinished import finish_batch
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.job.run import Counts
@@ -75,7 +75,7 @@ def _report(warehouse: Warehouse, ledger: Ledger) -> None:
         report_batches(warehouse)
 
 
-def _text(warehouse: Warehouse, ledger: Ledger, found: Found) -> str:
+def _text(warehouse: Warehouse, ledger: Ledger, found: PersonalData) -> str:
     archive = warehouse.pipeline.maintenance.archive
     said = [f"rows archived in {archive} are not searched: delete or rewrite their files yourself"] if archive else []
     said += [undecodable_text(found.undecodable)] if found.undecodable else []
@@ -90,7 +90,7 @@ def _text(warehouse: Warehouse, ledger: Ledger, found: Found) -> str:
 
 
 @between_fault_points("pages_erased")
-def _take_from_pages(pages: Store, found: Found, person: Person) -> None:
+def _take_from_pages(pages: Store, found: PersonalData, person: Person) -> None:
     """Before the plan, because what finishes the erasure knows no name. A name on a page counts in no law."""
     for name in found.pages:
         if (text := nameless(read_text(pages, name) or "", person)) is not None:

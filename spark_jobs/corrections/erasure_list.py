@@ -16,7 +16,7 @@ from typing import Any, Self
 import obstore
 
 from include.config.store import Store, list_names, read_text, warehouse_store, write_text
-from spark_jobs.corrections.erasure_search import Found, Person
+from spark_jobs.corrections.erasure_search import Person, PersonalData
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.erased_rows import RowId
@@ -28,7 +28,7 @@ _BEGIN, _END = "rows-", ".json"
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureList:
-    """`rows`, `retract`, `breakdowns`, `pages`, `undecodable`: as `Found` has them. `key_sha256`: of `salt` and the key's JSON. `versions`: of the
+    """`rows`, `retract`, `breakdowns`, `pages`, `undecodable`: as in `PersonalData`. `key_sha256`: of `salt` and the key's JSON. `versions`: of the
     tables before.
     """
 
@@ -45,7 +45,7 @@ class ErasureList:
     undecodable: int = 0
 
     @classmethod
-    def of(cls, found: Found, person: Person, versions: dict[str, int], asked_by: str, asked_at: str) -> Self:
+    def of(cls, found: PersonalData, person: Person, versions: dict[str, int], asked_by: str, asked_at: str) -> Self:
         salt = secrets.token_hex(16)
         return cls(
             asked_by=asked_by,

@@ -114,7 +114,7 @@ def person(pipeline: Pipeline, values: Sequence[str], field: str | None = None) 
     return Person(key, tuple(values), together=True, either=pipeline.is_unordered, key_texts=(pipeline.key_text,))
 
 
-class Found(NamedTuple):
+class PersonalData(NamedTuple):
     """What names them. `rows`: by table, what each row is known by. `retract`: pair_id and revision of the compounds that hold now."""
 
     rows: dict[str, list[RowId]]
@@ -128,7 +128,7 @@ class Found(NamedTuple):
         return not any((*self.rows.values(), self.breakdowns, self.pages))
 
 
-def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
+def search(warehouse: Warehouse, person: Person, pages: Store) -> PersonalData:
     """Everything that names them now. Only reads."""
     pipeline = warehouse.pipeline
     batches, rows, undecodable = batches_with_unknown(warehouse), dict[str, list[RowId]](), 0
@@ -149,7 +149,7 @@ def search(warehouse: Warehouse, person: Person, pages: Store) -> Found:
         for each in row["breakdowns"] or ()
         if (each["field"], each["value"]) in named
     ]
-    return Found(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)), undecodable)
+    return PersonalData(rows, _valid(warehouse, rows[COMPOUNDS]), breakdowns, sorted(_pages(pages, person)), undecodable)
 
 
 def _rows(

@@ -41,7 +41,7 @@ class LandedBy(NamedTuple):
 Batches = dict[int, LandedBy]
 
 
-class Healed(NamedTuple):
+class HealedEvents(NamedTuple):
     """`batches`: those that landed records of unknown schemas. Nothing is read if there are none."""
 
     warehouse: Warehouse
@@ -82,9 +82,9 @@ class Healed(NamedTuple):
         return unknown_records(self.warehouse, side, self.batches, InWorker(make, returned, made.is_summary))
 
 
-def healed(warehouse: Warehouse) -> Healed:
+def healed(warehouse: Warehouse) -> HealedEvents:
     """The healed events of all batches."""
-    return Healed(warehouse, batches_with_unknown(warehouse))
+    return HealedEvents(warehouse, batches_with_unknown(warehouse))
 
 
 def batches_with_unknown(warehouse: Tables) -> Batches:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from include.config.time_text import moment
 from spark_jobs.corrections.chains import AFTER, BEFORE, Edge, Reach, key_numbers
-from spark_jobs.corrections.healed_events import Healed, healed
+from spark_jobs.corrections.healed_events import HealedEvents, healed
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
 from spark_jobs.stages.revisions import mark_events, newest_revisions, revised_batches
@@ -41,7 +41,7 @@ class Surroundings:
     latest: dict[int, int]
     # The longest time (ms) between the events of one compound, with any settings that this pipeline ever had.
     span_ms: int
-    healed: Healed
+    healed: HealedEvents
     inside: int  # events in the interval
     before: Edge
     after: Edge

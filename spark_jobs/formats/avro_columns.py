@@ -8,7 +8,17 @@ import pyarrow as pa
 
 from spark_jobs.formats.avro_schema import Node
 from spark_jobs.formats.avro_values import bytes_text, constant_text, decimal_text
-from spark_jobs.formats.json_text import Unescaped, booleans, field_strings, flat, lists, maps, numbers, objects, strings
+from spark_jobs.formats.json_text import (
+    UnescapedTexts,
+    booleans,
+    field_strings,
+    flat,
+    lists,
+    maps,
+    numbers,
+    objects,
+    strings,
+)
 from spark_jobs.formats.wanted import Tree, below, is_wanted
 
 
@@ -34,7 +44,7 @@ def column_texts(node: Node, column: pa.Array, wanted: Tree | None) -> pa.Array:
     return _scalars(node, column)
 
 
-def _field(node: Node, column: pa.Array | None, rows: int, wanted: Tree | None) -> pa.Array | Unescaped:
+def _field(node: Node, column: pa.Array | None, rows: int, wanted: Tree | None) -> pa.Array | UnescapedTexts:
     if column is None:
         return pa.repeat(pa.scalar(constant_text(node), pa.string()), rows)
     if node.kind in ("string", "enum"):

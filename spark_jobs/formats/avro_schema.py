@@ -104,7 +104,7 @@ def read_schema(schema: str, named: Sequence[str] = ()) -> Node:
     try:
         for text in named:
             parse_schema(json.loads(text), known)
-        return _Reading(known).node(parse_schema(json.loads(schema), known), 0)
+        return _SchemaReader(known).node(parse_schema(json.loads(schema), known), 0)
     except RecursionError as problem:
         raise ValueError("the Avro schema nests too deep") from problem
     # fastavro raises a dozen types for what is wrong with a schema, KeyError and TypeError among them.
@@ -113,7 +113,7 @@ def read_schema(schema: str, named: Sequence[str] = ()) -> Node:
         raise ValueError(f"not an Avro schema that can be read: {reason}") from problem
 
 
-class _Reading:
+class _SchemaReader:
     """From a schema that fastavro has checked, with full names, to nodes."""
 
     def __init__(self, known: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ _NOT_FINITE = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 _LEAST_PLAIN, _FIRST_WITH_EXPONENT = 1e-4, 1e10
 
 
-class Unescaped(NamedTuple):
+class UnescapedTexts(NamedTuple):
     """Texts (no nulls) that are JSON strings once they stand between quotes. `objects` writes the quotes with the names, which is faster."""
 
     texts: pa.Array
@@ -49,9 +49,9 @@ def strings(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(quoted, escaped, pa.array(spelled, pa.string()))
 
 
-def field_strings(texts: pa.Array) -> pa.Array | Unescaped:
+def field_strings(texts: pa.Array) -> pa.Array | UnescapedTexts:
     """As `strings`, for a field of `objects`."""
-    return strings(texts) if texts.null_count or _may_need_escapes(texts) else Unescaped(texts)
+    return strings(texts) if texts.null_count or _may_need_escapes(texts) else UnescapedTexts(texts)
 
 
 def _may_need_escapes(texts: pa.Array) -> bool:
@@ -103,7 +103,7 @@ def float_text(value: float, is_single: bool) -> str:
     return str(numbers(column)[0].as_py())
 
 
-def objects(fields: Sequence[tuple[str, pa.Array | Unescaped, pa.Array | None]], valid: pa.Array) -> pa.Array:
+def objects(fields: Sequence[tuple[str, pa.Array | UnescapedTexts, pa.Array | None]], valid: pa.Array) -> pa.Array:
     """One object a row, null where not `valid` (bool, no nulls).
 
     `fields`: the name, the texts of the values, and the rows (bool, no nulls) in which the field is left out; None: in none.
@@ -118,7 +118,7 @@ def objects(fields: Sequence[tuple[str, pa.Array | Unescaped, pa.Array | None]],
     # Whether a row already has a field, so that a comma is due.
     begun: pa.Array | bool = False
     for name, texts, left_out in fields:
-        value, quote = (texts.texts, '"') if isinstance(texts, Unescaped) else (pc.coalesce(texts, "null"), "")
+        value, quote = (texts.texts, '"') if isinstance(texts, UnescapedTexts) else (pc.coalesce(texts, "null"), "")
         label = f"{json.dumps(name, ensure_ascii=False)}:{quote}"
         if left_out is None and isinstance(begun, bool):
             parts += [f"{between}{',' if begun else ''}{label}", value]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.formats.json_text import Unescaped, booleans, field_strings, flat, lists, maps, numbers, strings
+from spark_jobs.formats.json_text import UnescapedTexts, booleans, field_strings, flat, lists, maps, numbers, strings
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
@@ -96,7 +96,7 @@ def joined(parts: Parts) -> pa.Array:
 def string_texts(column: pa.Array) -> Texts:
     # Rows without a value need no null, which would cost as much as the texts.
     texts = field_strings(pa.Array.from_buffers(pa.string(), len(column), [None, *column.buffers()[1:]], 0, column.offset))
-    return ['"', texts.texts, '"'] if isinstance(texts, Unescaped) else [texts], None
+    return ['"', texts.texts, '"'] if isinstance(texts, UnescapedTexts) else [texts], None
 
 
 def bytes_texts(column: pa.Array) -> Texts:

@@ -15,7 +15,7 @@ from spark_jobs.formats.decoding import event_parser
 from spark_jobs.formats.frames import Frames, HeaderName, split_frames
 from spark_jobs.formats.registry import VARIABLE, Registry
 from spark_jobs.joining.schema_files import SchemaFile
-from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.newest import NewestRecords
 from spark_jobs.rules.parsed_columns import Columns
 from spark_jobs.rules.times import LARGEST_TS
 
@@ -55,7 +55,7 @@ class Documents(NamedTuple):
         return self._replace(bodies=bodies, keys=keys, headers=headers, stamps=self.stamps[is_chosen])
 
 
-def read_documents(newest: Newest, registry: Registry | None, file: SchemaFile | None = None) -> Documents:
+def read_documents(newest: NewestRecords, registry: Registry | None, file: SchemaFile | None = None) -> Documents:
     """Decodes a sample. `registry`: None if its settings are not there. `file`: the schema of the values, if it does not show in them.
 
     Raises NoProposal if the topic is empty or its values are in no format that shows by itself; RegistryProblem and NeedsOperator as

@@ -18,14 +18,14 @@ from spark_jobs.joining.reasons import (
     about_time,
     doubts,
 )
-from spark_jobs.joining.settings import Found, Looked
+from spark_jobs.joining.settings import FoundSettings, SampledSide
 from spark_jobs.joining.times import RECORD_TIMESTAMP
 
 _DEFAULT_TIME = "timestamp"
 _DEFAULT_FORMAT = "epoch_ms"
 
 
-def file_text(found: Found, output: str, connections: tuple[str, str], head: Iterable[str]) -> str:
+def file_text(found: FoundSettings, output: str, connections: tuple[str, str], head: Iterable[str]) -> str:
     """The text of the file. `output`: the output topic; `connections`: of the sides' clusters; `head`: lines that it begins with, as comments."""
     lines = [*_comments(head), ""]
     for number, (name, looked) in enumerate(zip(("left", "right"), found.sides, strict=True)):
@@ -54,7 +54,7 @@ def file_text(found: Found, output: str, connections: tuple[str, str], head: Ite
     return "\n".join(lines) + "\n"
 
 
-def _side(found: Found, number: int, looked: Looked, connection: str) -> dict[str, Any]:
+def _side(found: FoundSettings, number: int, looked: SampledSide, connection: str) -> dict[str, Any]:
     """The settings of a side that differ from their defaults."""
     documents, payload, time = looked.documents, found.payloads[number], found.times[number]
     side: dict[str, Any] = {"topic": documents.topic, "payload": payload.name}

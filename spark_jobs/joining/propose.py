@@ -15,9 +15,9 @@ from spark_jobs.joining.documents import NoProposal
 from spark_jobs.joining.file_text import file_text
 from spark_jobs.joining.reasons import about_share, doubts_of_share
 from spark_jobs.joining.schema_files import SchemaFile
-from spark_jobs.joining.settings import Found, find_settings, look
+from spark_jobs.joining.settings import FoundSettings, find_settings, look
 from spark_jobs.joining.trial import Share, play_sample
-from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.newest import NewestRecords
 
 # Fewer pairs than this of both sides are no pipeline.
 _LEAST_RATIO = 0.01
@@ -30,12 +30,12 @@ class Proposal(NamedTuple):
 
     text: str
     pipeline: Pipeline
-    found: Found
+    found: FoundSettings
     shares: tuple[Share, Share]
 
 
 def propose(
-    samples: tuple[Newest, Newest],
+    samples: tuple[NewestRecords, NewestRecords],
     registry: Registry | None,
     wall_time: int,
     name: str,
@@ -52,7 +52,7 @@ def propose(
     left, right = (look(sample, registry, file) for sample, file in zip(samples, files, strict=True))
     found = find_settings(left, right)
 
-    def played(one: Found) -> tuple[Share, Share]:
+    def played(one: FoundSettings) -> tuple[Share, Share]:
         return play_sample(_loaded(file_text(one, output, connections, []), name, files), samples, wall_time)
 
     shares = played(found)

@@ -9,7 +9,7 @@ from include.config.pipeline_file import SCHEMAS
 from include.config.time_text import count, duration, setting
 from spark_jobs.joining.fields import USUAL
 from spark_jobs.joining.picture import histogram, signed
-from spark_jobs.joining.settings import Found, Looked
+from spark_jobs.joining.settings import FoundSettings, SampledSide
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField
 from spark_jobs.joining.trial import Share
 
@@ -20,7 +20,7 @@ _SURE_ALONE, _SURE_SHARE, _FEW_PAIRS = 0.9, 0.5, 30
 _SKEWED_MS = 1_000
 
 
-def about_records(looked: Looked) -> list[str]:
+def about_records(looked: SampledSide) -> list[str]:
     """What was looked at."""
     documents = looked.documents
     newest = "all" if documents.is_whole else "the newest"
@@ -32,7 +32,7 @@ def about_records(looked: Looked) -> list[str]:
     ]
 
 
-def about_time(found: Found, number: int) -> list[str]:
+def about_time(found: FoundSettings, number: int) -> list[str]:
     """Where the time of a side is, and its payload."""
     time, payload = found.times[number], found.payloads[number]
     kind = f" ({time.format}{f', read as {time.zone}' if time.zone else ''})" if time.format else ""
@@ -44,7 +44,7 @@ def about_time(found: Found, number: int) -> list[str]:
     return [f"time: {time.source}{kind}{away}", rest]
 
 
-def about_kinds(found: Found, number: int) -> list[str]:
+def about_kinds(found: FoundSettings, number: int) -> list[str]:
     """Which kinds of events of a side pair, where only those are taken."""
     kinds = found.kinds[number]
     if kinds is None:
@@ -59,7 +59,7 @@ def _kinds_text(kinds: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{kind} ({paired:,} of {number:,})" for kind, (paired, number) in kinds.items())
 
 
-def about_key(found: Found) -> list[str]:
+def about_key(found: FoundSettings) -> list[str]:
     """Which fields hold the same."""
     key = found.key
     lines = [
@@ -70,7 +70,7 @@ def about_key(found: Found) -> list[str]:
     return [*lines, f"events with equal keys about the same time are of one pair in {key.alone:.1%} ({pairs})"]
 
 
-def about_durations(found: Found) -> dict[str, list[str]]:
+def about_durations(found: FoundSettings) -> dict[str, list[str]]:
     """By setting: what it comes from; the tolerance with a picture of the distances."""
     chosen = found.durations
     late = f"events arrive up to {duration(chosen.arrival[0])} (left) and {duration(chosen.arrival[1])} (right) after their times"
@@ -99,7 +99,7 @@ def about_share(shares: tuple[Share, Share]) -> list[str]:
     return lines
 
 
-def doubts(found: Found) -> list[str]:
+def doubts(found: FoundSettings) -> list[str]:
     """What somebody should look at."""
     lines = [*_doubts_of_key(found), *_doubts_of_times(found)]
     for side, kinds in zip(("left", "right"), found.kinds, strict=True):
@@ -138,7 +138,7 @@ def doubts_of_share(shares: tuple[Share, Share]) -> list[str]:
     ]
 
 
-def _doubts_of_key(found: Found) -> list[str]:
+def _doubts_of_key(found: FoundSettings) -> list[str]:
     key, mine = found.key, set(map(str, found.key.fields))
     lines: list[str] = []
     for other in found.keys[1:]:
@@ -161,7 +161,7 @@ def _doubts_of_key(found: Found) -> list[str]:
     return lines
 
 
-def _doubts_of_times(found: Found) -> list[str]:
+def _doubts_of_times(found: FoundSettings) -> list[str]:
     lines = []
     for name, looked, time in zip(("left", "right"), found.sides, found.times, strict=True):
         others = [each for each in looked.times if each.is_about_now and RECORD_TIMESTAMP not in (each.source, time.source)]

@@ -30,7 +30,7 @@ from spark_jobs.joining.kinds import Kinds, kinds_of, partners
 from spark_jobs.joining.names import Payload, choose_payload, key_names
 from spark_jobs.joining.schema_files import SchemaFile
 from spark_jobs.joining.times import RECORD_TIMESTAMP, TimeField, find_times, is_loaded
-from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.newest import NewestRecords
 
 # Steps of key_text that are tried where equal texts lead to no key.
 _NORMAL = ("trim", "lower")
@@ -41,7 +41,7 @@ _NEARER, _NEARER_BY_RECORD = 0.5, 0.2
 _SHOWN = 12
 
 
-class Looked(NamedTuple):
+class SampledSide(NamedTuple):
     """One side: its documents, the fields in them, those that are times, the likeliest first."""
 
     documents: Documents
@@ -49,7 +49,7 @@ class Looked(NamedTuple):
     times: list[TimeField]
 
 
-class Found(NamedTuple):
+class FoundSettings(NamedTuple):
     """What a pipeline file would say. `keys`: all candidates, the chosen one first, `key` with its fields in the order of the left side.
 
     `times`: those of both sides; `key_text`: steps; `names`: of the key fields. `crossed`: the share of pairs, of those of the key and these,
@@ -57,8 +57,8 @@ class Found(NamedTuple):
     the rest comes from these alone.
     """
 
-    left: Looked
-    right: Looked
+    left: SampledSide
+    right: SampledSide
     key: Key
     keys: list[Key]
     key_text: tuple[str, ...]
@@ -71,23 +71,23 @@ class Found(NamedTuple):
     kinds: tuple[Kinds | None, Kinds | None] = (None, None)
 
     @property
-    def sides(self) -> tuple[Looked, Looked]:
+    def sides(self) -> tuple[SampledSide, SampledSide]:
         """Left, right."""
         return self.left, self.right
 
 
-def look(newest: Newest, registry: Registry | None, file: SchemaFile | None) -> Looked:
+def look(newest: NewestRecords, registry: Registry | None, file: SchemaFile | None) -> SampledSide:
     """Raises what `read_documents` raises."""
     return _look(read_documents(newest, registry, file))
 
 
-def _look(documents: Documents) -> Looked:
+def _look(documents: Documents) -> SampledSide:
     fields = find_fields(documents)
     times = find_times(documents, fields)
-    return Looked(documents, fields, times)
+    return SampledSide(documents, fields, times)
 
 
-def find_settings(left: Looked, right: Looked) -> Found:
+def find_settings(left: SampledSide, right: SampledSide) -> FoundSettings:
     """Raises NoProposal if no fields lead to pairs."""
     found = _find(left, right)
     times = found.times[0].at, found.times[1].at
@@ -105,7 +105,7 @@ def find_settings(left: Looked, right: Looked) -> Found:
         return found
 
 
-def _of_kinds(looked: Looked, kinds: Kinds | None) -> Looked:
+def _of_kinds(looked: SampledSide, kinds: Kinds | None) -> SampledSide:
     """What there is without the records of other kinds."""
     if kinds is None:
         return looked
@@ -113,7 +113,7 @@ def _of_kinds(looked: Looked, kinds: Kinds | None) -> Looked:
     return _look(looked.documents.where(np.array([value in kinds.pairing for value in field.values], bool)))
 
 
-def _find(left: Looked, right: Looked) -> Found:
+def _find(left: SampledSide, right: SampledSide) -> FoundSettings:
     shared: list[KeyField] = []
     is_any_equal = False
     for key_text in ((), _NORMAL):
@@ -126,13 +126,13 @@ def _find(left: Looked, right: Looked) -> Found:
     raise NoProposal(_nothing_pairs(left, right, shared, is_any_equal))
 
 
-def _columns(left: Looked, right: Looked, key_text: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
+def _columns(left: SampledSide, right: SampledSide, key_text: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = _candidates(left), _candidates(right)
     codes = code_fields(mine, theirs, key_text)
     return list(map(Column, mine, codes[0])), list(map(Column, theirs, codes[1]))
 
 
-def _candidates(looked: Looked) -> list[Field]:
+def _candidates(looked: SampledSide) -> list[Field]:
     """The fields that a key may have."""
     times = {time.source for time in looked.times if time.is_about_now}
     # A key that is no text can only be read by its fields.
@@ -140,14 +140,14 @@ def _candidates(looked: Looked) -> list[Field]:
     return [field for field in looked.fields if field.source not in times | no_text]
 
 
-def _pairs_of_times(left: Looked, right: Looked) -> list[tuple[TimeField, TimeField]]:
+def _pairs_of_times(left: SampledSide, right: SampledSide) -> list[tuple[TimeField, TimeField]]:
     """Times of both sides, the likeliest first."""
     about_now = [_tried(looked) for looked in (left, right)]
     ranks = sorted(product(*(range(len(each)) for each in about_now)), key=sum)
     return [(about_now[0][first], about_now[1][second]) for first, second in ranks]
 
 
-def _tried(looked: Looked) -> list[TimeField]:
+def _tried(looked: SampledSide) -> list[TimeField]:
     first, *others = (time for time in looked.times if time.is_about_now)
     # Those of records that were written later would bring together what was written together.
     useless = {RECORD_TIMESTAMP} if is_loaded(first, looked.documents.stamps) else set[str]()
@@ -155,7 +155,7 @@ def _tried(looked: Looked) -> list[TimeField]:
 
 
 def _nearest_times(
-    key: Key, times: tuple[TimeField, TimeField], left: Looked, right: Looked
+    key: Key, times: tuple[TimeField, TimeField], left: SampledSide, right: SampledSide
 ) -> tuple[tuple[TimeField, TimeField], Key]:
     """The times by which the two sides of a pair are nearest to each other, and the key with its lags by them."""
     best, of_best = times, key
@@ -168,12 +168,12 @@ def _nearest_times(
 
 
 def _complete(
-    left: Looked,
-    right: Looked,
+    left: SampledSide,
+    right: SampledSide,
     found: list[Key],
     key_text: tuple[str, ...],
     timed: tuple[tuple[TimeField, TimeField], Key],
-) -> Found:
+) -> FoundSettings:
     times, key = timed
     order = [field.source for field in left.fields]
     fields = tuple(sorted(key.fields, key=lambda each: order.index(each.left.field.source)))
@@ -192,17 +192,17 @@ def _complete(
     stamps = left.documents.stamps.astype(np.int64), right.documents.stamps.astype(np.int64)
     durations = choose_durations(lags, key.peak, *times, stamps)
     crossed = crossed_share(key, keys.Times(times[0].at, times[1].at))
-    return Found(left, right, key, found, key_text, names, times, (first, second), durations, crossed)
+    return FoundSettings(left, right, key, found, key_text, names, times, (first, second), durations, crossed)
 
 
-def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: Looked) -> list[Any]:
+def _bodies_with(fields: tuple[KeyField, ...], side: str, looked: SampledSide) -> list[Any]:
     """The bodies of the records that have all fields of the key; others may be of another kind."""
     columns = [getattr(field, side).codes for field in fields]
     has_key = np.all([codes != ABSENT for codes in columns], axis=0)
     return [looked.documents.bodies[row] for row in np.flatnonzero(has_key)]
 
 
-def _nothing_pairs(left: Looked, right: Looked, shared: list[KeyField], is_any_equal: bool) -> str:
+def _nothing_pairs(left: SampledSide, right: SampledSide, shared: list[KeyField], is_any_equal: bool) -> str:
     looked_at = "; ".join(
         f"{each.documents.topic}: {len(each.documents.bodies)} records, fields {_some(each.fields)}"
         for each in (left, right)

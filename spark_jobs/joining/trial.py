@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from include.config.pipeline import Pipeline
-from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.newest import NewestRecords
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.story.from_topics import messages_of
 from spark_jobs.story.history import Batch
-from spark_jobs.story.play import SIDES, Played, Rehearsal
+from spark_jobs.story.play import SIDES, PlayedBatch, Rehearsal
 
 # A few early or late times do not say where a sample begins and ends.
 _STRAYS = 0.01
@@ -35,7 +35,7 @@ class Share(NamedTuple):
         return self.paired / self.judged if self.judged else 0.0
 
 
-def play_sample(pipeline: Pipeline, samples: tuple[Newest, Newest], wall_time: int) -> tuple[Share, Share]:
+def play_sample(pipeline: Pipeline, samples: tuple[NewestRecords, NewestRecords], wall_time: int) -> tuple[Share, Share]:
     """The shares of both sides, as one batch of this wall time (epoch ms) would pair them if its clock closed every session."""
     messages = [message for sample in samples for message in messages_of(sample.records)]
     clock = wall_time + pipeline.max_future_ms + pipeline.gap_ms + pipeline.grace_ms + 1
@@ -48,7 +48,7 @@ def play_sample(pipeline: Pipeline, samples: tuple[Newest, Newest], wall_time: i
     return _share(played, 0, inside), _share(played, 1, inside)
 
 
-def _both_there(played: Played) -> tuple[int, int]:
+def _both_there(played: PlayedBatch) -> tuple[int, int]:
     """From when until when both sides have events (epoch ms, inclusive)."""
     side, at = (played.events.column(name).to_numpy() for name in ("side", "ts"))
     spans = [np.quantile(at[side == number], (_STRAYS, 1 - _STRAYS)) for number, _ in SIDES if (side == number).any()]
@@ -57,7 +57,7 @@ def _both_there(played: Played) -> tuple[int, int]:
     return int(max(first for first, _ in spans)), int(min(last for _, last in spans))
 
 
-def _share(played: Played, number: int, inside: tuple[int, int]) -> Share:
+def _share(played: PlayedBatch, number: int, inside: tuple[int, int]) -> Share:
     name = SIDES[number][1]
     found = zip(played.outcomes.column("outcome").to_pylist(), played.outcomes.column(f"{name}_ts").to_pylist(), strict=True)
     mine = [(outcome, at) for outcome, at in found if at is not None]

@@ -52,7 +52,7 @@ COLUMNS = pa.schema([*_ROWS, ("headers", HEADERS), ("landed", pa.bool_())])
 _BEFORE = (0, 20, 2**40)
 
 
-class _Landed(NamedTuple):
+class _RejectedRows(NamedTuple):
     """Which raw rows are those of rejected events: of these batches, with this condition (None: any)."""
 
     batches: range
@@ -116,7 +116,7 @@ def _source(topic: str, partition: int, offset: int) -> str:
     return f"{topic}-{partition}-{offset}"
 
 
-def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _Landed:
+def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _RejectedRows:
     few = warehouse.read_if_few(REJECTED, [*_PLACE, "reason"], batches=batches)
     if few is None:
         rows = warehouse.read(REJECTED, _PLACE, batches=batches, where=lambda column: column("reason").isin(_OF_OPEN))
@@ -127,9 +127,9 @@ def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _Landed:
     oldest = {(topic, partition): offset for topic, partition, offset in sorted(_places(opened), reverse=True)}
     landed = range(_first_landing(Ledger(warehouse), oldest, min(batches)), max(batches) + 1)
     if few is None:
-        return _Landed(landed, None)
+        return _RejectedRows(landed, None)
     offsets = few["offset"].unique()
-    return _Landed(landed, lambda column: column("offset").isin(offsets))
+    return _RejectedRows(landed, lambda column: column("offset").isin(offsets))
 
 
 def _first_landing(ledger: Ledger, oldest: Mapping[tuple[str, int], int], batch_id: int) -> int:

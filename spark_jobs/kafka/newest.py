@@ -17,7 +17,7 @@ MOST_MB = 48
 _MOST_BYTES = MOST_MB * 1_000_000
 
 
-class Newest(NamedTuple):
+class NewestRecords(NamedTuple):
     """The newest committed records of a topic (`records.SCHEMA`), partition by partition, each in its order.
 
     `is_whole`: the topic has no others. `is_cut`: they are so large that not even one of each partition was read. `is_fewer`: they are so large
@@ -31,7 +31,9 @@ class Newest(NamedTuple):
     is_fewer: bool = False
 
 
-def read_newest(settings: Settings, topics: Iterable[str], most: int, since: int | None = None) -> tuple[int, list[Newest]]:
+def read_newest(
+    settings: Settings, topics: Iterable[str], most: int, since: int | None = None
+) -> tuple[int, list[NewestRecords]]:
     """The wall time (epoch ms) before the topics' ends were asked for, and about the newest `most` records of each topic.
 
     They come from all partitions, and are fewer if they would be more than 48 MB. `since` (epoch ms, inclusive): no records with an older
@@ -50,7 +52,7 @@ def read_newest(settings: Settings, topics: Iterable[str], most: int, since: int
         raise
 
 
-def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Partition, int], most: int) -> Newest:
+def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Partition, int], most: int) -> NewestRecords:
     there = {
         place: now.end[place] - first[place] for place in now.end if place[0] == topic and now.end[place] > first[place]
     }
@@ -60,7 +62,7 @@ def _newest(settings: Settings, topic: str, now: TopicsNow, first: Mapping[Parti
         parts = [Share(*place, Span(now.end[place] - count, now.end[place])) for place, count in taken.items() if count]
         records, is_full = _read(settings, parts)
         if not is_full or most <= len(there):
-            return Newest(topic, records, taken == there and not is_full, is_full, is_full or most < asked)
+            return NewestRecords(topic, records, taken == there and not is_full, is_full, is_full or most < asked)
         most = max(most // 4, len(there))
 
 

@@ -20,7 +20,7 @@ from spark_jobs.faults.problems import JobProblem
 from spark_jobs.kafka.acls import missing_right, refused_right
 from spark_jobs.kafka.messages import Message, fits, name_of
 from spark_jobs.kafka.positions import Position, PublishRun, committed_positions, read_position, trusted_position
-from spark_jobs.kafka.routing import Expected
+from spark_jobs.kafka.routing import ExpectedMessages
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
 from spark_jobs.kafka.transaction import Transaction
 from spark_jobs.rules.conservation import BrokenInvariant
@@ -216,7 +216,7 @@ def check_there(paired: Iterable[LedgerRow], rows: Mapping[int, int]) -> None:
             )
 
 
-def check_acknowledged(topic: str, expected: Mapping[int, Expected], reports: list[PartitionReport]) -> None:
+def check_acknowledged(topic: str, expected: Mapping[int, ExpectedMessages], reports: list[PartitionReport]) -> None:
     """Raises BrokenInvariant unless the broker acknowledged every expected message that was not refused. `expected`: by batch_id."""
     for batch_id, wanted in expected.items():
         acknowledged = sum(report.acknowledged.get(batch_id, 0) for report in reports)
@@ -229,7 +229,7 @@ def check_acknowledged(topic: str, expected: Mapping[int, Expected], reports: li
 
 
 def published_record(
-    batch_id: int, run: PublishRun, expected: Expected, reports: list[PartitionReport], ends: dict[int, int]
+    batch_id: int, run: PublishRun, expected: ExpectedMessages, reports: list[PartitionReport], ends: dict[int, int]
 ) -> tuple[PublishedCounts, OutputState]:
     """What the ledger keeps of a published batch.
 

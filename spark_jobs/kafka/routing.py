@@ -50,7 +50,7 @@ class Route(NamedTuple):
         return self.settings.topics()[0] == self.topic
 
 
-class Expected(NamedTuple):
+class ExpectedMessages(NamedTuple):
     """Messages of one batch for one topic: `compounds`, and `withdrawn`, retractions of what goes to another topic from this batch on."""
 
     compounds: int
@@ -94,22 +94,24 @@ def read_few_messages(
     return read_few_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
 
 
-def expected_messages(warehouse: Warehouse, route: Route, paired: Sequence[LedgerRow]) -> dict[int, Expected]:
+def expected_messages(warehouse: Warehouse, route: Route, paired: Sequence[LedgerRow]) -> dict[int, ExpectedMessages]:
     """batch_id -> its messages for the topic, counted by the ledger, or in the table where compounds may correct earlier ones."""
     if route.is_only_one:
-        return {row.batch_id: Expected(row.paired.compounds) for row in paired}
+        return {row.batch_id: ExpectedMessages(row.paired.compounds) for row in paired}
     if not route.corrections:
         pairs = {row.batch_id: row.paired.pair for row in paired}
         return {
-            row.batch_id: Expected(pairs[row.batch_id] if route.is_main else row.paired.compounds - pairs[row.batch_id])
+            row.batch_id: ExpectedMessages(
+                pairs[row.batch_id] if route.is_main else row.paired.compounds - pairs[row.batch_id]
+            )
             for row in paired
         }
     batches = [row.batch_id for row in paired]
     routed = _routed(warehouse, route, warehouse.read(COMPOUNDS, _ROUTED_BY, batches=batches), batches)
     withdrawn = F.sum(F.col("withdraws").cast("bigint")).alias("withdrawn")
     rows = routed.groupBy("batch_id").agg(F.count("*").alias("messages"), withdrawn).collect()
-    found = {row["batch_id"]: Expected(row["messages"] - row["withdrawn"], row["withdrawn"]) for row in rows}
-    return {batch_id: found.get(batch_id, Expected(0)) for batch_id in batches}
+    found = {row["batch_id"]: ExpectedMessages(row["messages"] - row["withdrawn"], row["withdrawn"]) for row in rows}
+    return {batch_id: found.get(batch_id, ExpectedMessages(0)) for batch_id in batches}
 
 
 def _of_topic(route: Route, where: Condition | None = None) -> Condition | None:

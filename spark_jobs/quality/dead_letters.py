@@ -13,7 +13,7 @@ from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.records import Span, Spans
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, Offence
-from spark_jobs.quality.delivery import Delivered, delivered_to, is_cut, spans_of
+from spark_jobs.quality.delivery import TopicDelivery, delivered_to, is_cut, spans_of
 from spark_jobs.quality.facts import Facts, facts_of, record_mark
 from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 from spark_jobs.quality.sent_compounds import SentBatch
@@ -28,7 +28,7 @@ class DeadLetterScope(NamedTuple):
     """What the report reads back of the rejected topic: `batches`, those that are not void, and where the messages are."""
 
     batches: Collection[int]
-    delivered: list[Delivered]
+    delivered: list[TopicDelivery]
 
     @property
     def spans(self) -> Spans:

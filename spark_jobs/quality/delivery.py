@@ -39,7 +39,7 @@ from spark_jobs.tables.ledger import PUBLICATIONS, PUBLISHED, PUBLISHING, Ledger
 from spark_jobs.tables.warehouse import Warehouse
 
 
-class Delivered(NamedTuple):
+class TopicDelivery(NamedTuple):
     """What was sent to one topic, and where it is."""
 
     topic: str
@@ -51,7 +51,7 @@ class DeliveryScope(NamedTuple):
     """What the report reads back: successive batches, void ones, too, if they were published, and where their messages are, by topic."""
 
     batch_ids: range
-    delivered: list[Delivered]
+    delivered: list[TopicDelivery]
 
     @property
     def spans(self) -> Spans:
@@ -84,14 +84,14 @@ def delivery_scope(
     return delivered if isinstance(delivered, NotJudged) else DeliveryScope(range(after + 1, until + 1), delivered)
 
 
-def spans_of(delivered: Iterable[Delivered]) -> Spans:
+def spans_of(delivered: Iterable[TopicDelivery]) -> Spans:
     """Where the messages of all these topics are."""
     return {place: span for each in delivered for place, span in each.spans.items()}
 
 
 def delivered_to(
     names: Iterable[str], rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
-) -> list[Delivered] | NotJudged:
+) -> list[TopicDelivery] | NotJudged:
     """What rows of these steps say was sent to the topics behind batch `after`, or why it cannot be read back; not of topics that got nothing.
 
     `rows`: those of the publications from batch `after` on. Raises Unreadable.
@@ -107,7 +107,7 @@ def delivered_to(
 
 def _delivered(
     topic: str, rows: list[LedgerRow], steps: Sequence[str], after: int, topics: TopicsNow
-) -> Delivered | NotJudged | None:
+) -> TopicDelivery | NotJudged | None:
     """Of one topic; None if nothing was sent to it."""
     published = {row.batch_id: row for row in rows if row.step in steps and row.published_to == topic}
     sent = [row for number, row in published.items() if number > after]
@@ -123,7 +123,7 @@ def _delivered(
     if is_cut(spans, topics):
         return NotJudged.RETENTION
     check_readable(topics, {place: span.until for place, span in spans.items()})
-    return Delivered(topic, spans, [sent_batch(row) for row in sent])
+    return TopicDelivery(topic, spans, [sent_batch(row) for row in sent])
 
 
 def topics_of(pipeline: Pipeline, after: int, rows: Iterable[LedgerRow]) -> list[str]:
@@ -201,7 +201,7 @@ def _is_by_kind(scope: DeliveryScope, counted: Facts) -> bool:
     return True
 
 
-def _compared(warehouse: Warehouse, batch_ids: range, delivered: Delivered, difference: int | None) -> Metrics:
+def _compared(warehouse: Warehouse, batch_ids: range, delivered: TopicDelivery, difference: int | None) -> Metrics:
     """`delivery_difference` on one topic by what retention removed meanwhile, and by the rules of compaction; as given, where these do not matter.
 
     `difference` None: it is not known. `replaced_on_topic`: messages that the rules allow to be gone.

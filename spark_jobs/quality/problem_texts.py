@@ -6,7 +6,7 @@ from include.config.health import State
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import ORPHANS, of_sides
 from spark_jobs.quality.silence import WARNING, Notice
-from spark_jobs.quality.suite import LAWS, Judged
+from spark_jobs.quality.suite import LAWS, JudgedCheck
 
 SILENCES = frozenset(of_sides({"silent_{side}": "", "unpaired_{side}": ""}))
 _RUNBOOKS = {
@@ -24,7 +24,7 @@ def runbook_of(metric: str) -> str:
     return f"docs/runbooks/{_RUNBOOKS[metric]}.md" if metric in _RUNBOOKS else ""
 
 
-def problem_text(batch: Batch, judged: Judged) -> str:
+def problem_text(batch: Batch, judged: JudgedCheck) -> str:
     """The sentence about a check that a batch has broken, without a full stop. The checks of silence have theirs already."""
     check, number, metrics, at = judged.check, judged.observed, batch.metrics, batch.batch_id
     if number is None:
@@ -56,7 +56,7 @@ def late_text(number: int) -> str:
     return Notice(f"late events of the last 7 days that a replay would pair: {number:,}", WARNING).text
 
 
-def broken_text(batch_id: int, judged: Judged) -> str:
+def broken_text(batch_id: int, judged: JudgedCheck) -> str:
     """A broken check with both numbers."""
     check = judged.check
     allowed = f"{check.metric} is {judged.observed}, allowed {check.least:g} to {check.most:g}"

@@ -13,7 +13,7 @@ from include.config.problem_marks import HealMark
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.foreign_changes import FOREIGN_CHANGES, check_sentences
 from spark_jobs.quality.problem_texts import late_text, problem_text, runbook_of
-from spark_jobs.quality.suite import CRITICAL, INFO, LAWS, Judged, judge_bounds
+from spark_jobs.quality.suite import CRITICAL, INFO, LAWS, JudgedCheck, judge_bounds
 from spark_jobs.quality.windows import LateEvents
 from spark_jobs.tables.records import REWIND
 
@@ -61,7 +61,7 @@ def late_problem(late: LateEvents, pipeline: Pipeline, now: float) -> Problems:
     return {LATE: problem}
 
 
-def _judged(batch: Batch, pipeline: Pipeline) -> Iterable[Judged]:
+def _judged(batch: Batch, pipeline: Pipeline) -> Iterable[JudgedCheck]:
     if batch.verdict is not None:
         return batch.verdict.checks
     return judge_bounds(batch.metrics, pipeline.quality, check_sentences(pipeline, batch))
@@ -72,7 +72,7 @@ def _was_mended(batch: Batch, healed: HealMark | None) -> bool:
     return not is_judged_now and healed is not None and (batch.batch_id <= healed.batch or batch.batch_id in healed.alone)
 
 
-def problem_of(batch: Batch, judged: Judged, known: Problem | None = None) -> Problem:
+def problem_of(batch: Batch, judged: JudgedCheck, known: Problem | None = None) -> Problem:
     """The problem of a check that the batch has not passed. `known`: the same as earlier batches showed it."""
     name, at = judged.check.metric, batch.at / 1000
     return Problem(

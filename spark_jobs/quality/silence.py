@@ -20,7 +20,7 @@ WARNING, IDLE, PASSED = "warning", "idle", "passed"
 _FAMILY = "silence"
 
 
-class Landed(NamedTuple):
+class LandedSide(NamedTuple):
     """What a batch landed of one side. `first`, `last`: record timestamps of accepted records; `drained`: nothing was left unread."""
 
     accepted: int
@@ -125,20 +125,20 @@ def _change(metrics: Metrics, what: str, name: str, side: str) -> float | None:
     return metrics.get(f"{what}_change:{name}_{side}")
 
 
-def _landed(batch: Batch, counted: Facts, name: str) -> Landed:
+def _landed(batch: Batch, counted: Facts, name: str) -> LandedSide:
     ids, side = (batch.batch_id,), batch.paired.pipeline.sides[SIDES.index(name)]
     accepted = [found for _, _, found in counted.of(f"raw_{name}", ids, "accepted")]
     number = sum(found.number for found in accepted)
     first, last = min((found.first for found in accepted), default=0), max((found.last for found in accepted), default=0)
     drained = all(at.until_offset == at.end_offset for at in batch.landed.offsets if side.has(at.topic))
-    return Landed(number, counted.number(f"raw_{name}", ids) - number, first, last, drained)
+    return LandedSide(number, counted.number(f"raw_{name}", ids) - number, first, last, drained)
 
 
 def next_states(
     quality: Quality,
     wall_time: float,
     old: Sequence[SideState],
-    landed: Sequence[Landed],
+    landed: Sequence[LandedSide],
     alone: Sequence[float],
     pairs: float,
 ) -> list[SideState]:
@@ -153,13 +153,13 @@ def next_states(
     ]
 
 
-def _in_time(landed: Landed, state: SideState, wall_time: float) -> Landed:
+def _in_time(landed: LandedSide, state: SideState, wall_time: float) -> LandedSide:
     """With possible record timestamps: what is landed now was not there when the topic was read before."""
     first, last = (max(min(at, wall_time), state.read_to or 0.0) for at in (landed.first, landed.last))
     return landed._replace(first=first, last=last)
 
 
-def _heard(state: SideState, landed: Landed, wall_time: float, orphans: float) -> SideState:
+def _heard(state: SideState, landed: LandedSide, wall_time: float, orphans: float) -> SideState:
     """`orphans`: the other side's."""
     state = state._replace(read_to=wall_time if landed.drained else state.read_to)
     if not landed.accepted:
@@ -168,7 +168,7 @@ def _heard(state: SideState, landed: Landed, wall_time: float, orphans: float) -
     return state._replace(last_record=last, quiet_from=None, quiet_ms=0.0, orphans=0.0, refused=0.0)
 
 
-def _quiet(quality: Quality, mine: SideState, landed: Landed, other: SideState, other_landed: Landed) -> SideState:
+def _quiet(quality: Quality, mine: SideState, landed: LandedSide, other: SideState, other_landed: LandedSide) -> SideState:
     """`other`: its state before this batch. An unread offset may be a record, and an older record of the other side proves nothing."""
     assert quality.silence_ms is not None
     heard = mine.last_record or 0.0

@@ -38,7 +38,7 @@ class Check(NamedTuple):
     sentence: str
 
 
-class Judged(NamedTuple):
+class JudgedCheck(NamedTuple):
     """A check with what was observed (None: it could not be)."""
 
     check: Check
@@ -49,11 +49,11 @@ class Judged(NamedTuple):
 class Verdict(NamedTuple):
     """All checks of a batch, and the page that Great Expectations renders of them (HTML)."""
 
-    checks: list[Judged]
+    checks: list[JudgedCheck]
     page: str
 
     @property
-    def failed(self) -> list[Judged]:
+    def failed(self) -> list[JudgedCheck]:
         return [judged for judged in self.checks if not judged.passed and judged.check.severity == CRITICAL]
 
     @property
@@ -133,13 +133,15 @@ def setting_of(metric: str) -> str:
     return next((name for name in ("silent", "unpaired") if metric in of_sides({f"{name}_{{side}}": ""})), metric)
 
 
-def judge_bounds(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> list[Judged]:
+def judge_bounds(metrics: Metrics, thresholds: Quality, said: Mapping[str, str] | None = None) -> list[JudgedCheck]:
     """The checks of stored metrics by their bounds alone: the tables keep no verdict, and Great Expectations takes tenths of a second for each.
 
     A number that a row of an older version lacks is not judged.
     """
     wanted = (check for check in checks(thresholds, metrics, said) if check.metric in metrics)
-    return [Judged(check, check.least <= metrics[check.metric] <= check.most, metrics[check.metric]) for check in wanted]
+    return [
+        JudgedCheck(check, check.least <= metrics[check.metric] <= check.most, metrics[check.metric]) for check in wanted
+    ]
 
 
 def warm_up() -> Any:
@@ -190,12 +192,12 @@ def _bound(gx: Any, check: Check) -> Any:
     )
 
 
-def _judged(check: Check, entry: Any) -> Judged:
+def _judged(check: Check, entry: Any) -> JudgedCheck:
     observed = None if entry is None else entry.result.get("observed_value")
     # What is no number is in no bounds, whatever they are compared by.
     if observed is None or not math.isfinite(observed):
-        return Judged(check._replace(severity=CRITICAL), False, None)
-    return Judged(check, bool(entry.success), float(observed))
+        return JudgedCheck(check._replace(severity=CRITICAL), False, None)
+    return JudgedCheck(check, bool(entry.success), float(observed))
 
 
 def _page(result: Any) -> str:
@@ -253,7 +255,7 @@ def judge_elsewhere() -> Iterator[Judge]:
 
 def _verdict(answer: list[object]) -> Verdict:
     checks, page = answer
-    judged = [Judged(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
+    judged = [JudgedCheck(Check(*check), passed, observed) for check, passed, observed in checks]  # type: ignore[attr-defined]
     return Verdict(judged, str(page))
 
 

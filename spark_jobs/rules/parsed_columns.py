@@ -18,7 +18,16 @@ import pyarrow.compute as pc
 from include.config.sources import HEADER, KEY, RECORD_TIME, VALUE, Source
 from spark_jobs.rules.layout import RAW_OR_NOTHING, Finder, Layout, Path, body_struct
 from spark_jobs.rules.nesting import DEEPEST, nests_too_deep
-from spark_jobs.rules.parsing import ABSENT, Parsed, Record, is_utf8, message_parser, normal_key, text_token, without_escapes
+from spark_jobs.rules.parsing import (
+    ABSENT,
+    ParsedMessage,
+    Record,
+    is_utf8,
+    message_parser,
+    normal_key,
+    text_token,
+    without_escapes,
+)
 from spark_jobs.rules.reasons import FILTERED, Reason
 from spark_jobs.rules.times import LARGEST_TS, time_reader
 
@@ -30,7 +39,7 @@ Texts = list[bytes | None]
 
 
 class ParsedColumns(NamedTuple):
-    """The fields of `Parsed` as columns; `key`: one for each key field, in order."""
+    """The fields of `ParsedMessage` as columns; `key`: one for each key field, in order."""
 
     key: list[pa.Array]
     ts: pa.Array
@@ -105,8 +114,8 @@ class _Parts:
         pairs = tuple((header["key"], header["value"]) for header in headers)
         return Record(self.texts[row], timestamp, self._keys[row] if self._keys else None, pairs)
 
-    def nothing(self, problem: str) -> Parsed:
-        return Parsed((None,) * len(self.layout.key), None, None, problem)
+    def nothing(self, problem: str) -> ParsedMessage:
+        return ParsedMessage((None,) * len(self.layout.key), None, None, problem)
 
     def filter(self) -> set[int]:
         """The rows that `only` leaves out: nothing else is read of them. Values that cannot be decoded stay."""

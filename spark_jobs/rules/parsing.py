@@ -23,7 +23,7 @@ from spark_jobs.rules.times import LARGEST_TS, time_reader
 ABSENT = (b"", b"null")
 
 
-class Parsed(NamedTuple):
+class ParsedMessage(NamedTuple):
     """One parsed message. `key` has None for a missing field; `ts` in epoch ms, None if unreadable; `problem`: a reason or FILTERED, None: accepted."""
 
     key: tuple[str | None, ...]
@@ -41,7 +41,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def message_parser(layout: Layout, latest_ts: int) -> Callable[[Record], Parsed]:
+def message_parser(layout: Layout, latest_ts: int) -> Callable[[Record], ParsedMessage]:
     """A function that parses one record. `latest_ts` = W + max_future, inclusive.
 
     A value has to be UTF-8 and must not nest too deep; None stands for any other value.
@@ -62,23 +62,23 @@ def message_parser(layout: Layout, latest_ts: int) -> Callable[[Record], Parsed]
     tokens_of = _token_finder(layout.all_sources)
     read_time, fields = time_reader(layout.times), len(layout.key)
 
-    def parse(record: Record) -> Parsed:
+    def parse(record: Record) -> ParsedMessage:
         tokens, is_json = tokens_of(record)
         for token, (source, allowed) in zip(tokens[fields + 2 :], layout.only, strict=True):
             # Of a value that cannot be read nobody knows whether it is selected.
             if (is_json or source.part != VALUE) and _text(token) not in allowed:
-                return Parsed((None,) * fields, None, None, FILTERED)
+                return ParsedMessage((None,) * fields, None, None, FILTERED)
         if not is_json:
-            return Parsed((None,) * fields, None, None, Reason.MALFORMED_JSON)
+            return ParsedMessage((None,) * fields, None, None, Reason.MALFORMED_JSON)
         key = tuple(_key_field(token, layout.key_text) for token in tokens[:fields])
         time, content = tokens[fields], tokens[fields + 1]
         payload = None if content in ABSENT else content.decode("utf-8")
         ts = _sound(record.timestamp) if time in ABSENT else read_time(without_escapes(time))
         if None in key:
-            return Parsed(key, ts, payload, Reason.MISSING_KEY)
+            return ParsedMessage(key, ts, payload, Reason.MISSING_KEY)
         if ts is None:
-            return Parsed(key, ts, payload, Reason.BAD_TIMESTAMP)
-        return Parsed(key, ts, payload, Reason.FUTURE if ts > latest_ts else None)
+            return ParsedMessage(key, ts, payload, Reason.BAD_TIMESTAMP)
+        return ParsedMessage(key, ts, payload, Reason.FUTURE if ts > latest_ts else None)
 
     return parse
 

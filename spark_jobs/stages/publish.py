@@ -26,12 +26,12 @@ from spark_jobs.kafka.offsets import ends_written
 from spark_jobs.kafka.output_topic import OutputTopic, output_topic, positions_kept_minutes
 from spark_jobs.kafka.positions import PublishRun, check_same_topic, next_run
 from spark_jobs.kafka.publisher import check_acknowledged, check_there, published_record
-from spark_jobs.kafka.routing import Expected, Route, corrections_in, expected_messages
+from spark_jobs.kafka.routing import ExpectedMessages, Route, corrections_in, expected_messages
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, kafka_settings
 from spark_jobs.quality.gate import held_back, refuse_held
 from spark_jobs.stages.publish_rejected import due_dead_letters, publish_rejected
 from spark_jobs.stages.send import compounds_of, send
-from spark_jobs.stages.sent import Sent, counts_of, refuse_too_large
+from spark_jobs.stages.sent import SentToTopic, counts_of, refuse_too_large
 from spark_jobs.tables.batch_settings import BatchSettings, output_of
 from spark_jobs.tables.delta_log import mark_format
 from spark_jobs.tables.integrity import check_tables
@@ -67,7 +67,7 @@ class LastPublished(NamedTuple):
         return LastPublished(max((row.batch_id for row in mine.values()), default=0), mine)
 
 
-class Accepted(NamedTuple):
+class Acceptances(NamedTuple):
     """What the operator accepts: `topics`, the ids of topics that were created again; `lost`, that messages of partitions whose positions have expired
     are sent again if they cannot be found.
     """
@@ -97,8 +97,8 @@ def publish_batches(
     paired = [row for row in paired if held is None or row.batch_id < held.batch_id]
     before = LastPublished.of(row for row in rows if row.batch_id == last[PUBLISHED])
     begun = [row for row in rows if row.step == PUBLISHING and row.batch_id > last[PUBLISHED]]
-    accepted = Accepted(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost)
-    todo, done = paired, list[Sent]()
+    accepted = Acceptances(tuple(filter(None, (accepted_topic or "").split(","))), accepted_lost)
+    todo, done = paired, list[SentToTopic]()
     batch_id = paired[-1].batch_id if paired else last[PUBLISHED]
     while todo:
         sent = _publish(warehouse, ledger, _alike(todo), before, begun, accepted)
@@ -124,8 +124,8 @@ def _publish(
     paired: list[LedgerRow],
     before: LastPublished,
     begun: list[LedgerRow],
-    accepted: Accepted,
-) -> list[Sent]:
+    accepted: Acceptances,
+) -> list[SentToTopic]:
     """Publishes as many of the batches, which are alike, as one run takes, and records them; what was sent to each topic."""
     started = datetime.now(UTC)
     settings = kafka_settings(warehouse.pipeline.output_connection)
@@ -169,10 +169,10 @@ def _publish_to(
     settings: Settings,
     run: PublishRun,
     route: Route,
-    expected: Mapping[int, Expected],
+    expected: Mapping[int, ExpectedMessages],
     paired: list[LedgerRow],
     started: datetime,
-) -> Sent:
+) -> SentToTopic:
     """Sends to one topic what is `expected` of each batch; the rows are not in the ledger yet."""
     reports = send(warehouse, settings, run, compounds_of(warehouse, run, route))
     check_acknowledged(run.topic, expected, reports)
@@ -180,7 +180,7 @@ def _publish_to(
     for row in paired:
         done, state = published_record(row.batch_id, run, expected[row.batch_id], reports, ends)
         rows.append(row.next_step(run.step, started, done, output=state))
-    return Sent(run.topic, run.step, reports, rows)
+    return SentToTopic(run.topic, run.step, reports, rows)
 
 
 def plan_run(
@@ -190,7 +190,7 @@ def plan_run(
     paired: list[LedgerRow],
     before: LastPublished,
     begun: list[LedgerRow],
-    accepted: Accepted,
+    accepted: Acceptances,
 ) -> PublishRun:
     """Reads the positions of all partitions and plans what to send; raises NeedsOperator if nothing may be sent.
 

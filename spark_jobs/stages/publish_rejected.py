@@ -15,21 +15,21 @@ from spark_jobs.kafka.publisher import PartitionReport, output_state
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages.send import dead_letters_of, send
-from spark_jobs.stages.sent import Sent
+from spark_jobs.stages.sent import SentToTopic
 from spark_jobs.tables.ledger import LedgerRow, Rewind
 from spark_jobs.tables.records import DeadLetterCounts, OutputState
 from spark_jobs.tables.schemas import REJECTED
 from spark_jobs.tables.warehouse import Warehouse
 
 
-class Due(NamedTuple):
+class DueDeadLetters(NamedTuple):
     """The `paired` rows of batches that are not void, and the batch_ids of those among them that rejected something."""
 
     valid: frozenset[int]
     batches: Sequence[int]
 
 
-def due_dead_letters(warehouse: Warehouse, paired: Iterable[LedgerRow], rewinds: Sequence[Rewind]) -> Due:
+def due_dead_letters(warehouse: Warehouse, paired: Iterable[LedgerRow], rewinds: Sequence[Rewind]) -> DueDeadLetters:
     """What of the batches has to be sent. Raises BrokenInvariant unless rejected_events has all of it: call before anything is sent."""
     valid = [row for row in paired if not any(rewind.voids(row.batch_id) for rewind in rewinds)]
     batches = [row.batch_id for row in valid if row.paired.rejected]
@@ -40,23 +40,28 @@ def due_dead_letters(warehouse: Warehouse, paired: Iterable[LedgerRow], rewinds:
                 f"batch {row.batch_id}: {row.paired.rejected} records were rejected, but {found[row.batch_id]} are in rejected_events: nothing "
                 "was sent; was the table changed by hand?"
             )
-    return Due(frozenset(row.batch_id for row in valid), batches)
+    return DueDeadLetters(frozenset(row.batch_id for row in valid), batches)
 
 
 def publish_rejected(
-    warehouse: Warehouse, settings: Settings, run: PublishRun, due: Due, paired: list[LedgerRow], started: datetime
-) -> Sent:
+    warehouse: Warehouse,
+    settings: Settings,
+    run: PublishRun,
+    due: DueDeadLetters,
+    paired: list[LedgerRow],
+    started: datetime,
+) -> SentToTopic:
     """Sends the dead letters that are due; the rows are not in the ledger yet."""
     reports = send(warehouse, settings, run, dead_letters_of(warehouse, due.batches))
     ends, rows = ends_written(settings, run.topic), []
     for row in paired:
         done, state = _record(row, run, due, reports, ends)
         rows.append(row.next_step(run.step, started, done, output=state))
-    return Sent(run.topic, run.step, reports, rows)
+    return SentToTopic(run.topic, run.step, reports, rows)
 
 
 def _record(
-    row: LedgerRow, run: PublishRun, due: Due, reports: list[PartitionReport], ends: dict[int, int]
+    row: LedgerRow, run: PublishRun, due: DueDeadLetters, reports: list[PartitionReport], ends: dict[int, int]
 ) -> tuple[DeadLetterCounts, OutputState]:
     """What the ledger keeps of a batch. Raises BrokenInvariant unless every rejected record was acknowledged or refused for its size.
 

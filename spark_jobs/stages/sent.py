@@ -13,7 +13,7 @@ from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
 _SHOWN = 20
 
 
-class Sent(NamedTuple):
+class SentToTopic(NamedTuple):
     """What was sent to one topic, and the rows that say so in the ledger, by batch."""
 
     topic: str
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
         return [name for report in self.reports for name in report.too_large]
 
 
-def counts_of(done: list[Sent]) -> Counts:
+def counts_of(done: list[SentToTopic]) -> Counts:
     counts = Counter({"compounds": 0, "sent": 0})
     for each in done:
         sent = sum(report.sent for report in each.reports)
@@ -38,7 +38,7 @@ def counts_of(done: list[Sent]) -> Counts:
     return dict(counts)
 
 
-def refuse_too_large(done: list[Sent]) -> None:
+def refuse_too_large(done: list[SentToTopic]) -> None:
     """Raises NeedsOperator if a topic refused messages for their size."""
     refused = Counter[str]()
     for each in done:

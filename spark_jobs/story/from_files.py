@@ -18,12 +18,23 @@ from include.config.time_text import count
 from spark_jobs.job.arguments import fail
 from spark_jobs.rules.key_order import order_key
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
-from spark_jobs.rules.parsing import Parsed, is_utf8
+from spark_jobs.rules.parsing import ParsedMessage, is_utf8
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import REVERSED
 from spark_jobs.rules.side_topics import SideTopics, topics_of
 from spark_jobs.story.history import Batch, Key, Message, PairHistory, UnknownKey
-from spark_jobs.story.play import SIDES, Played, Rehearsal, Row, land, rows_of, source, source_in, source_order, topics_in
+from spark_jobs.story.play import (
+    SIDES,
+    PlayedBatch,
+    Rehearsal,
+    Row,
+    land,
+    rows_of,
+    source,
+    source_in,
+    source_order,
+    topics_in,
+)
 from spark_jobs.story.sentences import tell
 
 _SHOWN = 100
@@ -76,7 +87,7 @@ def explain(pipeline: Pipeline, key: tuple[str, ...], batches: Iterable[Batch]) 
         landed = land(batch, topics_of(pipeline, topics_in(batch)))
         keys = list(zip(*(landed.column(name).to_pylist() for name in pipeline.key), strict=True))
         fields = (landed.column(name).to_pylist() for name in ("ts", "payload", "problem"))
-        says = list(map(Parsed, _as_they_came(keys, landed), *fields))
+        says = list(map(ParsedMessage, _as_they_came(keys, landed), *fields))
         # Of a filtered message the key is not read: it is none of the pipeline's.
         messages.update(its for its, each in zip(keys, says, strict=True) if each.problem != FILTERED)
         # With what they say, because the story plays them again and again.
@@ -167,7 +178,7 @@ def _source_of_outcome(topics: SideTopics, row: Row) -> str:
     return next(filter(None, (source_in(topics, row, side, name) for side, name in SIDES)))
 
 
-def _rejected(played: Played) -> list[tuple[str, str]]:
+def _rejected(played: PlayedBatch) -> list[tuple[str, str]]:
     """(source, reason) of what the batch rejected, in this order."""
     topics = played.rules.topics
     messages = played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED))
@@ -176,7 +187,7 @@ def _rejected(played: Played) -> list[tuple[str, str]]:
     return sorted(rejected, key=lambda each: (source_order(each[0]), each[1]))
 
 
-def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _compound_lines(pipeline: Pipeline, played: PlayedBatch) -> Iterator[tuple[tuple[Any, ...], str]]:
     """(what to sort by, line) of each compound."""
     for row in rows_of(played.outcomes, *COMPOUNDS):
         pair_id = _source_of_outcome(played.rules.topics, row)
@@ -193,7 +204,7 @@ def _compound_lines(pipeline: Pipeline, played: Played) -> Iterator[tuple[tuple[
         yield (ts, *source_order(pair_id)), f"{head[:-1]}{payloads}}}"
 
 
-def _ledger_line(played: Played, rejected: list[tuple[str, str]]) -> str:
+def _ledger_line(played: PlayedBatch, rejected: list[tuple[str, str]]) -> str:
     counts = Counter(played.outcomes.column("outcome").to_pylist())
     filtered = pc.sum(pc.equal(played.messages.column("problem"), FILTERED)).as_py() or 0
     return _line(

@@ -11,7 +11,7 @@ from include.config.pipeline import Pipeline
 from include.config.time_text import count
 from spark_jobs.kafka.messages import output_key
 from spark_jobs.rules.key_order import order_key
-from spark_jobs.rules.parsing import Parsed
+from spark_jobs.rules.parsing import ParsedMessage
 from spark_jobs.rules.reasons import WITHOUT_KEY, Reason
 from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE_PAIR_ID, source_names
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey
@@ -112,7 +112,7 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
 
 
 def _message(pipeline: Pipeline, row: Row) -> Message:
-    landed = Parsed(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
+    landed = ParsedMessage(tuple(row[name] for name in pipeline.key), row["ts"], row["payload"], row["problem"])
     source = zip(("pair-id", "revision"), (row[name] for name in source_names(pipeline)), strict=False)
     named = [(name, str(value).encode()) for name, value in source if value is not None]
     headers = (*named, ("op", b"retract" if row["problem"] == Reason.RETRACTION else b"upsert")) if named else ()

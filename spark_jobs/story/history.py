@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from include.config.pipeline import Pipeline
 from include.config.time_text import count
-from spark_jobs.rules.parsing import Parsed
+from spark_jobs.rules.parsing import ParsedMessage
 from spark_jobs.tables.records import Window
 
 Key = tuple[str | None, ...]
@@ -36,7 +36,7 @@ class Message(NamedTuple):
     has_bad_header: bool = False
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    landed: Parsed | None = None
+    landed: ParsedMessage | None = None
 
 
 class Batch(NamedTuple):

@@ -11,13 +11,13 @@ from include.config.pipeline import Pipeline, Side
 from spark_jobs.formats.decoding import Parser, event_parser
 from spark_jobs.formats.registry import VARIABLE, NoCache, Registry, registry_settings
 from spark_jobs.rules.parsed_columns import HEADERS, Columns
-from spark_jobs.rules.parsing import Parsed
+from spark_jobs.rules.parsing import ParsedMessage
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.times import LARGEST_TS
 from spark_jobs.story.history import Message
 
 
-def parse_messages(messages: list[Message], pipeline: Pipeline, side: Side, latest_ts: int) -> list[Parsed]:
+def parse_messages(messages: list[Message], pipeline: Pipeline, side: Side, latest_ts: int) -> list[ParsedMessage]:
     """What each message of a side says. `latest_ts` = W + max_future (epoch ms, inclusive).
 
     Raises NeedsOperator and RegistryProblem if messages that were not landed need a schema that is not to be had.
@@ -35,7 +35,7 @@ def _parser(pipeline: Pipeline, side: Side, registry: str | None) -> Parser:
     )
 
 
-def _read(messages: list[Message], parse: Parser) -> list[Parsed]:
+def _read(messages: list[Message], parse: Parser) -> list[ParsedMessage]:
     records = Columns(
         pa.array([message.value for message in messages], pa.binary()),
         pa.array([message.timestamp for message in messages], pa.int64()),
@@ -45,7 +45,7 @@ def _read(messages: list[Message], parse: Parser) -> list[Parsed]:
     parsed = parse(records)
     fields = zip(*(column.to_pylist() for column in (parsed.ts, parsed.payload, parsed.problem)), strict=True)
     keys = zip(*(column.to_pylist() for column in parsed.key), strict=True)
-    return [Parsed(key, ts, payload, problem) for key, (ts, payload, problem) in zip(keys, fields, strict=True)]
+    return [ParsedMessage(key, ts, payload, problem) for key, (ts, payload, problem) in zip(keys, fields, strict=True)]
 
 
 def headers_of(messages: list[Message]) -> pa.Array:
@@ -53,7 +53,7 @@ def headers_of(messages: list[Message]) -> pa.Array:
     return pa.array([[{"key": name, "value": value} for name, value in message.headers] for message in messages], HEADERS)
 
 
-def _judged(message: Message, says: Parsed, latest_ts: int) -> Parsed:
+def _judged(message: Message, says: ParsedMessage, latest_ts: int) -> ParsedMessage:
     """What it says, as of this `max_future`."""
     if says.problem in (None, Reason.FUTURE) and says.ts is not None:
         says = says._replace(problem=Reason.FUTURE if says.ts > latest_ts else None)

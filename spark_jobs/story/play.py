@@ -27,7 +27,7 @@ SIDES = ((LEFT, "left"), (RIGHT, "right"))
 _PLACE = {"topic": pa.string(), "partition": pa.int32()}
 
 
-class Played(NamedTuple):
+class PlayedBatch(NamedTuple):
     """One batch: `messages` it landed (see `land`), the open and accepted `events` it began with, their `outcomes`."""
 
     batch: Batch
@@ -50,7 +50,7 @@ class Rehearsal:
         self.topics = topics_of(pipeline)
         self.clock: int | None = None
 
-    def play(self, batch: Batch) -> Played:
+    def play(self, batch: Batch) -> PlayedBatch:
         """One batch, landed and paired. Its clock never falls behind the previous batch's."""
         topics = topics_of(batch.pipeline, {*self.topics.left, *self.topics.right, *topics_in(batch)})
         rules = Rules(batch.pipeline, self._clock_of(batch), self.clock, topics)
@@ -62,7 +62,7 @@ class Rehearsal:
         outcomes = decide_outcomes(events, rules)
         check_conservation(self.open_events.num_rows, accepted.num_rows, Counter(outcomes.column("outcome").to_pylist()))
         self.open_events, self.topics, self.clock = _still_open(outcomes, batch.pipeline), topics, rules.clock
-        return Played(batch, rules, messages, events, outcomes)
+        return PlayedBatch(batch, rules, messages, events, outcomes)
 
     def skip(self, batch: Batch) -> bool:
         """Skips a batch that reads nothing and closes nothing; False, and nothing changed, if it is not such a batch."""
@@ -78,7 +78,7 @@ class Rehearsal:
         return max((clock for clock in (batch.clock, self.clock) if clock is not None), default=None)
 
 
-def play(batches: list[Batch]) -> list[Played]:
+def play(batches: list[Batch]) -> list[PlayedBatch]:
     """Plays the batches of one key, ascending, in order; the other keys would not change their outcomes.
 
     There may be many, so those in which nothing happens to the key are left out of the result, except for the last one.
@@ -154,7 +154,7 @@ def _still_open(outcomes: pa.Table, pipeline: Pipeline) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=event_schema(pipeline))
 
 
-def fates(played: Iterable[Played]) -> list[Fate]:
+def fates(played: Iterable[PlayedBatch]) -> list[Fate]:
     """The fate of every message of one key, in the order (ts, topic, partition, offset), unreadable times last."""
     found: dict[str, Fate] = {}
     for batch in played:
@@ -163,14 +163,14 @@ def fates(played: Iterable[Played]) -> list[Fate]:
     return sorted(found.values(), key=lambda fate: (fate.ts is None, fate.ts, source_order(fate.source)))
 
 
-def _rejected_at_landing(played: Played) -> Iterator[Fate]:
+def _rejected_at_landing(played: PlayedBatch) -> Iterator[Fate]:
     number = played.batch.batch_id
     for row in played.messages.filter(pc.not_equal(played.messages.column("problem"), FILTERED)).to_pylist():
         at = source(played.rules.topics, row["side"], row["partition"], row["offset"])
         yield Fate(at, row["side"], row["ts"], number, row["problem"], number, is_reversed=bool(row.get(REVERSED)))
 
 
-def _decided(played: Played) -> Iterator[Fate]:
+def _decided(played: PlayedBatch) -> Iterator[Fate]:
     # What two events have in common of which one repeats the other.
     events, says = [], {}
     for row in played.outcomes.to_pylist():

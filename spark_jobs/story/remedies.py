@@ -11,7 +11,7 @@ from include.config.setting_types import LONGEST_MS
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.story.history import Batch, Fate
-from spark_jobs.story.play import Played, fates, play
+from spark_jobs.story.play import PlayedBatch, fates, play
 
 Settings = dict[str, int]
 """Names of durations as in the pipeline's file -> ms."""
@@ -50,7 +50,7 @@ def _longer(pipeline: Pipeline, settings: Settings) -> Pipeline:
 class Remedies:
     """Plays one key's batches again with other settings."""
 
-    def __init__(self, batches: list[Batch], played: dict[int, Played], known: list[Fate]) -> None:
+    def __init__(self, batches: list[Batch], played: dict[int, PlayedBatch], known: list[Fate]) -> None:
         self.batches, self.played, self.fates = batches, played, known
         self.settings = {batch.batch_id: batch.pipeline for batch in batches}
 

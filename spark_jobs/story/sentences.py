@@ -10,7 +10,7 @@ from include.config.time_text import away, count, duration, moment, setting, utc
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, WITHOUT_KEY, Reason
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Locate, PairHistory, Revision, Session, key_text
-from spark_jobs.story.play import Played, fates, play
+from spark_jobs.story.play import PlayedBatch, fates, play
 from spark_jobs.story.remedies import Remedies, Remedy, nearest_miss
 
 
@@ -43,7 +43,7 @@ def tell(history: PairHistory, locate: Locate | None = None) -> Iterator[str]:
         yield from _compounds(history.pipeline.output_topic, compounds, *locate(compounds))
 
 
-def _headlines(history: PairHistory, shown: list[Fate], played: list[Played]) -> Iterator[str]:
+def _headlines(history: PairHistory, shown: list[Fate], played: list[PlayedBatch]) -> Iterator[str]:
     read = [batch.batch_id for batch in history.batches for _ in batch.messages]
     read += [fate.batch for fate in history.others if fate.verdict == NOT_PAIRED]
     settings = settings_text(history.pipeline)
@@ -114,7 +114,7 @@ def _compounds(topic: str, compounds: list[Compound], places: dict[Revision, str
 class EventStory:
     """Sentences about the fates of one key's events. `batches`: those that were played, and the one before each that read something."""
 
-    def __init__(self, pipeline: Pipeline, batches: list[Batch], played: list[Played]) -> None:
+    def __init__(self, pipeline: Pipeline, batches: list[Batch], played: list[PlayedBatch]) -> None:
         self.pipeline, self.batches = pipeline, batches
         self.played = {batch.batch.batch_id: batch for batch in played}
         self.fates = fates(played)

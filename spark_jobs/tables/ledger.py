@@ -126,7 +126,7 @@ def find_rewinds(rows: Iterable[LedgerRow]) -> list[Rewind]:
     return sorted(Rewind(batch_id, plan.to_batch) for batch_id, plan in plans if isinstance(plan, RewindPlan))
 
 
-class _Typed(Generic[_T]):
+class _TypedField(Generic[_T]):
     """A field of a row as the type that it has in rows of one step or in batches of one kind; raises TypeError in others."""
 
     def __init__(self, field: str, wanted: type[_T]) -> None:
@@ -186,15 +186,15 @@ class LedgerRow:
         beside = {PUBLISHED_ORPHANS: pipeline.output_orphans_topic, PUBLISHED_REJECTED: pipeline.output_rejected_topic}
         return beside.get(self.step) or pipeline.output_topic
 
-    replay = _Typed("plan", ReplayPlan)
-    rewind = _Typed("plan", RewindPlan)
-    landed = _Typed("counts", LandedCounts)
-    paired = _Typed("counts", PairedCounts)
-    published = _Typed("counts", PublishedCounts)
-    dead_letters = _Typed("counts", DeadLetterCounts)
-    reported = _Typed("counts", ReportedCounts)
-    removed = _Typed("counts", RemovedCounts)
-    output_state = _Typed("output", OutputState)
+    replay = _TypedField("plan", ReplayPlan)
+    rewind = _TypedField("plan", RewindPlan)
+    landed = _TypedField("counts", LandedCounts)
+    paired = _TypedField("counts", PairedCounts)
+    published = _TypedField("counts", PublishedCounts)
+    dead_letters = _TypedField("counts", DeadLetterCounts)
+    reported = _TypedField("counts", ReportedCounts)
+    removed = _TypedField("counts", RemovedCounts)
+    output_state = _TypedField("output", OutputState)
 
     def planned_next(self, plan: AnyPlan, pipeline: Pipeline) -> LedgerRow:
         """The plan of the batch after this `paired` row, as a row: one that reads nothing from the topics and goes on from here."""

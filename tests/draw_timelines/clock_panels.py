@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_jobs.rules.rules import LEFT
-from spark_jobs.story.play import Played
+from spark_jobs.story.play import PlayedBatch
 from tests.draw_timelines.marks import clock_lines, event_mark
 from tests.draw_timelines.scale import LANES_FROM, Scale
 from tests.draw_timelines.svg import line, words
@@ -94,7 +94,7 @@ class ClockPanels:
         return [*joined, *marks]
 
 
-def _outcomes(batch: Played) -> list[tuple[str, list[Place]]]:
+def _outcomes(batch: PlayedBatch) -> list[tuple[str, list[Place]]]:
     return [
         (
             row["outcome"],

@@ -9,7 +9,7 @@ from include.config.times import Times
 from spark_jobs.rules.layout import Layout
 from spark_jobs.rules.nesting import nests_too_deep
 from spark_jobs.rules.parsed_columns import Columns
-from spark_jobs.rules.parsing import Parsed, Record, is_utf8, message_parser
+from spark_jobs.rules.parsing import ParsedMessage, Record, is_utf8, message_parser
 
 
 def body_layout(key: tuple[str, ...], timestamp: str, payload: str) -> Layout:
@@ -18,11 +18,11 @@ def body_layout(key: tuple[str, ...], timestamp: str, payload: str) -> Layout:
     return Layout(key, sources, Source(VALUE, (timestamp,)), Times(timestamp), Source(VALUE, (payload,)))
 
 
-def any_message_parser(layout: Layout, latest_ts: int) -> Callable[[bytes | None, int | None], Parsed]:
+def any_message_parser(layout: Layout, latest_ts: int) -> Callable[[bytes | None, int | None], ParsedMessage]:
     """As `message_parser`, for values of any kind."""
     parse_sound = message_parser(layout, latest_ts)
 
-    def parse(value: bytes | None, record_ts: int | None) -> Parsed:
+    def parse(value: bytes | None, record_ts: int | None) -> ParsedMessage:
         is_sound = value is not None and is_utf8(value) and not nests_too_deep(value)
         return parse_sound(Record(value if is_sound else None, record_ts))
 

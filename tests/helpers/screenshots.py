@@ -15,7 +15,7 @@ from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
 from spark_jobs.quality.pages import batch_details, write_index, write_pages
-from spark_jobs.quality.suite import Judged, Verdict, checks
+from spark_jobs.quality.suite import JudgedCheck, Verdict, checks
 from spark_jobs.quality.trend_files import write_trend
 from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.batch_history import history, offenders
@@ -34,7 +34,9 @@ def write_batches(folder: Path, batches: list[Batch]) -> None:
     for batch in batches:
         row = batch.steps[PAIRED]
         found = [(check, batch.metrics.get(check.metric)) for check in checks(row.pipeline.quality, batch.metrics)]
-        judged = [Judged(check, value is not None and check.least <= value <= check.most, value) for check, value in found]
+        judged = [
+            JudgedCheck(check, value is not None and check.least <= value <= check.most, value) for check, value in found
+        ]
         verdict = Verdict(judged, "<html><head></head><body>Great Expectations' page</body></html>")
         write_pages(pages, replace(batch, verdict=verdict), batch_details(batch, offenders(batch)), read_state(pages))
     write_index(pages, batches[-1].steps[PAIRED].batch_id)

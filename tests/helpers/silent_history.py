@@ -7,7 +7,7 @@ from dataclasses import replace
 from include.config.pipeline import Side
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import SIDES
-from spark_jobs.quality.silence import Landed, _carried, _judged, next_states, state_of
+from spark_jobs.quality.silence import LandedSide, _carried, _judged, next_states, state_of
 from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.batch_history import history
 from tests.helpers.timeline import CALLS
@@ -24,7 +24,7 @@ def silent_history(batches: int, first: int, back: int) -> list[Batch]:
         now = batch.steps[PAIRED].wall_time
         # Longer than 30 minutes are eight batches without.
         absent = first - 8 < number < back
-        landed = [Landed(0 if absent else 5, 0, now, now, True), Landed(5, 0, now, now, True)]
+        landed = [LandedSide(0 if absent else 5, 0, now, now, True), LandedSide(5, 0, now, now, True)]
         old = [state_of(metrics, side) for side in SIDES]
         new = next_states(NAMED.quality, now, old, landed, [0, 100 if absent else 0], 0 if absent else 100)
         metrics = batch.metrics | _carried(new) | _judged(old, new) | {"live": 1.0, "wall_time": float(now)}

@@ -11,7 +11,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.clock import PartitionProgress, batch_clock
 from spark_jobs.rules.side_topics import topics_of
 from spark_jobs.story.history import Batch, Message
-from spark_jobs.story.play import Played, Rehearsal, land
+from spark_jobs.story.play import PlayedBatch, Rehearsal, land
 
 Partition = tuple[int, int]
 """Side and number."""
@@ -66,7 +66,7 @@ class Stream:
             reads.append(Read(event.arrival, until, until))
         return [*reads, self.at_once()]
 
-    def play(self, reads: Iterable[Read]) -> list[Played]:
+    def play(self, reads: Iterable[Read]) -> list[PlayedBatch]:
         """The batches, each with the clock that the rules of clocks give it."""
         rehearsal = Rehearsal(self.pipeline)
         begun, largest, batches = dict.fromkeys(self.events, 0), dict[Partition, int](), []
@@ -93,7 +93,7 @@ class Stream:
         return messages
 
 
-def outcome_counts(batches: Iterable[Played]) -> Counter[str]:
+def outcome_counts(batches: Iterable[PlayedBatch]) -> Counter[str]:
     """How many rows of each outcome all batches together have; what stays open is counted once, after the last batch."""
     batches = list(batches)
     counts: Counter[str] = Counter()

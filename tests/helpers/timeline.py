@@ -15,7 +15,7 @@ from include.config.pipeline_file import load_pipeline
 from spark_jobs.story.from_files import BatchFile, message_of, rehearse
 from spark_jobs.story.from_files import read_batches as read_files
 from spark_jobs.story.history import Batch as ReadBatch
-from spark_jobs.story.play import Played, Rehearsal
+from spark_jobs.story.play import PlayedBatch, Rehearsal
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = load_pipeline(ROOT / "include" / "pipelines" / "calls.yaml")
@@ -65,7 +65,7 @@ def read_batches(cuts: Iterable[tuple[list[dict[str, Any]], int]], pipeline: Pip
     ]
 
 
-def play_every(pipeline: Pipeline, cuts: Iterable[tuple[list[dict[str, Any]], int]]) -> list[Played]:
+def play_every(pipeline: Pipeline, cuts: Iterable[tuple[list[dict[str, Any]], int]]) -> list[PlayedBatch]:
     """Plays every batch, those in which nothing happens, too."""
     rehearsal = Rehearsal(pipeline)
     return [rehearsal.play(batch) for batch in read_batches(cuts, pipeline)]

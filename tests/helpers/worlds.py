@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import RegisteredSchema
 from spark_jobs.joining.schema_files import SchemaFile
-from spark_jobs.kafka.newest import Newest
+from spark_jobs.kafka.newest import NewestRecords
 from spark_jobs.kafka.records import SCHEMA
 
 NOW = 1_767_225_600_000
@@ -122,10 +122,10 @@ def records(world: World, seed: int = 1) -> tuple[list[Sent], list[Sent], tuple[
     return first, second, truth
 
 
-def sample(topic: str, sent: list[Sent], partitions: int = 2) -> Newest:
+def sample(topic: str, sent: list[Sent], partitions: int = 2) -> NewestRecords:
     """The records as they are read from a topic."""
     if not sent:
-        return Newest(topic, SCHEMA.empty_table(), True)
+        return NewestRecords(topic, SCHEMA.empty_table(), True)
     rows = [
         {
             "topic": topic,
@@ -139,7 +139,7 @@ def sample(topic: str, sent: list[Sent], partitions: int = 2) -> Newest:
         }
         for number, each in enumerate(sent)
     ]
-    return Newest(topic, pa.Table.from_pylist(rows, SCHEMA), True)
+    return NewestRecords(topic, pa.Table.from_pylist(rows, SCHEMA), True)
 
 
 # Worlds

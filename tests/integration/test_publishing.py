@@ -84,7 +84,7 @@ def plan(warehouse, accepted=None):
     settings = kafka_settings()
     topic = output_topic(settings, warehouse.pipeline.output_topic)
     begun = [row for row in rows if row.step == PUBLISHING]
-    run = publish.plan_run(warehouse, settings, topic, todo, before, begun, publish.Accepted((accepted,)))
+    run = publish.plan_run(warehouse, settings, topic, todo, before, begun, publish.Acceptances((accepted,)))
     publish.begin(ledger, settings, run, [row for row in todo if row.batch_id <= run.target], begun)
     return run
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.formats.json_text import (
-    Unescaped,
+    UnescapedTexts,
     booleans,
     field_strings,
     flat,
@@ -54,13 +54,13 @@ def test_strings_of_a_field_are_quoted_by_the_object_only_if_that_is_enough() ->
     rows = pa.array([True, True])
     for values in (["a", "b"], ["a", 'b"'], ["a", None], ["\n", "b"], ["", "é"]):
         texts = field_strings(column(values, pa.string()))
-        assert isinstance(texts, Unescaped) == (values in (["a", "b"], ["", "é"]))
+        assert isinstance(texts, UnescapedTexts) == (values in (["a", "b"], ["", "é"]))
         left_out = pa.array([True, False])
         found = objects([("k", texts, None), ("l", texts, left_out), ("m", texts, None)], rows).to_pylist()
         first, last = values
         assert [json.loads(text) for text in found] == [{"k": first, "m": first}, {"k": last, "l": last, "m": last}]
     # What is around a slice does not count.
-    assert isinstance(field_strings(pa.array(['"', "a", '"'])[1:2]), Unescaped)
+    assert isinstance(field_strings(pa.array(['"', "a", '"'])[1:2]), UnescapedTexts)
 
 
 @pytest.mark.parametrize("width", [8, 16, 32, 64])

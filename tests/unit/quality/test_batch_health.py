@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.batch_health import health
-from spark_jobs.quality.suite import CRITICAL, INFO, WARNING, Check, Judged, Verdict
+from spark_jobs.quality.suite import CRITICAL, INFO, WARNING, Check, JudgedCheck, Verdict
 from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.states import SILENT, made_up_state
@@ -20,7 +20,7 @@ def batch(*judged, **metrics):
 
 
 def test_without_a_state_the_batch_speaks_for_itself():
-    shown = health(batch(Judged(LAW, True, 0.0), backlog=12.0, landed=10_000.0, rejected_late=43.0), None)
+    shown = health(batch(JudgedCheck(LAW, True, 0.0), backlog=12.0, landed=10_000.0, rejected_late=43.0), None)
     assert "Batch 7 is healthy" in shown and 'Landed, this batch</dt><dd class="large">10,000</dd>' in shown
     assert '<dd class="large">12</dd>' in shown and "late: 43" in shown and "a replay pairs 37" in shown
 
@@ -29,7 +29,10 @@ def test_checks_that_failed_are_problems_of_the_batch():
     others = Check("orphan_ratio", 0, 0.05, WARNING, "one-sided compounds stay below the bound")
     info = Check("delivery_not_judged", 0, 0, INFO, "every message was read back: not judgeable, because retention …")
     shown = health(
-        batch(Judged(others, False, 0.1), Judged(LAW, False, None), Judged(info, False, 2.0), compounds=100.0), None
+        batch(
+            JudgedCheck(others, False, 0.1), JudgedCheck(LAW, False, None), JudgedCheck(info, False, 2.0), compounds=100.0
+        ),
+        None,
     )
     assert "Batch 7: 1 failed check and 2 warnings" in shown
     for text in (
@@ -42,7 +45,7 @@ def test_checks_that_failed_are_problems_of_the_batch():
 
 
 def test_the_state_of_this_batch_counts_and_no_other():
-    broken = batch(Judged(LAW, False, 3.0), Judged(Check("silent_left", 0, 1, WARNING, "x"), False, 9.0))
+    broken = batch(JudgedCheck(LAW, False, 3.0), JudgedCheck(Check("silent_left", 0, 1, WARNING, "x"), False, 9.0))
     shown = health(broken, made_up_state(7, SILENT))
     assert "calls: 1 failed check and 1 warning" in shown and "Landed, 24 h" in shown, "what the state does not name yet"
     assert shown.count("<article") == 2

@@ -16,7 +16,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.rendering import render
-from spark_jobs.quality.suite import INFO, Check, Judged, Verdict, checks
+from spark_jobs.quality.suite import INFO, Check, JudgedCheck, Verdict, checks
 from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import PAIRED
 from tests.helpers.ledger_rows import ledger_row
@@ -85,7 +85,7 @@ def test_the_newest_pages_are_kept_however_old_they_are(tmp_path):
 
 def test_what_nobody_can_judge_has_a_state_of_its_own(tmp_path):
     check = Check("delivery_not_judged", 0, 0, INFO, "every message was read back: not judgeable, because retention …")
-    page = page_of(tmp_path, ORPHANS, Verdict([Judged(check, False, 2.0)], "<head></head>"))
+    page = page_of(tmp_path, ORPHANS, Verdict([JudgedCheck(check, False, 2.0)], "<head></head>"))
     assert '<span class="badge warning">passed, not all of it judged</span>' in page
     assert '<td class="warning">not judgeable</td>' in page and "failed" not in page.partition("<main>")[2]
 
@@ -135,7 +135,7 @@ def test_an_empty_batch_has_its_page(tmp_path):
     ],
 )
 def test_the_heading_says_the_worst(broken, state, tmp_path):
-    judged = [Judged(check, check.metric not in broken, 3.0) for check in checks(Quality(), {})]
+    judged = [JudgedCheck(check, check.metric not in broken, 3.0) for check in checks(Quality(), {})]
     page = page_of(tmp_path, OLD, Verdict(judged, "<head></head>"))
     assert state in page
     for name in broken:

@@ -12,7 +12,7 @@ from spark_jobs.quality import suite
 from spark_jobs.quality.silence import (
     PASSED,
     WARNING,
-    Landed,
+    LandedSide,
     SideState,
     _carried,
     _judged,
@@ -50,7 +50,7 @@ def play(*batches, quality=QUALITY, before=None):
     for batch in batches:
         old = [state_of(metrics, side) for side in ("left", "right")]
         landed = [
-            Landed(len(times), refused, ms(min(times, default=0)), ms(max(times, default=0)), not unread)
+            LandedSide(len(times), refused, ms(min(times, default=0)), ms(max(times, default=0)), not unread)
             for times, refused, unread in zip((batch.left, batch.right), batch.refused, batch.unread, strict=True)
         ]
         new = next_states(quality, ms(batch.at), old, landed, batch.alone, batch.pairs)

@@ -41,7 +41,7 @@ SAID = checked_sentences(notices(NAMED, SILENT))
 def test_the_page_begins_with_the_sentence(tmp_path):
     row = ledger_row(7, PAIRED, pipeline=NAMED, config_hash="ab")
     verdict = suite.Verdict(
-        [suite.Judged(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
+        [suite.JudgedCheck(check, False, 1.0) for check in suite.checks(QUALITY, SILENT, SAID)], "<head></head>"
     )
     batch = StoredBatch(7, 0, {PAIRED: row}, OLD | SILENT | {"compounds": 312.0}, verdict=verdict)
     page = Path(pages.write_pages(pages_in(tmp_path), batch, "")).read_text()
