@@ -21,7 +21,7 @@ from include.config.pipeline import Pipeline
 from include.local.broker import LocalBroker
 from include.local.process import running_program
 from tests.benches.chains import Answers
-from tests.benches.usage import Usage, Used
+from tests.benches.usage import Cost, Usage
 
 
 class Run(NamedTuple):
@@ -29,12 +29,12 @@ class Run(NamedTuple):
 
     seconds: float  # from its start to its end
     rate: float  # events/s
-    used: Used
-    broker: Used  # by the broker meanwhile
+    cost: Cost
+    broker: Cost  # by the broker meanwhile
     answers: Answers | None = None
 
     def __str__(self) -> str:
-        return f"{self.seconds:.1f} s, {self.rate:,.0f} events/s, {self.used.cpu_s:.1f} s of CPU, {self.answers or 'answers not judged'}"
+        return f"{self.seconds:.1f} s, {self.rate:,.0f} events/s, {self.cost.cpu_s:.1f} s of CPU, {self.answers or 'answers not judged'}"
 
 
 class Peer(NamedTuple):
@@ -65,8 +65,8 @@ class Peer(NamedTuple):
             status = status or 1
         if status:
             sys.exit(f"the peer {self.name} failed; its last line has to be JSON with events_per_s: {printed[-2000:]}")
-        used = own.used._replace(cpu_s=float(line.get("process_cpu_s", own.used.cpu_s)))
-        return Run(float(line.get("seconds_from_start", seconds)), rate, used, of_broker.used, stated_answers(line, events))
+        cost = own.cost._replace(cpu_s=float(line.get("process_cpu_s", own.cost.cpu_s)))
+        return Run(float(line.get("seconds_from_start", seconds)), rate, cost, of_broker.cost, stated_answers(line, events))
 
 
 def stated_answers(line: dict[str, Any], events: int) -> Answers | None:

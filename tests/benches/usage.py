@@ -11,7 +11,7 @@ import psutil
 _EVERY_S = 0.1
 
 
-class Used(NamedTuple):
+class Cost(NamedTuple):
     """Of all processes of a tree together."""
 
     cpu_s: float = 0.0
@@ -24,7 +24,7 @@ class Usage:
 
     def __init__(self, *roots: int) -> None:
         self._begin = {pid: _now(pid) for pid in roots}
-        self._now: dict[int, Used] = {}
+        self._now: dict[int, Cost] = {}
         self._peak_mb = 0.0
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look_again, daemon=True)
@@ -40,25 +40,25 @@ class Usage:
 
     def follow(self, pid: int) -> None:
         """Watches a process that has just been started, too."""
-        self._begin = self._begin | {pid: Used()}
+        self._begin = self._begin | {pid: Cost()}
 
     @property
-    def used(self) -> Used:
+    def cost(self) -> Cost:
         """Since it was entered; the memory is that of all trees together."""
         since = [
             (now.cpu_s - self._begin[root].cpu_s, now.written_mb - self._begin[root].written_mb)
             for root, now in self._now.items()
         ]
-        return Used(sum(cpu for cpu, _ in since), self._peak_mb, sum(written for _, written in since))
+        return Cost(sum(cpu for cpu, _ in since), self._peak_mb, sum(written for _, written in since))
 
     def look(self) -> None:
         """Looks at all processes now."""
         memory = 0.0
         for root in self._begin:
-            now, last = _now(root), self._now.get(root, Used())
+            now, last = _now(root), self._now.get(root, Cost())
             memory += now.memory_mb
             # A process that has ended is counted by its parent, until that one ends.
-            self._now[root] = Used(max(now.cpu_s, last.cpu_s), 0.0, max(now.written_mb, last.written_mb))
+            self._now[root] = Cost(max(now.cpu_s, last.cpu_s), 0.0, max(now.written_mb, last.written_mb))
         self._peak_mb = max(self._peak_mb, memory)
 
     def _look_again(self) -> None:
@@ -66,7 +66,7 @@ class Usage:
             self.look()
 
 
-def _now(root: int) -> Used:
+def _now(root: int) -> Cost:
     """Of the root and all below it, since each began, with what they have counted of those that have ended."""
     cpu = memory = written = 0.0
     with suppress(psutil.NoSuchProcess):
@@ -78,4 +78,4 @@ def _now(root: int) -> Used:
             # A process that nobody has waited for yet has no files to ask about.
             with suppress(psutil.Error):
                 written += process.io_counters().write_bytes / 1e6
-    return Used(cpu, memory, written)
+    return Cost(cpu, memory, written)

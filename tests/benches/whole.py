@@ -77,7 +77,7 @@ class Bench(NamedTuple):
         answers = read_answers(bootstrap, output, payloads, self.events) if self.judged else None
         admin_client(bootstrap).delete_topics([output])[output].result()
         shutil.rmtree(folder)
-        return Run(seconds, self.events / seconds, own.used, broker.used, answers)
+        return Run(seconds, self.events / seconds, own.cost, broker.cost, answers)
 
     def _submit(self, mine: Pipeline, folder: Path, own: Usage) -> None:
         environment = project_environment() | {
@@ -146,7 +146,7 @@ def show(runs: dict[str, list[Run]], events: int) -> None:
     print("   right pairs   mixed   missing   repeated")
     for name, mine in runs.items():
         own, broker = (
-            [median(part) for part in zip(*(getattr(run, of) for run in mine), strict=True)] for of in ("used", "broker")
+            [median(part) for part in zip(*(getattr(run, of) for run in mine), strict=True)] for of in ("cost", "broker")
         )
         seconds = Times([run.seconds for run in mine])
         print(

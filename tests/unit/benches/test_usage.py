@@ -17,11 +17,11 @@ def test_children_that_have_ended_count(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD, str(tmp_path / "file")])
         usage.follow(process.pid)
         process.wait()
-    used = usage.used
-    assert 0.5 <= used.cpu_s < 1.5
-    assert 50 < used.memory_mb < 150
+    cost = usage.cost
+    assert 0.5 <= cost.cpu_s < 1.5
+    assert 50 < cost.memory_mb < 150
     # A file system in memory writes nothing to a disk.
-    assert 20 <= used.written_mb < 30 or used.written_mb < 1
+    assert 20 <= cost.written_mb < 30 or cost.written_mb < 1
 
 
 def test_what_a_server_did_before_does_not_count():
@@ -29,4 +29,4 @@ def test_what_a_server_did_before_does_not_count():
         pass
     with Usage(os.getpid()) as usage:
         pass
-    assert usage.used.cpu_s < 0.2 and usage.used.memory_mb > 10
+    assert usage.cost.cpu_s < 0.2 and usage.cost.memory_mb > 10
