@@ -33,7 +33,7 @@ from tests.benches.landing import PARTITIONS, bench_topics, delete_topics
 from tests.benches.measuring import HEAP, JAVA, Times, scratch, show_ratio
 from tests.benches.peers import Peer, Run, pid_of, run_followed
 from tests.benches.traffic import send, slots
-from tests.benches.usage import Usage
+from tests.benches.usage import Cost, Usage
 from tests.conftest import yaml_of
 from tests.helpers.job_processes import JOBS, Jobs
 
@@ -140,23 +140,30 @@ def measure(bench: Bench, rounds: int, peers: Sequence[Peer]) -> dict[str, list[
 
 def show(runs: dict[str, list[Run]], events: int) -> None:
     """Medians of all systems; the answers are those of the first round."""
-    print(
-        "  system              s from start (spread)   events/s   CPU s   MB  MB written   broker: CPU s  MB written", end=""
+    times = {name: Times([run.seconds for run in mine]) for name, mine in runs.items()}
+    titles = (
+        "events/s",
+        "CPU s",
+        "MB",
+        "MB written",
+        "broker CPU s",
+        "MB written",
+        "right pairs",
+        "mixed",
+        "missing",
+        "repeated",
     )
-    print("   right pairs   mixed   missing   repeated")
+    print(f"  {'':14}{'s from start':>28}" + "".join(f"{title:>14}" for title in titles))
     for name, mine in runs.items():
         own, broker = (
-            [median(part) for part in zip(*(getattr(run, of) for run in mine), strict=True)] for of in ("cost", "broker")
+            Cost(*(median(part) for part in zip(*of_runs, strict=True)))
+            for of_runs in zip(*((run.cost, run.broker) for run in mine), strict=True)
         )
-        seconds = Times([run.seconds for run in mine])
-        print(
-            f"  {name:18}{seconds!s:>23}{median(run.rate for run in mine):12,.0f}{own[0]:8.1f}{own[1]:8,.0f}{own[2]:8,.0f}",
-            end="",
+        figures = (
+            f"{own.cpu_s:14.1f}{own.memory_mb:14,.0f}{own.written_mb:14,.0f}{broker.cpu_s:14.1f}{broker.written_mb:14,.0f}"
         )
-        print(
-            f"{broker[0]:16.1f}{broker[2]:12,.0f}   " + "".join(f"{each:12,}" for each in mine[0].answers or ()), flush=True
-        )
-    times = {name: Times([run.seconds for run in mine]) for name, mine in runs.items()}
+        answers = "".join(f"{each:14,}" for each in mine[0].answers or ())
+        print(f"  {name:14}{times[name]!s:>28}{median(run.rate for run in mine):14,.0f}{figures}{answers}", flush=True)
     for other in [name for name in runs if name not in (COLD, WARM)]:
         for ours in (COLD, WARM):
             show_ratio(times, ours, other)
