@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -17,6 +19,11 @@ class Cost(NamedTuple):
     cpu_s: float = 0.0
     memory_mb: float = 0.0  # resident, at most at any one moment; pages that processes share count for each
     written_mb: float = 0.0  # files; what goes to sockets and pipes is not among it
+
+    @classmethod
+    def median(cls, costs: Sequence[Cost]) -> Cost:
+        """Each figure's own."""
+        return cls(*(statistics.median(figures) for figures in zip(*costs, strict=True)))
 
 
 class Usage:
