@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -127,11 +128,11 @@ def measure(bench: Bench, rounds: int, peers: Sequence[Peer]) -> dict[str, list[
     runs: dict[str, list[Run]] = {}
     bench.warm(rounds)
     for number in range(rounds):
-        turn = {COLD: lambda number=number: bench.cold(number), WARM: lambda number=number: bench.warm(number)}
-        for peer in peers:
-            turn[peer.name] = lambda peer=peer, number=number: peer.run(
-                bench.broker, bench.pipeline, bench.events, bench.folder, check=not number
-            )
+        turn = {COLD: partial(bench.cold, number), WARM: partial(bench.warm, number)}
+        turn |= {
+            peer.name: partial(peer.run, bench.broker, bench.pipeline, bench.events, bench.folder, not number)
+            for peer in peers
+        }
         for name, run in turn.items():
             runs.setdefault(name, []).append(run())
             print(f"    {name}: {runs[name][-1]}", flush=True)
