@@ -36,7 +36,7 @@ from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.formats import Encode, in_avro, in_protobuf, send_encoded
 from tests.benches.measuring import ROUNDS, scratch, show_ratio, show_times, spark_of_two_cores, take_turns
-from tests.benches.traffic import send
+from tests.benches.traffic import send, slots
 from tests.helpers.schema_registry import LocalRegistry
 from tests.helpers.timeline import CALLS
 
@@ -68,7 +68,7 @@ def bench_topics(broker: LocalBroker, pipeline: Pipeline = CALLS, settings: Mapp
 def on_topics(broker: LocalBroker, events: int) -> Pipeline:
     """The shipped pipeline on topics of its own, which hold that many events when this returns."""
     pipeline = bench_topics(broker)
-    send(broker.bootstrap, pipeline, events, time.time_ns() // 1_000_000)
+    send(broker.bootstrap, pipeline, slots(events, time.time_ns() // 1_000_000))
     return pipeline
 
 

@@ -24,7 +24,7 @@ from include.local.broker import LocalBroker, create_topics
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from tests.benches.measuring import scratch
-from tests.benches.traffic import send
+from tests.benches.traffic import send, slots
 from tests.conftest import yaml_of
 from tests.helpers.job_processes import JOBS, Jobs
 from tests.helpers.stores import table_of
@@ -82,7 +82,7 @@ def measure(broker: LocalBroker, server: LocalSpark, folder: Path, inputs: int, 
         CALLS, name=name, left=Side(left, "analytics"), right=Side(right, "metrics"), output_topic=output,
         max_records_per_batch=10 * events,
     )  # fmt: skip
-    send(broker.bootstrap, pipeline, events, time.time_ns() // 1_000_000)
+    send(broker.bootstrap, pipeline, slots(events, time.time_ns() // 1_000_000))
     place = folder / name
     place.mkdir()
     jobs = Jobs(yaml_of(pipeline, place), pipeline, broker.bootstrap, server.url, place / "warehouse")

@@ -23,7 +23,7 @@ _MISSING_A_SIDE = _CALLS // 50
 EVENTS_A_SLOT = 2 * (_CALLS - _MISSING_A_SIDE)
 _SLOT_MS, _BEGINS_WITHIN_MS, _UNTIL_NOW_MS = 720_000, 400_000, 600_000
 _BETWEEN_CALLS_MS, _JITTER_MS, _BETWEEN_SIDES_MS = 40_000, 20_000, 15_000
-_POOL = 10_000
+POOL = 10_000
 _IN_FLIGHT, _KB_IN_FLIGHT = 200_000, 200_000
 LARGEST = 12_000_000
 
@@ -34,7 +34,7 @@ def slots(events: int, now: int, seed: int = 1) -> Iterator[pa.Table]:
     Columns: side (0 left, 1 right), user1, user2, ts (epoch ms), payload (JSON text). `now`: when they are paired, epoch ms.
     """
     random = np.random.default_rng(seed)
-    pools = _payloads(random)
+    pools = payloads(random)
     count = -(-events // EVENTS_A_SLOT)
     for number in range(count):
         slot = _slot(random, pools, now - _UNTIL_NOW_MS - (count - 1 - number) * _SLOT_MS)
@@ -53,7 +53,7 @@ def _slot(random: np.random.Generator, pools: tuple[pa.Array, pa.Array], begin: 
     moments = np.concatenate(
         (ts[lefts], ts[rights] + random.integers(-_BETWEEN_SIDES_MS, _BETWEEN_SIDES_MS + 1, len(rights)))
     )
-    payload = pa.concat_arrays([pool.take(pa.array(random.integers(0, _POOL, len(lefts)))) for pool in pools])
+    payload = pa.concat_arrays([pool.take(pa.array(random.integers(0, POOL, len(lefts)))) for pool in pools])
     keys = pa.array(np.concatenate((key[lefts], key[rights])))
     table = pa.table(
         {
@@ -67,8 +67,9 @@ def _slot(random: np.random.Generator, pools: tuple[pa.Array, pa.Array], begin: 
     return table.take(pa.array(np.argsort(moments, kind="stable")))
 
 
-def _payloads(random: np.random.Generator) -> tuple[pa.Array, pa.Array]:
-    numbers = random.integers(0, 1_000_000, _POOL).tolist()
+def payloads(random: np.random.Generator) -> tuple[pa.Array, pa.Array]:
+    """POOL payloads of each side, JSON texts of some 45 bytes."""
+    numbers = random.integers(0, 1_000_000, POOL).tolist()
     left = [f'{{"device":"phone","setup_ms":{number % 3_000},"rating":{number % 50 / 10}}}' for number in numbers]
     right = [f'{{"codec":"opus","rtt_ms":{number % 400},"loss":0.{number:06}}}' for number in numbers]
     return pa.array(left), pa.array(right)
@@ -84,13 +85,13 @@ def bodies(events: pa.Table, pipeline: Pipeline, side: int) -> tuple[pa.ChunkedA
     return pc.binary_join_element_wise(user1, user2, "-").cast(pa.binary()), values.cast(pa.binary())
 
 
-def send(bootstrap: str, pipeline: Pipeline, events: int, now: int) -> None:
-    """Sends all events to the topics of their sides; returns when the broker has them."""
+def send(bootstrap: str, pipeline: Pipeline, tables: Iterable[pa.Table]) -> None:
+    """Sends events in the columns of `slots` to the topics of their sides; returns when the broker has them."""
 
     def messages() -> Iterator[tuple[str, bytes, bytes]]:
-        for slot in slots(events, now):
+        for table in tables:
             for number, side in enumerate(pipeline.sides):
-                mine = slot.filter(pc.equal(slot.column("side"), number))
+                mine = table.filter(pc.equal(table.column("side"), number))
                 keys, values = (column.to_pylist() for column in bodies(mine, pipeline, number))
                 yield from ((side.topic, value, key) for key, value in zip(keys, values, strict=True))
 
