@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
-from tests.unit.test_docs import DOCUMENTS, README, section
+from tests.unit.test_docs import DOCUMENTS, section
 
 TYPES = {
     "STRING": pa.string(),
@@ -31,8 +31,12 @@ def code_blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
-def test_the_rehearsal_prints_what_the_readme_shows(tmp_path):
-    text = section(README, "## Rehearse what a configuration would do")
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("README.md", "## Rehearse what a configuration would do"), ("docs/start.md", "## 3 Play with the rules")],
+)
+def test_the_rehearsal_prints_what_the_page_shows(page, heading, tmp_path):
+    text = section(ROOT / page, heading)
     (script,), (output,) = code_blocks(text, "bash"), code_blocks(text, "json")
     script = script.replace(".venv/bin/python", sys.executable).replace("include/pipelines", f"{ROOT}/include/pipelines")
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
