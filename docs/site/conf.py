@@ -37,6 +37,7 @@ html_css_files = ["colours.css", "site.css"]
 html_js_files = ["search.js"]
 templates_path = ["templates"]
 html_additional_pages = {"index": "front.html"}
+smartquotes = False
 html_permalinks_icon = "#"
 pygments_style, pygments_dark_style = "default", "github-dark"
 

@@ -16,7 +16,9 @@ _ENTRY = re.compile(r"^- \[(.+?)\]\(([^)#]+)\.md\)", re.M)
 def navigation(text: str) -> str:
     """A hidden list of pages for each section of the front page, with the texts of its links."""
     found = _SECTION.findall(text)
-    return "".join(_list(title, [f"{name} </{_page(link)}>" for name, link in _ENTRY.findall(body)]) for title, body in found)
+    return "".join(
+        _list(title, [f"{name} </{_page(link)}>" for name, link in _ENTRY.findall(body)]) for title, body in found
+    )
 
 
 def pages_of(root: Path, index: str) -> str:

@@ -52,7 +52,11 @@ def settings() -> Iterator[str]:
         names = re.findall(r"`([\w.]+)`", keys)
         known = CONSEQUENCES.get(names[0], Consequence("", ""))
         facts = [("Values", values), ("Default", default), ("A new value counts", known.since)]
-        facts += [("If it is longer", known.larger), ("If it is shorter", known.smaller)] if known.smaller else [("Then", known.larger)]
+        facts += (
+            [("If it is longer", known.larger), ("If it is shorter", known.smaller)]
+            if known.smaller
+            else [("Then", known.larger)]
+        )
         table = "\n".join(f"| {name} | {text} |" for name, text in facts if text)
         text = f"## {', '.join(f'`{name}`' for name in names)}\n\n{meaning}\n\n| | |\n|---|---|\n{table}\n\n"
         yield text.replace("](docs/", "](../")
@@ -106,6 +110,6 @@ GENERATED = {each.__name__: each for each in (commands, settings, tables, metric
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     # The width of the texts, and no place of this machine in them.
-    os.environ.update(COLUMNS="100", NO_COLOR="1")
+    os.environ.update(COLUMNS="88", NO_COLOR="1")
     os.environ.pop("PAIRING_WAREHOUSE", None)
     print(json.dumps({name: "".join(make()) for name, make in GENERATED.items()}))

@@ -45,7 +45,12 @@ def test_the_first_commands_run_as_they_stand(fresh):
     def run(page: Path, words: str, **more: str) -> str:
         script = block_with(page, words).replace("127.0.0.1:8080", f"127.0.0.1:{ports['AIRFLOW_PORT']}")
         done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", script], cwd=fresh, env=environment | more, capture_output=True, text=True, timeout=1800
+            ["bash", "-eo", "pipefail", "-c", script],
+            cwd=fresh,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            timeout=1800,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

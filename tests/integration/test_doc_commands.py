@@ -82,7 +82,12 @@ def run(project, pipeline, broker, tmp_path):
             names |= {"127.0.0.1:9092": broker.bootstrap, "localhost:9092": broker.bootstrap}
             script = re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], block_with(ROOT / page, words))
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", script], cwd=project, env=environment, capture_output=True, text=True, timeout=400
+                ["bash", "-euo", "pipefail", "-c", script],
+                cwd=project,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=400,
             )
             assert done.returncode == status, done.stdout + done.stderr
             return done.stdout
@@ -116,7 +121,11 @@ def test_the_commands_of_the_documents_run(project, run, pipeline, broker):
 
     played = run("docs/formats.md", "--from-topics").splitlines()
     assert json.loads(played[-1])["landed"] == 3
-    run("docs/formats.md", "include.init_pipeline", **{"call-ended": pipeline.left.topic, "media-metrics": pipeline.right.topic})
+    run(
+        "docs/formats.md",
+        "include.init_pipeline",
+        **{"call-ended": pipeline.left.topic, "media-metrics": pipeline.right.topic},
+    )
     assert (project / "calls.yaml").is_file()
     run("docs/pairing.md", "kcat -C", **{"s@1767225600000": f"s@{began - 1000}", "e@1767229200000": f"e@{began + 60_000}"})
     assert len((project / "dump.jsonl").read_text().splitlines()) == 3

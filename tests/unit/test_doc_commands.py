@@ -34,7 +34,12 @@ def test_a_row_has_one_block_and_a_test(page, words, file, test):
 def options(file: Path) -> frozenset[str]:
     """What stands first in the calls of add_argument in a program, and in what all programs share."""
     trees = [ast.parse(path.read_text()) for path in (file, *(ROOT / each for each in SHARED))]
-    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     return frozenset(text for text in texts if re.fullmatch(r"--[a-z-]+", text)) | {"--help"}
 
 
@@ -42,6 +47,8 @@ def options(file: Path) -> frozenset[str]:
 def test_every_option_is_one_of_its_command(document):
     for module, job, rest in COMMAND.findall(document.read_text()):
         file = ROOT / f"{module.replace('.', '/')}.py" if module else ROOT / "spark_jobs" / f"{job}.py"
-        known = options(file) | (options(ROOT / "spark_jobs" / file.name) if (ROOT / "spark_jobs" / file.name).is_file() else frozenset())
+        known = options(file) | (
+            options(ROOT / "spark_jobs" / file.name) if (ROOT / "spark_jobs" / file.name).is_file() else frozenset()
+        )
         given = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest))
         assert given <= known, f"{file.name} has no {', '.join(given - known)}"

@@ -39,7 +39,9 @@ def test_every_page_is_in_the_navigation_once():
     listed = re.findall(r"</(.+)>$", navigation.navigation((ROOT / "docs/README.md").read_text()), re.M)
     for index in navigation.INDEXES:
         folder = index.rpartition("/")[0]
-        listed += [f"{folder}/{page}" for page in navigation.pages_of(ROOT, index).splitlines() if re.fullmatch(r"[\w-]+", page)]
+        listed += [
+            f"{folder}/{page}" for page in navigation.pages_of(ROOT, index).splitlines() if re.fullmatch(r"[\w-]+", page)
+        ]
     assert sorted(listed) == sorted(name.removesuffix(".md") for name in names(DOCUMENTS) if name != "docs/README.md")
 
 
@@ -86,7 +88,7 @@ def test_every_command_is_asked_for_its_help():
 
 @pytest.mark.parametrize("command", ["spark_jobs.rehearse_pairing", "include.sample.truth"])
 def test_help_is_what_the_command_prints(command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "88")
     printed = subprocess.run([sys.executable, "-m", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert module("reference").help_of(command) == printed.stdout.strip()
 
