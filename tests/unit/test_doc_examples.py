@@ -90,8 +90,8 @@ def test_sql_examples_run(sql, empty_warehouse):
     assert pa.table(query.execute(sql)).column_names
 
 
-def test_the_ledger_function_of_the_operating_guide_runs(empty_warehouse):
-    blocks = code_blocks((ROOT / "docs/operating.md").read_text(), "bash")
+def test_the_ledger_function_runs(empty_warehouse):
+    blocks = code_blocks((ROOT / "docs/ledger.md").read_text(), "bash")
     script = next(block for block in blocks if "ledger() {" in block).replace(".venv/bin/python", sys.executable)
     environment = {"PAIRING_WAREHOUSE": str(empty_warehouse), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-euc", script], env=environment, capture_output=True, text=True)
