@@ -27,7 +27,20 @@ RESULTS = "document.querySelectorAll('#search-results li').length"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-c", "docs/site", "-d", folder / "doctrees", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-n",
+        "-c",
+        "docs/site",
+        "-d",
+        folder / "doctrees",
+        ".",
+    ]
     built = subprocess.run([*command, folder / "html"], cwd=ROOT, capture_output=True, text=True)
     assert (built.returncode, built.stderr) == (0, "")
     return folder / "html"
@@ -83,7 +96,9 @@ def test_pages_are_whole_on_screens_and_phones_by_day_and_by_night(chrome, addre
 def test_the_front_page_leads_to_the_documentation(chrome, address):
     chrome.open(f"{address}/index.html", "true")
     chrome.wait_for("location.pathname == '/docs/README.html' && document.readyState == 'complete'")
-    captions = chrome.ask("[...document.querySelectorAll('.sidebar-tree .caption')].map((each) => each.innerText.toLowerCase())")
+    captions = chrome.ask(
+        "[...document.querySelectorAll('.sidebar-tree .caption')].map((each) => each.innerText.toLowerCase())"
+    )
     assert captions == ["start", "concepts", "how-to", "reference", "runbooks", "decisions"]
 
 

@@ -43,7 +43,11 @@ def options(file: Path) -> frozenset[str]:
     return frozenset(text for text in texts if re.fullmatch(r"--[a-z-]+", text)) | {"--help"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=names(DOCUMENTS))
+# Decisions and the changelog also tell of programs as they were.
+NOW = [path for path in DOCUMENTS if path.parent.name != "decisions" and path.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("document", NOW, ids=names(NOW))
 def test_every_option_is_one_of_its_command(document):
     for module, job, rest in COMMAND.findall(document.read_text()):
         file = ROOT / f"{module.replace('.', '/')}.py" if module else ROOT / "spark_jobs" / f"{job}.py"
