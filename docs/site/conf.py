@@ -18,7 +18,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
-from navigation import FRONT, INDEXES, navigation, pages_of  # noqa: E402
+# mypy knows the file by its path from the root.
+from navigation import FRONT, INDEXES, navigation, pages_of  # type: ignore[import-not-found] # noqa: E402
 
 project = "Event pairing"
 root_doc = FRONT
