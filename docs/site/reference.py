@@ -55,7 +55,7 @@ def settings() -> Iterator[str]:
         facts += (
             [("If it is longer", known.larger), ("If it is shorter", known.smaller)]
             if known.smaller
-            else [("Then", known.larger)]
+            else [("What follows", known.larger)]
         )
         table = "\n".join(f"| {name} | {text} |" for name, text in facts if text)
         text = f"## {', '.join(f'`{name}`' for name in names)}\n\n{meaning}\n\n| | |\n|---|---|\n{table}\n\n"
