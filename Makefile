@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-tests test test-long soak load lint ci airflow stop clean screenshots lock package licences sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-floors bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint docs docs-serve ci airflow stop clean screenshots lock package licences sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-floors bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
 AIRFLOW_PORT ?= 8080
 STORE_PORT ?= 9100
 REGISTRY_PORT ?= 8081
+DOCS_PORT ?= 8000
 STORE ?=
 SPARK ?=
 EXAMPLE ?=
@@ -52,7 +53,14 @@ load: setup-tests ## load for hours: HOURS=1 of traffic at the highest rate that
 lint: setup-tests ## ruff (rules and format), mypy, and the layers of the imports
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
-ci: ## what the continuous integration runs: lint beside test
+docs: setup-tests ## the documentation as a site in .local/site/html, with a search and a reference from the code; every link is checked
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -n -c docs/site -d .local/site/doctrees . .local/site/html
+	@echo "open .local/site/html/index.html, or: make docs-serve"
+
+docs-serve: docs ## the same, on 127.0.0.1:8000 (another port: DOCS_PORT=18000), until Ctrl-C
+	@$(VENV_PYTHON) -m http.server --bind 127.0.0.1 --directory .local/site/html $(DOCS_PORT)
+
+ci: ## what the continuous integration runs: lint and docs beside test
 	@.ci/run
 
 airflow: setup ## a command of Airflow itself, on the Airflow of the demo: ARGS="dags list"

@@ -1,4 +1,4 @@
-"""Which problems a pipeline has after a batch, given those before it. docs/operating.md has a table of what begins and what ends each.
+"""Which problems a pipeline has after a batch, given those before it. docs/quality.md has a table of what begins and what ends each.
 
 Pure: the same batches give the same problems, whether they are added one by one or all anew from the tables.
 """

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
-from tests.unit.test_docs import DOCUMENTS, README, section
+from tests.unit.test_docs import DOCUMENTS, section
 
 TYPES = {
     "STRING": pa.string(),
@@ -31,8 +31,12 @@ def code_blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
-def test_the_rehearsal_prints_what_the_readme_shows(tmp_path):
-    text = section(README, "## Rehearse what a configuration would do")
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("README.md", "## Rehearse what a configuration would do"), ("docs/start.md", "## 3 Play with the rules")],
+)
+def test_the_rehearsal_prints_what_the_page_shows(page, heading, tmp_path):
+    text = section(ROOT / page, heading)
     (script,), (output,) = code_blocks(text, "bash"), code_blocks(text, "json")
     script = script.replace(".venv/bin/python", sys.executable).replace("include/pipelines", f"{ROOT}/include/pipelines")
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
@@ -86,8 +90,8 @@ def test_sql_examples_run(sql, empty_warehouse):
     assert pa.table(query.execute(sql)).column_names
 
 
-def test_the_ledger_function_of_the_operating_guide_runs(empty_warehouse):
-    blocks = code_blocks((ROOT / "docs/operating.md").read_text(), "bash")
+def test_the_ledger_function_runs(empty_warehouse):
+    blocks = code_blocks((ROOT / "docs/ledger.md").read_text(), "bash")
     script = next(block for block in blocks if "ledger() {" in block).replace(".venv/bin/python", sys.executable)
     environment = {"PAIRING_WAREHOUSE": str(empty_warehouse), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-euc", script], env=environment, capture_output=True, text=True)
