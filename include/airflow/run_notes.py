@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from include.config.health import read_state
 from include.airflow.lineage import PARENT
+from include.config.health import read_state
 from include.config.pipeline import PIPELINES, REPLAY_SUFFIX, pipeline_of
 from include.config.store import Store
 from include.config.time_text import point_in_time

@@ -17,8 +17,8 @@ def packages_beside(name: str) -> Path:
         wait_for_turn(lock)
         if not is_done(folder, wanted):
             shutil.rmtree(folder, ignore_errors=True)
-            into = ["--python", VENV / "bin" / "python", "--target", folder]
-            options = ["--system-certs", "--no-deps", "--require-hashes", "--compile-bytecode"]
+            into: list[str | Path] = ["--python", VENV / "bin" / "python", "--target", folder]
+            options: list[str | Path] = ["--system-certs", "--no-deps", "--require-hashes", "--compile-bytecode"]
             run(f"packages of {name}", [VENV / "bin" / "uv", "pip", "install", *into, *options, "-r", locked], lock)
             mark_done(folder, wanted)
     return folder

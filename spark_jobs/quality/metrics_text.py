@@ -6,7 +6,7 @@ another one's sample, so the text is valid in Prometheus' older format too, whic
 
 from __future__ import annotations
 
-from include.config.health import FAILED, HEALTHY, METRICS_FILE, WARNING, Lag, Problem, State
+from include.config.health import FAILED, HEALTHY, WARNING, Lag, Problem, State
 from spark_jobs.quality.catalogue import MEANINGS, SECONDS, Meaning
 from spark_jobs.quality.trend import KINDS, METRIC_OF, Trend
 from spark_jobs.rules.reasons import Reason

@@ -10,13 +10,13 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from include.local.broker import create_topics
+from include.local.packages_beside import packages_beside
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from tests.helpers.alert_listener import listening
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
 from tests.helpers.lineage_rules import facets_of, wrong_by_classes, wrong_by_schemas
-from include.local.packages_beside import packages_beside
 from tests.helpers.reading import consume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]

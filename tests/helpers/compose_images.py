@@ -17,10 +17,10 @@ from pathlib import Path
 
 from include.local.broker import LOGGING
 from include.local.machine import JARS, VENV, java
+from include.local.packages_beside import packages_beside
 from tests.helpers import local_postgres
 from tests.helpers.compose_file import Service, image_environment
 from tests.helpers.compose_places import Places
-from include.local.packages_beside import packages_beside
 
 NEEDED = "no PostgreSQL or Redis server is installed (apt-get install postgresql redis-server)"
 Environment = dict[str, str]
