@@ -52,9 +52,9 @@ def message_parser(layout: Layout, latest_ts: int) -> Callable[[Record], ParsedM
     >>> calls = load_pipeline(PIPELINES / "calls.yaml")
     >>> parse = message_parser(layout_of(calls, calls.right), latest_ts=2_000)
     >>> parse(Record(b'{"user1":"a","user2":"b","timestamp":1500,"metrics":{"loss":0.10}}', 9))
-    Parsed(key=('a', 'b'), ts=1500, payload='{"loss":0.10}', problem=None)
+    ParsedMessage(key=('a', 'b'), ts=1500, payload='{"loss":0.10}', problem=None)
     >>> parse(Record(b'{"user1":"a","user2":"b","timestamp":null}', 9))
-    Parsed(key=('a', 'b'), ts=9, payload=None, problem=None)
+    ParsedMessage(key=('a', 'b'), ts=9, payload=None, problem=None)
     >>> [parse(Record(value, 9)).problem.value for value in (b"{}{}", b"{}", b'{"user1":"a","user2":"b","timestamp":1.5}',
     ...                                                      b'{"user1":"a","user2":"b","timestamp":2001}')]
     ['malformed_json', 'missing_key', 'bad_timestamp', 'future']

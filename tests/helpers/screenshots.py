@@ -14,7 +14,8 @@ from include.config.health import read_state, write_state
 from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.current_pages import write_index
-from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
+from include.config.health import METRICS_FILE
+from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.pages import batch_details, write_pages
 from spark_jobs.quality.suite import JudgedCheck, Verdict, checks
 from spark_jobs.quality.trend_files import write_trend

@@ -16,7 +16,8 @@ from include.airflow.pages import batch_of, note_batch
 from include.config.health import write_state
 from include.config.pipeline import PIPELINES
 from plugins.event_pairing import EventPairing
-from spark_jobs.quality.metrics_text import METRICS_FILE, exposition
+from include.config.health import METRICS_FILE
+from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.pages import details_script
 from spark_jobs.quality.trend_files import write_trend
 from tests.helpers.batch_history import history
