@@ -10,11 +10,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from include.config.health import read_state, write_state
+from include.config.health import METRICS_FILE, read_state, write_state
 from include.local.machine import ROOT
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.current_pages import write_index
-from include.config.health import METRICS_FILE
 from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.pages import batch_details, write_pages
 from spark_jobs.quality.suite import JudgedCheck, Verdict, checks

@@ -13,10 +13,9 @@ from fastapi.testclient import TestClient
 
 from include.airflow import overview, quality_app
 from include.airflow.pages import batch_of, note_batch
-from include.config.health import write_state
+from include.config.health import METRICS_FILE, write_state
 from include.config.pipeline import PIPELINES
 from plugins.event_pairing import EventPairing
-from include.config.health import METRICS_FILE
 from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.pages import details_script
 from spark_jobs.quality.trend_files import write_trend
