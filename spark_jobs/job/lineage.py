@@ -13,7 +13,15 @@ from include.config.pipeline import Pipeline
 from spark_jobs.kafka.clusters import settings_of
 from spark_jobs.kafka.settings import address
 from spark_jobs.rules.side_topics import SideTopics, topics_of
-from spark_jobs.tables.ledger import ALL_PUBLICATIONS, LANDED, PAIRED, PUBLISHED_REJECTED, LedgerRow, recorded_steps
+from spark_jobs.tables.ledger import (
+    ALL_PUBLICATIONS,
+    LANDED,
+    PAIRED,
+    PUBLISHED_REJECTED,
+    REMOVALS,
+    LedgerRow,
+    recorded_steps,
+)
 from spark_jobs.tables.records import LIVE, LandedCounts, ReplayPlan
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, declared_columns, raw_table, schemas
 from spark_jobs.tables.warehouse import Tables
@@ -45,16 +53,17 @@ def lineage(job: str, tables: Tables) -> dict[str, Any]:
     """
     if job not in _JOBS:
         return {}
-    steps = recorded_steps()
-    found = {name: list(dict.fromkeys(each)) for name, each in zip(("inputs", "outputs"), _of_jobs(job, steps), strict=True)}
+    # Rows of maintenance have the versions of the batch that it went up to, which it changes.
+    steps = [row for row in recorded_steps() if row.step not in REMOVALS]
+    inputs, outputs = (list(dict.fromkeys(each)) for each in _of_jobs(job, steps))
     ends, read, written = _ends(steps), _rows_read(steps, tables.pipeline), _rows_written(steps)
     versions = steps[-1].versions if steps else {}
     # A table that is read and changed was read at an earlier version.
-    before = {name: at for name, at in versions.items() if name not in _tables(found["outputs"], tables.pipeline)}
+    before = {name: at for name, at in versions.items() if name not in _tables(outputs, tables.pipeline)}
     topics = topics_of(tables.pipeline, {at.topic for row in steps for at in row.offsets})
     return _of_run(steps) | {
-        "inputs": _datasets(found["inputs"], tables, topics, before, read, ends),
-        "outputs": _datasets(found["outputs"], tables, topics, versions, written, ends),
+        "inputs": _datasets(inputs, tables, topics, before, read, ends),
+        "outputs": _datasets(outputs, tables, topics, versions, written, ends),
     }
 
 

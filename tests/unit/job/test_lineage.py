@@ -123,6 +123,12 @@ def test_a_column_of_several_parts_is_one():
     assert list(columns)[-2:] == ["problem", "batch_id"] and "user1" in columns
 
 
+def test_maintenance_names_no_version_that_it_has_changed(said):
+    found = said("maintain_tables", row("removed_raw", removed=3))
+    assert found.keys() == {"inputs", "outputs"}
+    assert shown(found["outputs"])["raw_analytics"] == (None, None)
+
+
 def test_every_task_is_there_and_in_the_documents():
     code = [*(ROOT / "dags").glob("*.py"), ROOT / "include/airflow/operators.py"]
     tasks = {name for path in code for name in re.findall(r'job="(\w+)"', path.read_text())}
