@@ -1,4 +1,4 @@
-"""The numbers of a report reach StatsD and OpenTelemetry as Airflow is set to send its own metrics; the real Prometheus is in tests/e2e."""
+"""The numbers of a report reach StatsD and OpenTelemetry as Airflow is set to send its own metrics."""
 
 from __future__ import annotations
 

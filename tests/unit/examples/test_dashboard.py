@@ -1,5 +1,5 @@
 """The dashboard for Grafana: nothing in it that Grafana's schema does not know, and the rules of Grafana's linter. Prometheus answers its
-expressions in tests/e2e/test_prometheus.py.
+expressions in test_dashboard_in_prometheus.py.
 """
 
 from __future__ import annotations
