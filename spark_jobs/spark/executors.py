@@ -28,7 +28,7 @@ _CLOCKS_APART_S = 600
 _LOOK = "host string, clock double"
 _CHECKED: WeakSet[Any] = WeakSet()
 # What Spark says of a failed task, and in it PySpark and Python.
-_HOST = re.compile(r"\(TID \d{1,19}\) \(([\w.:-]{1,253}) executor \S{1,20}\)")
+_HOST = re.compile(r"\(TID \d{1,19}\) \(([\w.:-]{1,253}) executor (\S{1,20})\)")
 _MISSING = re.compile(r"No module named '([\w.]{1,100})'")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,200})"')
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S{1,20}) than that in driver: (\S{1,20}),")
@@ -54,6 +54,16 @@ def check_executors(spark: SparkSession) -> None:
             "set the clocks by NTP, then run this again"
         )
     _CHECKED.add(spark)
+
+
+def failed_host(text: str) -> str | None:
+    """The host of the executor whose task failed, by the text of Spark's error; None where the driver did the work.
+
+    >>> failed_host("(TID 3) (10.0.0.7 executor 1): broken"), failed_host("(TID 3) (10.0.0.7 executor driver): broken")
+    ('10.0.0.7', None)
+    """
+    failed = _HOST.search(text)
+    return failed[1] if failed and failed[2] != "driver" else None
 
 
 def executor_problem(text: str) -> NeedsOperator | None:

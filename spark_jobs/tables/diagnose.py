@@ -13,6 +13,7 @@ from include.config.pipeline import PipelineError
 from include.config.store import StoreRefused, local_folder
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.executors import failed_host
 
 # Texts of the operating system. Problems of the first kind may pass by themselves, those of the second do not.
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -108,9 +109,13 @@ def _raise_if_known(text: str, place: str) -> None:
     if found := _IN_PYTHON.search(text):
         place = found[1]
     if local_folder(place) is None:
+        # Each machine may have rights, and a way to the store, of its own.
+        asked = f" (asked by executor host {host})" if (host := failed_host(text)) else ""
         for error in _STORE_ERRORS:
             if _STORE_ERROR.search(text) and re.search(error.sign, text):
-                problem = JobProblem(f"the store of {place} cannot be used: {error.meaning}: {error.remedy}; {_RESUMES}")
+                problem = JobProblem(
+                    f"the store of {place} cannot be used: {error.meaning}{asked}: {error.remedy}; {_RESUMES}"
+                )
                 raise (problem if error.passes else NeedsOperator(str(problem))) from None
         return
     for reason in _FULL:

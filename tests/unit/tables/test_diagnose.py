@@ -195,6 +195,16 @@ def test_what_a_store_says_in_a_worker_is_told_with_the_table_that_it_worked_on(
     assert str(problem).startswith(f"the store of {PLACE} cannot be used: {meaning}: ")
 
 
+@pytest.mark.parametrize(
+    ("executor", "asked"), [("1", " (asked by executor host 10.0.0.7)"), ("driver", "")], ids=["cluster", "local"]
+)
+def test_an_executor_that_a_store_refuses_is_named(executor, asked):
+    told = OSError(errno.EIO, answered("403 Forbidden", "AccessDenied").replace("\n", " "), PLACE)
+    failed = f"Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor {executor}): {IN_WORKER.format(f'OSError: {told}')}"
+    problem = raised_by(RuntimeError(failed), "s3://lake/calls")
+    assert str(problem).startswith(f"the store of {PLACE} cannot be used: {FORBIDDEN}{asked}: the user needs the rights")
+
+
 def test_every_sign_that_is_known_is_tried():
     assert {said.meaning for said in faults._STORE_ERRORS} == {meaning for _, meaning in SAID}
     assert {said.meaning for said in faults._STORE_ERRORS if said.passes} == PASSING
