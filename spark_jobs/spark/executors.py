@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +29,9 @@ _LOOK = "host string, clock double"
 _CHECKED: WeakSet[Any] = WeakSet()
 # What Spark says of a failed task, and in it PySpark and Python.
 _HOST = re.compile(r"\(TID \d{1,19}\) \(([\w.:-]{1,253}) executor (\S{1,20})\)")
+# A Spark Connect server hands on the worker's stack trace alone.
+_FROM_WORKER = "An exception was thrown from the Python worker"
+_NOTED = re.compile(r"on executor host ([\w.:-]{1,253})")
 _MISSING = re.compile(r"No module named '([\w.]{1,100})'")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"\n]{1,200})"')
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S{1,20}) than that in driver: (\S{1,20}),")
@@ -56,12 +59,25 @@ def check_executors(spark: SparkSession) -> None:
     _CHECKED.add(spark)
 
 
+@contextmanager
+def name_host_in_errors(on_cluster: bool) -> Iterator[None]:
+    """In a worker: adds the host to the stack trace of an error, for `failed_host`, if this machine is not the driver's."""
+    try:
+        yield
+    except Exception as error:
+        if on_cluster:
+            error.add_note(f"on executor host {socket.gethostname()}")
+        raise
+
+
 def failed_host(text: str) -> str | None:
-    """The host of the executor whose task failed, by the text of Spark's error; None where the driver did the work.
+    """The host of the executor whose task failed, by the text of Spark's error; None where the driver did the work, or none is named.
 
     >>> failed_host("(TID 3) (10.0.0.7 executor 1): broken"), failed_host("(TID 3) (10.0.0.7 executor driver): broken")
     ('10.0.0.7', None)
     """
+    if noted := _NOTED.search(text):
+        return noted[1]
     failed = _HOST.search(text)
     return failed[1] if failed and failed[2] != "driver" else None
 
@@ -72,9 +88,10 @@ def executor_problem(text: str) -> NeedsOperator | None:
     >>> executor_problem('(TID 3) (10.0.0.7 executor 1): ... ModuleNotFoundError: No module named \\'pyarrow\\'')
     NeedsOperator('the Python of executor host 10.0.0.7 has no module pyarrow: install the packages of requirements.lock for it')
     """
-    if not (failed := _HOST.search(text)):
+    failed = _HOST.search(text)
+    if not failed and _FROM_WORKER not in text:
         return None
-    where = f"executor host {failed[1]}"
+    where = f"executor host {failed[1]}" if failed else "an executor"
     if missing := _MISSING.search(text):
         return NeedsOperator(
             f"the Python of {where} has no module {missing[1]}: install the packages of requirements.lock for it"

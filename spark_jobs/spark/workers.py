@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.spark.executors import check_executors
+from spark_jobs.spark.executors import check_executors, is_cluster, name_host_in_errors
 from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
 T = TypeVar("T")
@@ -80,11 +80,13 @@ def read_in_tasks(
         # The condition has Spark plan nothing for it, and ask no executor.
         return spark.createDataFrame([], columns).where(F.lit(False))
     check_executors(spark)
+    on_cluster = is_cluster(spark)
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                yield from read(parts[number])
+        with name_host_in_errors(on_cluster):
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    yield from read(parts[number])
 
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(stage, columns)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
+import traceback
 from types import SimpleNamespace
 
 import pytest
 
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.spark import executors
-from spark_jobs.spark.executors import WITHIN_VARIABLE, check_executors, executor_problem
+from spark_jobs.spark.executors import WITHIN_VARIABLE, check_executors, executor_problem, failed_host, name_host_in_errors
 
 
 class Session:
@@ -109,6 +111,23 @@ FAILED = "Job aborted: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1):
 def test_what_executors_lack_is_one_line(text: str, said: str) -> None:
     problem = executor_problem(f"{text}\n\tat org.apache.spark.Something\n")
     assert str(problem).startswith(said)
+
+
+def test_what_executors_lack_is_one_line_also_where_no_host_is_named() -> None:
+    """Of a Spark Connect server the client gets the worker's stack trace alone."""
+    lacks = (
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot"
+    )
+    problem = executor_problem(f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback …\n{lacks}")
+    assert str(problem).startswith("the Python of an executor is 3.12, that of")
+
+
+@pytest.mark.parametrize(("on_cluster", "host"), [(True, socket.gethostname()), (False, None)])
+def test_a_worker_on_a_cluster_names_its_host(on_cluster: bool, host: str | None) -> None:
+    with pytest.raises(ValueError, match="broken") as raised, name_host_in_errors(on_cluster):
+        raise ValueError("broken")
+    # As PySpark hands it over.
+    assert failed_host("".join(traceback.format_exception(raised.value))) == host
 
 
 def test_an_error_of_the_driver_is_not_one_of_the_executors() -> None:
