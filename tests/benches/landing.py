@@ -74,9 +74,14 @@ def on_topics(broker: LocalBroker, events: int) -> Pipeline:
 
 def delete_topics(broker: LocalBroker, pipeline: Pipeline) -> None:
     """What `bench_topics` made, for the next ones need the disk."""
+    delete_named(broker.bootstrap, *(side.topic for side in pipeline.sides), pipeline.output_topic)
+
+
+def delete_named(bootstrap: str, *topics: str) -> None:
+    """Returns when the broker has answered for each."""
     # Held, for its answers end with it.
-    admin = admin_client(broker.bootstrap)
-    for answer in admin.delete_topics([*(side.topic for side in pipeline.sides), pipeline.output_topic]).values():
+    admin = admin_client(bootstrap)
+    for answer in admin.delete_topics([*topics]).values():
         answer.result()
 
 

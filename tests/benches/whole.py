@@ -25,12 +25,12 @@ from statistics import median
 from typing import NamedTuple
 
 from include.config.pipeline import Pipeline
-from include.local.broker import LocalBroker, admin_client, create_topics
+from include.local.broker import LocalBroker, create_topics
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from tests.benches.chains import Chains, read_answers
-from tests.benches.landing import PARTITIONS, bench_topics, delete_topics
+from tests.benches.landing import PARTITIONS, bench_topics, delete_named, delete_topics
 from tests.benches.measuring import HEAP, JAVA, Times, scratch, show_ratio
 from tests.benches.peers import Peer, Run, pid_of, run_followed
 from tests.benches.traffic import send, slots
@@ -76,7 +76,7 @@ class Bench(NamedTuple):
             seconds = time.perf_counter() - begin
         payloads = mine.left.payload, mine.right.payload
         answers = read_answers(bootstrap, output, payloads, self.events) if self.judged else None
-        admin_client(bootstrap).delete_topics([output])[output].result()
+        delete_named(bootstrap, output)
         shutil.rmtree(folder)
         return Run(seconds, self.events / seconds, own.cost, broker.cost, answers)
 
