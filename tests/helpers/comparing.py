@@ -22,6 +22,8 @@ _OWN_COUNTS = re.compile(
     # When the sides were last heard of, and for how long not.
     r"|silence:.*|(is_)?(silent|unpaired)_.*|last_record_.*|orphans_since_.*"
 )
+# Breakdowns: when a report looked at the logs of two tables, and how many reports there were by then.
+_OWN_FAMILIES = {"watched"}
 # When a step began, how long it took, W; the clock and the times of events stay. What depends on which batches had a report of their own.
 _OWN_TEXT = re.compile(
     r"settings [0-9a-f]{16}|\b(position|end \d+) [0-9,]+|<td>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d</td>|[0-9.]+ s</td>|Wall time [^,]+"
@@ -45,6 +47,8 @@ def _comparable(value: Any) -> Any:
         return {name: _comparable(part) for name, part in value.items() if not _OWN_COUNTS.fullmatch(name)}
     if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
         return sorted((name, number) for name, number in value if not _OWN_COUNTS.fullmatch(str(name)))
+    if isinstance(value, list):
+        return [each for each in value if not (isinstance(each, dict) and each.get("family") in _OWN_FAMILIES)]
     return value
 
 
