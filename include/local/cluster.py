@@ -29,7 +29,8 @@ def worker_python() -> Path:
             LOG.parent.mkdir(parents=True, exist_ok=True)
             uv, base = VENV / "bin" / "uv", VENV / "bin" / "python"
             run("virtual environment of the workers", [uv, "venv", "--clear", "--python", base, PYTHON], lock)
-            sync_packages(python, lock)
+            # Workers import few of them.
+            sync_packages(python, lock, compiled=False)
             mark_done(PYTHON, packages)
     return python
 

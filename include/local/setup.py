@@ -98,9 +98,9 @@ def add_tests(lock: IO[str]) -> None:
     sync_packages(VENV / "bin" / "python", lock, LOCK, TESTS_LOCK)
 
 
-def sync_packages(python: Path, lock: IO[str], *locks: Path) -> None:
-    """Installs the packages of the locks (default: LOCK) for this Python, and removes all others."""
-    options = ["--python", str(python), "--system-certs", "--compile-bytecode"]
+def sync_packages(python: Path, lock: IO[str], *locks: Path, compiled: bool = True) -> None:
+    """Installs the packages of the locks (default: LOCK) for this Python, and removes all others. Not `compiled`: Python compiles what it imports."""
+    options = ["--python", str(python), "--system-certs", *["--compile-bytecode"] * compiled]
     locked = ["--require-hashes", "--build-constraints", str(LOCK), *map(str, locks or [LOCK])]
     # The lock is complete, so nothing is resolved: to learn its dependencies, uv would fetch and build PySpark once more each time.
     run("Python packages", [VENV / "bin" / "uv", "pip", "sync", *options, *locked], lock)

@@ -260,6 +260,7 @@ def test_the_command_says_by_its_status_what_there_is_to_see(tmp_path, capsys, m
     assert (status, line.partition(":")[2].strip().startswith(f"{VARIABLE} is not JSON")) == (1, True)
 
 
+@pytest.mark.long
 def test_the_command_reads_a_store_as_a_folder(s3, tmp_path, monkeypatch):
     pipeline = load_pipeline(timeless(stored_tables.NAME, "stored", tmp_path / "jobs")[1])
     other = file_of(replace(pipeline, grace_ms=0, gap_ms=1), tmp_path)

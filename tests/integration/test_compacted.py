@@ -90,6 +90,7 @@ def alter(broker, topic, **changes):
     admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 
 
+@pytest.mark.long
 def test_what_compaction_removed_is_no_loss(published, broker, pipeline):
     left = compact(broker, pipeline.output_topic, 2)
     assert sorted(message["value"]["user1"] for message in left) == ["x", "y"]

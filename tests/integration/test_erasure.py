@@ -113,6 +113,7 @@ def check_erased(warehouse, batch_id):
     return json.loads(kept[f"certificate-{batch_id}.json"])
 
 
+@pytest.mark.long
 def test_an_erased_pair_is_named_nowhere_and_every_count_stays(traffic, broker, send, begun, capsys):
     warehouse = traffic
     before, messages = states(warehouse), consumed(warehouse, broker)

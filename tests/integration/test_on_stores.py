@@ -30,7 +30,7 @@ def both(spark, broker, tmp_path, monkeypatch):
     return lambda store: both_on(store, store.name, spark, broker, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["azure", "gs"])
+@pytest.mark.parametrize("kind", ["azure", pytest.param("gs", marks=pytest.mark.long)])
 def test_a_batch_on_another_store_is_as_in_a_folder(kind, request, both):
     pair = both(request.getfixturevalue(kind))
     for _ in range(2):

@@ -84,6 +84,7 @@ def delivery(warehouse, batch_id):
     return tuple(metrics[name] for name in ("due_on_topic", "on_topic", "delivery_difference"))
 
 
+@pytest.mark.long
 def test_each_topic_is_right_when_orphans_become_pairs_and_the_other_way_round(warehouse, send, begun, broker, state):
     # x and z lack the right side, y the left one; their partners come late.
     send("a0:x m300:y a600:z a900:p m910:p a2000:tick m2000:tick")

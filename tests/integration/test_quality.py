@@ -269,7 +269,7 @@ def test_a_table_that_another_program_changed_is_named_once_and_reconcile_finds_
     run_all(warehouse)
     assert metrics_of(warehouse, 5)["foreign_changes"] == 0
     # As if the tables were mended.
-    note_in_state(warehouse, answer._replace(offenders=[]))
+    note_in_state(warehouse, reconcile(warehouse)._replace(offenders=[]))
     assert {each.name for each in read_state(pages).problems}.isdisjoint(("reconcile", "foreign_changes"))
 
 

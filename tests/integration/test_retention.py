@@ -372,6 +372,7 @@ def test_an_outcome_that_is_lost_beside_the_removed_ones_is_found(warehouse, sen
     assert found["raw rows removed for their age whose record has no outcome"] == 2
 
 
+@pytest.mark.long
 def test_an_archive_that_cannot_be_written_keeps_everything(warehouse, send, a_day_after, tmp_path):
     some_batches(warehouse, send, 1, 3)
     a_day_after(warehouse, 2)

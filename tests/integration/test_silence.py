@@ -57,6 +57,7 @@ def nothing_is_told(reported):
     assert (news, "silent" in says) == ([], False), says
 
 
+@pytest.mark.long
 def test_a_silent_topic_is_told_of_by_name_until_it_comes_back(warehouse, pipeline, outcome):
     left, right = pipeline.sides
     folder = pages_folder(warehouse.root, pipeline.name)
