@@ -90,7 +90,7 @@ def executors(cluster):
 
 
 def test_jobs_on_a_cluster_do_what_they_do_in_one_process(s3, cluster, spark, broker, tmp_path, monkeypatch):
-    """By a Spark Connect server on the cluster, and by spark-submit in client mode."""
+    """By a Spark Connect server on the cluster."""
     pair = both_on(s3, "cluster", spark, broker, tmp_path, monkeypatch)
     with LocalSpark(tmp_path / "spark", free_port(), cluster.master) as server:
         jobs = Jobs(pair.file, pair.stored.pipeline, pair.bootstrap, server.url, pair.stored.root, by_spark=True)
@@ -103,13 +103,22 @@ def test_jobs_on_a_cluster_do_what_they_do_in_one_process(s3, cluster, spark, br
         for process in found:
             assert str(ROOT) not in process.environ().get("PYTHONPATH", "").split(os.pathsep)
             assert not process.exe().startswith(str(ROOT / ".venv"))
-    run_all(pair.foldered)
+    equal_to_the_folder(pair)
 
+
+@pytest.mark.long
+def test_submitted_jobs_do_what_they_do_in_one_process(s3, cluster, spark, broker, tmp_path, monkeypatch):
+    """By spark-submit in client mode, each with a session of its own."""
+    pair = both_on(s3, "submitted", spark, broker, tmp_path, monkeypatch)
     pair.portions.send()
     for job in JOBS:
         submit(job, pair, cluster)
-    run_all(pair.foldered)
+    equal_to_the_folder(pair)
 
+
+def equal_to_the_folder(pair):
+    """Does the batch in the folder, and compares everything."""
+    run_all(pair.foldered)
     assert pair.differences() == []
     assert rows(pair.stored.root, pair.stored.pipeline, REJECTED).total() > 5
 
