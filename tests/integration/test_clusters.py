@@ -136,6 +136,7 @@ def test_the_whole_way_over_three_clusters(warehouse, pipeline, send, others, tm
     assert "refused" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_away_is_named_and_nothing_is_lost(warehouse, pipeline, send, others, monkeypatch):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     send(pipeline.left, "ab", ago)

@@ -251,7 +251,8 @@ def test_without_settings_of_a_registry(mixed, sender, monkeypatch):
         land(mixed)
 
 
-@pytest.mark.parametrize("key_order", ["as_is", pytest.param("any", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("key_order", ["as_is", "any"])
 def test_unknown_schemas_are_healed_once_the_registry_knows_them(
     mixed, sides, broker, registry, tmp_path, capsys, key_order
 ):

@@ -15,6 +15,7 @@ from include.local.process import free_port, processes_of
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
 def test_broker_survives_a_power_cut_and_creates_topics_once(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "broker", free_port()) as broker:
         for _ in range(2):

@@ -89,6 +89,7 @@ def test_a_batch_that_is_not_paired_is_finished_by_a_replay_first(warehouse, sen
     assert quiet_counts(tables_of(warehouse), Window(begun, begun + 50)) is None
 
 
+@pytest.mark.long
 def test_when_nothing_is_left_to_publish_or_report(warehouse, send):
     tables, seen = tables_of(warehouse), []
     send("a100:x m150:x a3000:tick m3000:tick")
