@@ -157,7 +157,7 @@ def count(
         raise BrokenInvariant(
             f"batch {planned.batch_id}: {offsets_planned} offsets planned, but {landed.total()} records landed"
         )
-    of_sides = [(sum(counted[topic] for topic in mine) for counted in (landed, accepted)) for mine in planned.topics]
+    of_sides = [[sum(counted[topic] for topic in mine) for counted in (landed, accepted)] for mine in planned.topics]
     (landed_left, accepted_left), (landed_right, accepted_right) = of_sides
     return LandedCounts(
         planned=offsets_planned,
