@@ -121,6 +121,17 @@ def test_the_commands_of_the_documents_run(project, run, pipeline, broker):
 
     played = run("docs/formats.md", "--from-topics").splitlines()
     assert json.loads(played[-1])["landed"] == 3
+    # Three records say too little of what their fields are.
+    for number in range(200):
+        for side in pipeline.sides:
+            body = {
+                "user1": f"a{number}",
+                "user2": f"b{number}",
+                "timestamp": began + 60_000 + number * 500,
+                side.payload: "x",
+            }
+            producer.produce(side.topic, json.dumps(body))
+    assert producer.flush(20) == 0
     run(
         "docs/formats.md",
         "include.init_pipeline",
