@@ -62,31 +62,15 @@ def settings() -> Iterator[str]:
         yield text.replace("](docs/", "](../")
 
 
-def outer_parts(columns: str) -> list[str]:
-    """The columns of a declaration in SQL: split where a comma is in no `<…>`.
-
-    >>> outer_parts("a STRING, b ARRAY<STRUCT<c: INT, d: INT>>, e INT")
-    ['a STRING', 'b ARRAY<STRUCT<c: INT, d: INT>>', 'e INT']
-    """
-    parts, depth = [""], 0
-    for character in columns:
-        depth += {"<": 1, ">": -1}.get(character, 0)
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
-
-
 def tables() -> Iterator[str]:
     """The columns of each table of the shipped pipeline."""
     from include.config.pipeline import PIPELINES
     from include.config.pipeline_file import load_pipeline
-    from spark_jobs.tables.schemas import schemas
+    from spark_jobs.tables.schemas import declared_columns, schemas
 
-    for table, columns in schemas(load_pipeline(PIPELINES / "calls.yaml")).items():
-        fields = [field.replace("`", "").split(" ", 1) for field in outer_parts(columns)]
-        rows = "\n".join(f"| `{name}` | `{kind}` |" for name, kind in fields)
+    calls = load_pipeline(PIPELINES / "calls.yaml")
+    for table in schemas(calls):
+        rows = "\n".join(f"| `{name}` | `{kind.replace('`', '')}` |" for name, kind in declared_columns(calls, table))
         yield f"## `{table}`\n\n| Column | Type |\n|---|---|\n{rows}\n\n"
 
 

@@ -23,7 +23,6 @@ from include.local.process import (
     check_port,
     command_line,
     free_port,
-    running_program,
     start_program,
     stop_programs,
 )
@@ -46,14 +45,12 @@ logger.network.level = error
 class LocalBroker(LocalServer):
     """A broker with its data in `folder`, listening on 127.0.0.1:`port`."""
 
+    name = "kafka"
+
     @property
     def bootstrap(self) -> str:
         """The address for clients."""
         return f"127.0.0.1:{self.port}"
-
-    def is_running(self) -> bool:
-        """Whether the broker of this folder is alive, on any port."""
-        return running_program(self.folder, "kafka") is not None
 
     def where(self) -> str:
         """Its address; a running broker may have another port than `port`."""
@@ -130,12 +127,12 @@ class LocalBroker(LocalServer):
                 # The first line of an exception says what is wrong.
                 cause = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[0]
                 raise SetupError(f"the broker cannot prepare its folder ({cause}): delete {self.folder}, or make clean")
-        start_program(self.folder, "kafka", self._command("kafka.Kafka", settings), project_environment())
+        start_program(self.folder, self.name, self._command("kafka.Kafka", settings), project_environment())
 
     def _wait_until_it_answers(self) -> None:
         signs = ("ERROR", "FATAL", "Exception")
         self.wait_until(
-            lambda: _answers(self.bootstrap), "the broker", "kafka", signs, f"does not answer on {self.bootstrap}"
+            lambda: _answers(self.bootstrap), "the broker", self.name, signs, f"does not answer on {self.bootstrap}"
         )
 
 

@@ -41,6 +41,8 @@ class LocalCluster(LocalServer):
     `hosts`: loopback addresses, one a worker; Spark runs two attempts of one task on two hosts only. `variables`: of the workers' environment.
     """
 
+    name = "master"
+
     def __init__(
         self, folder: Path, port: int, hosts: Sequence[str] = ("127.0.0.1",) * 2, variables: Mapping[str, str] | None = None
     ) -> None:
@@ -56,10 +58,6 @@ class LocalCluster(LocalServer):
         """Its address and size."""
         return f"on {self.master} ({len(self.hosts)} workers with 1 core each)"
 
-    def is_running(self) -> bool:
-        """Whether the master is alive."""
-        return running_program(self.folder, "master") is not None
-
     def start(self) -> bool:
         """Starts what does not run and waits until all workers are registered. Raises SetupError."""
         if all(running_program(self.folder, name) for name in self._names()):
@@ -68,19 +66,19 @@ class LocalCluster(LocalServer):
         check_port(self.port, "CLUSTER_PORT")
         python, signs = worker_python(), ("ERROR", "Exception")
         self.folder.mkdir(parents=True, exist_ok=True)
-        log = log_path(self.folder, "master")
+        log = log_path(self.folder, self.name)
         # Workers of an earlier start do not count.
         log.write_text("")
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
-        self._run("master", python, [*master, "--webui-port", str(free_port())])
-        self.wait_until(self.listens, "the Spark master", "master", signs, f"does not listen on {self.master}")
+        self._run(self.name, python, [*master, "--webui-port", str(free_port())])
+        self.wait_until(self.listens, "the Spark master", self.name, signs, f"does not listen on {self.master}")
         for name, host in zip(self._names()[1:], self.hosts, strict=True):
             self._start_worker(name, host, python)
 
         def registered() -> bool:
             return log.read_text(errors="replace").count("Registering worker") >= len(self.hosts)
 
-        self.wait_until(registered, "the Spark cluster", "master", signs, "has not all its workers")
+        self.wait_until(registered, "the Spark cluster", self.name, signs, "has not all its workers")
         return True
 
     def _start_worker(self, name: str, host: str, python: Path) -> None:
@@ -90,7 +88,7 @@ class LocalCluster(LocalServer):
         self._run(name, python, ["org.apache.spark.deploy.worker.Worker", *options, str(place), self.master])
 
     def _names(self) -> list[str]:
-        return ["master", *(f"worker-{number}" for number in range(1, len(self.hosts) + 1))]
+        return [self.name, *(f"worker-{number}" for number in range(1, len(self.hosts) + 1))]
 
     def _run(self, name: str, python: Path, program: list[str]) -> None:
         home = next(python.parent.parent.glob("lib/python*/site-packages/pyspark"))

@@ -35,6 +35,9 @@ _claims: list[socket.socket] = []
 class LocalServer(ABC):
     """A server with its files in `folder`, listening on 127.0.0.1:`port`. As a context manager it runs inside the block."""
 
+    # Of the program that is the server, as `start_program` calls it.
+    name = ""
+
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.port = port
@@ -55,9 +58,9 @@ class LocalServer(ABC):
     def start(self) -> bool:
         """Starts the server and waits until it answers; False if it ran already. Raises SetupError."""
 
-    @abstractmethod
     def is_running(self) -> bool:
         """Whether the server of this folder is alive, on any port."""
+        return running_program(self.folder, self.name) is not None
 
     @abstractmethod
     def where(self) -> str:

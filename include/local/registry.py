@@ -8,7 +8,6 @@ again, in the same order, which gives them the same ids.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -18,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from include.local.machine import ROOT, VENV, SetupError, demo_example, demo_folder, java, project_environment
-from include.local.process import LocalServer, check_port, command_line, running_program, start_program
+from include.local.process import LocalServer, check_port, command_line, start_program
 from include.local.setup import is_done, mark_done
-from include.local.store import CACHE
+from include.local.tools import CACHE, cache_lock
 from include.sample.examples import EXAMPLES, Schema
 
 DEFAULT_PORT = 8081
@@ -45,10 +44,7 @@ _OPTIONS = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dquarku
 def registry_program() -> Path:
     """The jar that starts the registry; fetches and unpacks it if it is not in the cache (20 s, once). Raises SetupError."""
     folder = CACHE / f"apicurio-{_VERSION}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "apicurio.lock").open("w") as lock:
-        # Another checkout may fetch it at the same moment.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock("apicurio"):
         if not is_done(folder, _IVY):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -96,9 +92,6 @@ class LocalRegistry(LocalServer):
 
     def where(self) -> str:
         return f"on {self.url}"
-
-    def is_running(self) -> bool:
-        return running_program(self.folder, self.name) is not None
 
     def check(self) -> None:
         """Raises SetupError if `start` would fail: another program has the port."""

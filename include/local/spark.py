@@ -42,6 +42,8 @@ class LocalSpark(LocalServer):
     `settings`: of Spark, besides SETTINGS.
     """
 
+    name = "server"
+
     def __init__(
         self, folder: Path, port: int, master: str = LOCAL_MASTER, settings: Mapping[str, str] | None = None
     ) -> None:
@@ -57,10 +59,6 @@ class LocalSpark(LocalServer):
         """Its address."""
         return f"on {self.url}"
 
-    def is_running(self) -> bool:
-        """Whether the server of this folder is alive, on any port."""
-        return running_program(self.folder, "server") is not None
-
     def check(self) -> None:
         """Raises SetupError if `start` would fail: another program has the port."""
         if not self._runs_with({_PORT: str(self.port)}):
@@ -75,7 +73,7 @@ class LocalSpark(LocalServer):
         self.stop()
         self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
-        log_path(self.folder, "server").write_text("")
+        log_path(self.folder, self.name).write_text("")
         options = [f"--conf={name}={value}" for name, value in self.settings.items()]
         command = [
             str(VENV / "bin" / "spark-submit"),
@@ -90,7 +88,7 @@ class LocalSpark(LocalServer):
             # Each worker's own, found on its PATH.
             environment["PYSPARK_PYTHON"] = "python3"
         hide_cloud_variables(environment)
-        start_program(self.folder, "server", command, environment | identity)
+        start_program(self.folder, self.name, command, environment | identity)
         self._wait_until_it_listens()
         return True
 
@@ -109,12 +107,12 @@ class LocalSpark(LocalServer):
         return {_CODE: code.hexdigest(), _PORT: str(self.port)}
 
     def _runs_with(self, variables: dict[str, str]) -> bool:
-        process = running_program(self.folder, "server")
+        process = running_program(self.folder, self.name)
         return process is not None and variables.items() <= process.environ().items()
 
     def _wait_until_it_listens(self) -> None:
         signs = ("ERROR", "Error", "Exception")
-        self.wait_until(self.listens, "the Spark server", "server", signs, f"does not listen on {self.url}")
+        self.wait_until(self.listens, "the Spark server", self.name, signs, f"does not listen on {self.url}")
 
 
 if __name__ == "__main__":

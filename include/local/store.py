@@ -7,7 +7,6 @@ Microsoft's server of Azure blobs, which npm installs. Both are made once and ke
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import os
@@ -24,10 +23,10 @@ from pathlib import Path
 
 from include.local.machine import STORES, SetupError, demo_folder, demo_store, project_environment, say
 from include.local.process import LocalServer, check_port, command_line, last_lines, running_program, start_program
+from include.local.tools import CACHE, cache_lock
 
 DEFAULT_PORT = 9100
 BUCKET = "warehouse"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "event-pairing"
 _S3, _S3_VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 _AZURITE_VERSION = "3.37.0"
 _READY_WITHIN_S = 30.0
@@ -36,7 +35,6 @@ _READY_WITHIN_S = 30.0
 class LocalStore(LocalServer):
     """A store with its data in `folder`, listening on 127.0.0.1:`port`, with one bucket."""
 
-    name = ""
     # Not secret: the store holds samples and listens on loopback.
     user, secret = "event-pairing", "a-secret-of-this-machine-only"
 
@@ -70,10 +68,6 @@ class LocalStore(LocalServer):
     def where(self) -> str:
         """Its address."""
         return f"on {self.address}"
-
-    def is_running(self) -> bool:
-        """Whether the server of this folder is alive, on any port."""
-        return running_program(self.folder, self.name) is not None
 
     def check(self) -> None:
         """Raises SetupError if `start` would fail: another program has the port."""
@@ -259,10 +253,7 @@ def _once(program: Path, make: Callable[[], None], kind: str) -> None:
         return
     if problem := missing_for(kind):
         raise SetupError(problem)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{kind}.lock").open("w") as lock:
-        # Another checkout may make it at the same moment.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock(kind):
         if not program.exists():
             make()
 

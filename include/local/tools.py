@@ -6,6 +6,8 @@ import fcntl
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from include.local.machine import VENV, SetupError, project_environment, say
@@ -14,14 +16,21 @@ from include.local.setup import is_done, mark_done
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "event-pairing"
 
 
+@contextmanager
+def cache_lock(name: str) -> Iterator[None]:
+    """During the block no other process makes what has this name in the cache: another checkout may want it at the same moment."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def tool_python(*packages: str, alone: bool = False) -> Path:
     """The Python that has these packages (`name==version`) with their dependencies, or `alone` without. Raises SetupError."""
     wanted = "\n".join((*packages, str(alone)))
     folder = CACHE / f"tool-{packages[0].partition('==')[0]}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock(folder.name):
         if not is_done(folder, wanted):
             say(f"{' '.join(packages)} into {folder}, once ...")
             _run("venv", "--clear", "--python", str(VENV / "bin" / "python"), str(folder))

@@ -5,6 +5,7 @@ Airflow's operator makes OpenLineage's datasets of it (`include/airflow/lineage.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -49,10 +50,18 @@ def lineage(job: str, tables: Tables) -> dict[str, Any]:
 
     A dataset is `{"table": uri, …}` or `{"topic": name, "servers": bootstrap.servers, …}`, with its `version`, its `rows` and its `columns`
     ([name, SQL type]) where these are known. The version of a topic is the end of each partition, exclusive: `0:17,1:12`. Rows are those that
-    the job read or wrote, not all that are there.
+    the job read or wrote, not all that are there. Never raises: the work is done and recorded, and what tells of it fails no job.
     """
     if job not in _JOBS:
         return {}
+    try:
+        return _lineage(job, tables)
+    except Exception as error:
+        print(f"{job}: no lineage: {error}", file=sys.stderr)
+        return {}
+
+
+def _lineage(job: str, tables: Tables) -> dict[str, Any]:
     # Rows of maintenance have the versions of the batch that it went up to, which it changes.
     steps = [row for row in recorded_steps() if row.step not in REMOVALS]
     inputs, outputs = (list(dict.fromkeys(each)) for each in _of_jobs(job, steps))

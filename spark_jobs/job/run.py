@@ -86,12 +86,7 @@ def run_job(
                 with suppress(Exception):
                     write_outcome({"lineage": lineage(job, tables)})
                 raise
-            write_outcome({"ok": True, "counts": counts})
-            try:
-                write_outcome({"lineage": lineage(job, tables)})
-            except Exception as error:
-                # The work is done and recorded: what tells of it fails no job.
-                print(f"{job}: no lineage: {error}", file=sys.stderr)
+            write_outcome({"ok": True, "counts": counts, "lineage": lineage(job, tables)})
         print(f"{job}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing to do"))
 
 

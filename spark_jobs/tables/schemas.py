@@ -34,15 +34,24 @@ def declared_schema(pipeline: Pipeline, table: str) -> StructType:
 
 def declared_columns(pipeline: Pipeline, table: str) -> list[tuple[str, str]]:
     """Name and SQL type of each column, without Spark."""
-    found, depth = [""], 0
-    for letter in schemas(pipeline)[table]:
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += letter
-    parts = (each.strip().partition(" ") for each in found)
+    parts = (each.partition(" ") for each in _outer_parts(schemas(pipeline)[table]))
     return [(name.strip("`"), kind) for name, _, kind in parts]
+
+
+def _outer_parts(declaration: str) -> list[str]:
+    """The columns of a declaration in SQL: split where a comma is in no `<…>`.
+
+    >>> _outer_parts("a STRING, b ARRAY<STRUCT<c: INT, d: INT>>, e INT")
+    ['a STRING', 'b ARRAY<STRUCT<c: INT, d: INT>>', 'e INT']
+    """
+    parts, depth = [""], 0
+    for character in declaration:
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 @cache

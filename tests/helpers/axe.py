@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.local.store import CACHE
+from include.local.tools import CACHE, cache_lock
 from tests.helpers.browser import Page
 from tests.helpers.stores import REQUIRED
 
@@ -22,9 +21,7 @@ _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice
 
 def axe_script() -> str:
     """The library's text. Skips the test where it cannot be had, or fails it in continuous integration."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "axe.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock("axe"):
         if not _SCRIPT.is_file() and (problem := _install(_SCRIPT.parents[2])):
             if os.environ.get(REQUIRED):
                 pytest.fail(problem)

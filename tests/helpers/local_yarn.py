@@ -6,7 +6,6 @@ A container shares nothing with the process that submitted it: neither environme
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -21,9 +20,9 @@ import pytest
 
 from include.local.cluster import worker_python
 from include.local.machine import ROOT, VENV, SetupError, console_logging, java
-from include.local.process import MARK, LocalServer, free_port, log_path, running_program, start_program
+from include.local.process import MARK, LocalServer, free_port, log_path, start_program
 from include.local.setup import SMALL_BUFFERS
-from include.local.store import CACHE
+from include.local.tools import CACHE, cache_lock
 from spark_jobs.spark.workers import FEW_VARIABLE
 from tests.helpers.job_processes import wait_for
 from tests.helpers.stores import REQUIRED
@@ -45,10 +44,7 @@ def server_jars() -> Path:
     """The folder with the jars of YARN's servers; fetches them if they are not in the cache (65 MB, once). Raises SetupError."""
     version = next(_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     folder = CACHE / f"yarn-{version}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "yarn.lock").open("w") as lock:
-        # Another checkout may fetch them at the same moment.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock("yarn"):
         for organisation, name, revision in [("org.apache.hadoop", "hadoop-client-minicluster", version), *_BESIDE]:
             if not (folder / f"{name}-{revision}.jar").exists():
                 _fetch(organisation, name, revision, folder)
@@ -77,6 +73,8 @@ def running_yarn(folder: Path) -> Iterator[LocalYarn]:
 
 class LocalYarn(LocalServer):
     """Both servers; `port` is that of the ResourceManager's pages and REST API."""
+
+    name = RM
 
     @property
     def url(self) -> str:
@@ -110,9 +108,6 @@ class LocalYarn(LocalServer):
         """The variables of a spark-submit that is to find this YARN, besides the project's environment."""
         folders = {"HADOOP_CONF_DIR": self.folder / "conf", "SPARK_CONF_DIR": self.folder / "spark-conf"}
         return {name: str(folder) for name, folder in folders.items()} | {"SPARK_SUBMIT_OPTS": _FAST_START}
-
-    def is_running(self) -> bool:
-        return running_program(self.folder, RM) is not None
 
     def start(self) -> bool:
         """Starts both servers and waits until the ResourceManager has the node. Raises SetupError."""

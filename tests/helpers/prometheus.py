@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from include.local.process import free_port
-from include.local.tools import CACHE
+from include.local.tools import CACHE, cache_lock
 from tests.helpers.job_processes import wait_for
 from tests.helpers.stores import REQUIRED
 
@@ -36,9 +36,10 @@ def _built(name: str) -> Path:
         return program
     if shutil.which("go") is None:
         (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(f"{name} is built by Go, and there is no Go")
-    # Go moves it there when it is whole.
     command = ["go", "install", f"{_MODULE}/{name}@{_VERSION}"]
-    subprocess.run(command, env=os.environ | {"GOBIN": str(folder)}, check=True, timeout=3_000)
+    with cache_lock(name):
+        # Go moves it there when it is whole; who has waited for another process finds it at once.
+        subprocess.run(command, env=os.environ | {"GOBIN": str(folder)}, check=True, timeout=3_000)
     return program
 
 

@@ -14,17 +14,15 @@ from tests.helpers.job_processes import wait_for
 
 
 class Sleeper(LocalServer):
+    name = "sleeper"
     refuses = 0
 
     def start(self):
         if self.refuses:
             self.refuses -= 1
             raise SetupError("port 1 is taken by another program")
-        start_program(self.folder, "sleeper", ["sleep", "600"], {})
+        start_program(self.folder, self.name, ["sleep", "600"], {})
         return True
-
-    def is_running(self):
-        return running_program(self.folder, "sleeper") is not None
 
     def where(self):
         return "here"
