@@ -9,11 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pyarrow as pa
@@ -30,6 +28,7 @@ from spark_jobs.formats.frames import split_frames
 from spark_jobs.formats.registry import RegisteredSchema, Registry, RegistryProblem
 from tests.helpers import schema_registry
 from tests.helpers.job_processes import wait_for
+from tests.helpers.web_server import Quiet, serving
 
 pytestmark = pytest.mark.integration
 
@@ -118,7 +117,7 @@ def behind_a_login(server, user, password):
     """The address of a server that passes requests on to the registry if they have this login."""
     wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self):
             status, content = 401, b'{"error_code": 401, "message": "Unauthorized"}'
             if self.headers["Authorization"] == wanted:
@@ -132,13 +131,8 @@ def behind_a_login(server, user, password):
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{proxy.server_address[1]}/apis/ccompat/v7"
-        proxy.shutdown()
+    with serving(Handler) as address:
+        yield f"{address}/apis/ccompat/v7"
 
 
 def test_behind_a_login(server, ids):

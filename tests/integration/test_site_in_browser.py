@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
 
 from tests.helpers.axe import axe_script, violations
 from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.timeline import ROOT
+from tests.helpers.web_server import serving
 
 pytestmark = [
     pytest.mark.long,
@@ -61,10 +61,8 @@ def address(site):
         def log_message(self, *arguments):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Strict) as address:
+        yield address
 
 
 @pytest.fixture

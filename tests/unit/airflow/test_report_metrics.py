@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import socket
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 from airflow.sdk._shared.observability.metrics.otel_logger import flush_otel_metrics
@@ -20,6 +18,7 @@ from include.config.store import WAREHOUSE_VARIABLE, pages_store, write_text
 from spark_jobs.quality import metrics_text
 from spark_jobs.quality.trend import Trend
 from tests.helpers.batch_history import history
+from tests.helpers.web_server import Quiet, serving
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def collector():
     """A receiver of OTLP over HTTP: its address, and the data points it was sent."""
     points = {}
 
-    class Receiver(BaseHTTPRequestHandler):
+    class Receiver(Quiet):
         def do_POST(self):
             request = ExportMetricsServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
             for metric in (m for r in request.resource_metrics for s in r.scope_metrics for m in s.metrics):
@@ -96,16 +95,11 @@ def collector():
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", points
+    with serving(Receiver) as address:
+        yield address, points
         # Its thread would send for as long as this process lives, and once more at its end.
         metrics.get_meter_provider().shutdown()
         atexit.unregister(flush_otel_metrics)
-        server.shutdown()
 
 
 def test_opentelemetry_has_them_as_attributes(reported, airflow_sends, collector, monkeypatch):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 
@@ -19,6 +17,7 @@ from tests.helpers.batch_history import history
 from tests.helpers.job_processes import wait_for
 from tests.helpers.prometheus import prometheus
 from tests.helpers.timeline import ROOT
+from tests.helpers.web_server import Quiet, serving
 from tests.unit.examples.test_dashboard import PANELS
 
 pytestmark = pytest.mark.long
@@ -40,20 +39,15 @@ def scraped(monkeypatch):
     of_parts = parts_app.as_metrics()
     texts = {REPORT: exposition(trend, state).encode(), PARTS: of_parts.body}
 
-    class Pages(BaseHTTPRequestHandler):
+    class Pages(Quiet):
         def do_GET(self):
             self.send_response(200)
             self.send_header("Content-Type", of_parts.media_type)
             self.end_headers()
             self.wfile.write(texts[self.path])
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    with serving(Pages) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def test_each_expression_has_data_and_alerts_fire(scraped, tmp_path):

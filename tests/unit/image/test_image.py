@@ -8,9 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -20,6 +18,7 @@ from cryptography.fernet import Fernet
 from include.image import create_topics, healthy, write_env
 from include.local.machine import ROOT, SPARK_CONF, VENV
 from include.local.spark import SETTINGS
+from tests.helpers.web_server import Quiet, serving
 
 # One instruction a line: comments left out, continuation lines joined.
 WITHOUT_COMMENTS = re.sub(r"^#.*\n", "", (ROOT / "include/image/Dockerfile").read_text(), flags=re.MULTILINE)
@@ -153,20 +152,15 @@ def page() -> Iterator[str]:
     """A server with three pages: /json, /empty, /broken (status 503)."""
     answers = {"/json": (200, b'{"worker": {"status": "ALIVE"}}'), "/empty": (200, b""), "/broken": (503, b"{}")}
 
-    class Page(BaseHTTPRequestHandler):
+    class Page(Quiet):
         def do_GET(self) -> None:
             status, body = answers[self.path]
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Page) as address:
+        yield address
 
 
 @pytest.mark.parametrize(
