@@ -172,7 +172,7 @@ class PairingJobOperator(SparkSubmitOperator):
                 self.log.info("quality page of batch %d: %s", self.batch_id, page)
             if self.task_id == REPORT:
                 send_metrics(self.pipeline_file.stem)
-            _alert_news(context["ti"], outcome.get("news", []), self.batch_id)
+            _alert_news(context["ti"], outcome.get("news", []), outcome.get("over", []), self.batch_id)
         if failure:
             raise _readable(failure, outcome, bool(given)) from None
         return outcome
@@ -263,12 +263,11 @@ def _base_url() -> str:
     return conf.get("api", "base_url", fallback="").rstrip("/")
 
 
-def _alert_news(task: Any, news: list[str], batch_id: int | None) -> None:
-    """Alerts about warnings that began or ended with this batch, although the task succeeds."""
+def _alert_news(task: Any, news: list[str], over: list[str], batch_id: int | None) -> None:
+    """Alerts about warnings that began or ended with this batch, although the task succeeds. `over`: those of the news that ended."""
     for line in news:
         parts = {"dag": task.dag_id, "run": task.run_id, "task": task.task_id, "severity": "warning", "reason": line}
-        is_over = line.startswith("over: ") or " again: " in line
-        alert(f"{task.dag_id}: {line}", is_over, **parts, batch=batch_id, runbook=runbook(line))
+        alert(f"{task.dag_id}: {line}", line in over, **parts, batch=batch_id, runbook=runbook(line))
 
 
 def _spark_server(conn_id: str) -> str | None:

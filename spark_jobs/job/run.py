@@ -2,7 +2,7 @@
 
 A job also writes its outcome into the file or object that PAIRING_OUTCOME names, if it is set: `{"ok": true, "counts": {…}}` or
 `{"ok": false, "error": "…", "retry": true|false}`, both with the `application` id of Spark, the `lineage` (see there) and, if there are any, the
-`news` for people and the `checks` of the report. Airflow's operator reads the file and shows the reason.
+`news` for people (of which some are `over`) and the `checks` of the report. Airflow's operator reads the file and shows the reason.
 """
 
 from __future__ import annotations

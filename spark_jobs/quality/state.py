@@ -18,6 +18,9 @@ from spark_jobs.quality.windows import LONGEST_S, late_events, void_batches, win
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.warehouse import Warehouse
 
+# News of a problem that ended begin with this; topics come first in all others, and none has a space in its name.
+OVER = "over: "
+
 
 def add_to_state(
     warehouse: Warehouse,
@@ -107,7 +110,7 @@ def _news(old: State | None, new: State) -> tuple[str, ...]:
     """What began or ended since the report before; a report that is made again says what it said then, too."""
     before, now = _by_name(old.problems if old else ()), _by_name(new.problems)
     began = [each.text for name, each in now.items() if name not in before and each.severity == WARNING]
-    ended = [f"over: {each.text}" for name, each in before.items() if name not in now]
+    ended = [f"{OVER}{each.text}" for name, each in before.items() if name not in now]
     again = old.news if old is not None and old.batch == new.batch else ()
     return tuple(dict.fromkeys((*again, *began, *ended)))
 

@@ -26,8 +26,8 @@ from spark_jobs.quality.numbers import FAILED
 from spark_jobs.quality.offenders import find_offenders
 from spark_jobs.quality.pages import batch_details, prune_pages, rewrite_late, write_pages, write_unjudged
 from spark_jobs.quality.problem_texts import broken_text, state_sentences
-from spark_jobs.quality.silence import notices
-from spark_jobs.quality.state import add_to_state
+from spark_jobs.quality.silence import PASSED, notices
+from spark_jobs.quality.state import OVER, add_to_state
 from spark_jobs.quality.suite import INFO, LAWS, Judge, Verdict, in_words, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
@@ -204,7 +204,8 @@ def _send_news(warehouse: Warehouse, batches: Sequence[Batch], of_state: Sequenc
     """
     found = [notice for batch in batches for notice in notices(warehouse.pipeline, batch.metrics)]
     if news := [*(notice.text for notice in found if notice.is_news), *of_state]:
-        write_outcome({"news": news})
+        ended = [notice.text for notice in found if notice.is_news and notice.style == PASSED]
+        write_outcome({"news": news, "over": [*ended, *(line for line in of_state if line.startswith(OVER))]})
 
 
 def _fail_if_broken(verdicts: Sequence[tuple[int, Verdict]]) -> None:

@@ -67,6 +67,7 @@ def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_pat
     text = "12 of 12 compounds of batch 1 are one-sided: 100.0% where quality.max_orphan_ratio allows 50.0%"
     says, news, state = batch()
     assert says == f"warning since batch 1: {text}" and news == [text]
+    assert json.loads(outcome.read_text())["over"] == []
     assert (state.verdict, [each.name for each in state.problems]) == (WARNING, ["orphan_ratio"])
     assert state.problems[0].runbook == "docs/runbooks/orphans.md"
     assert (state.windows["1h"].left_only, state.windows["7d"].landed, state.hours[-1].left_only) == (12, 12, 12)
@@ -121,7 +122,8 @@ def test_orphans_warn_until_a_good_batch_heals_them(warehouse, pipeline, tmp_pat
     # A second try has nothing to report, and tells what the first one may have died before telling.
     outcome.unlink()
     assert report_quality.main(warehouse) == {}
-    assert json.loads(outcome.read_text())["news"] == news
+    told = json.loads(outcome.read_text())
+    assert told["news"] == news and told["over"] == news
 
 
 @pytest.mark.long

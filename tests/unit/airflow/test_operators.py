@@ -231,6 +231,6 @@ def test_news_say_whether_something_is_over(tmp_path, monkeypatch):
         "a finds partners of b again: 1",
         "over: orphans",
     ]
-    operators._alert_news(task, news, 7)
+    operators._alert_news(task, news, news[1:], 7)
     assert [is_over for _, is_over in alerted] == [False, True, True, True]
     assert alerted[0][0] == "calls: a has not had one accepted record"
