@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.rules.rules import REVERSED, SOURCE, source_names
@@ -21,6 +33,15 @@ _OFFSETS = (
     "array<struct<topic: string, partition: int, from_offset: bigint, until_offset: bigint, end_offset: bigint, "
     "max_ts: bigint, lost: bigint, began: bigint, cut_from: bigint, cut: bigint, epoch: int>>"
 )
+_TYPES: dict[str, type[DataType]] = {
+    "bigint": LongType,
+    "binary": BinaryType,
+    "boolean": BooleanType,
+    "double": DoubleType,
+    "int": IntegerType,
+    "string": StringType,
+    "timestamp": TimestampType,
+}
 _SOURCE_TYPES = dict(zip(SOURCE.names, ("STRING", "INT"), strict=True))
 
 
@@ -56,11 +77,30 @@ def _outer_parts(declaration: str) -> list[str]:
 
 @cache
 def _columns(declaration: str) -> StructType:
-    # Spark parses it with each call, and a job calls a dozen times.
-    columns = StructType.fromDDL(declaration)
-    if not isinstance(columns, StructType):
-        raise TypeError(f"{declaration} is not a list of columns")
+    """The columns of a declaration in SQL. Spark would parse it, too, but only in a session."""
+    columns = StructType()
+    for part in _outer_parts(declaration):
+        # In a STRUCT<…> a colon follows the name.
+        name, kind = part.split(maxsplit=1)
+        columns.add(name.strip("`:"), _type(kind))
     return columns
+
+
+def _type(declared: str) -> DataType:
+    """A type in SQL. Raises ValueError for one that no table has."""
+    name, _, rest = declared.strip().partition("<")
+    inner = rest[:-1]
+    match name.lower():
+        case "array":
+            return ArrayType(_type(inner))
+        case "map":
+            key, value = map(_type, _outer_parts(inner))
+            return MapType(key, value)
+        case "struct":
+            return _columns(inner)
+    if rest or name.lower() not in _TYPES:
+        raise ValueError(f"not a type of these tables: {declared}")
+    return _TYPES[name.lower()]()
 
 
 def schemas(pipeline: Pipeline) -> dict[str, str]:
