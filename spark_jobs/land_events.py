@@ -49,4 +49,4 @@ if __name__ == "__main__":
     if given.max_records is not None and given.max_records < 1:
         parser.error("--max-records must be at least 1")
     limit = given.max_records or given.pipeline.max_records_per_batch
-    run_job("land_events", given, lambda warehouse: main(warehouse, limit, given.accept_lost_range))
+    run_job("land_events", given, lambda warehouse: main(warehouse, limit, given.accept_lost_range), own_workers=True)

@@ -27,4 +27,4 @@ def main(warehouse: Warehouse) -> Counts:
 
 
 if __name__ == "__main__":
-    run_job("pair_events", job_parser("pair_events", __doc__).parse_args(), main)
+    run_job("pair_events", job_parser("pair_events", __doc__).parse_args(), main, own_workers=True)

@@ -36,4 +36,5 @@ if __name__ == "__main__":
         "publish_compounds",
         given,
         lambda warehouse: main(warehouse, given.accept_recreated_topic, given.release_batch, given.accept_lost_positions),
+        own_workers=True,
     )

@@ -11,7 +11,7 @@ from spark_jobs.stages.land import land_batch
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.integrity import check_tables, newest_row
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
-from spark_jobs.tables.records import ERASURE, REPLAY, REWIND
+from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 from spark_jobs.tables.warehouse import Warehouse
 
 
@@ -24,6 +24,9 @@ def finish_batch(warehouse: Warehouse, ledger: Ledger, accepted_losses: Collecti
     planned = steps[PLANNED]
     if PAIRED in steps:
         return steps[PAIRED]
+    if planned.kind != LIVE:
+        # Their questions are Spark SQL, and without a session there are no columns to ask for.
+        warehouse.start_spark()
     if planned.kind == REWIND:
         return finish_rewind(warehouse, ledger, planned)
     if planned.kind == REPLAY:

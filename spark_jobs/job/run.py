@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn
 
+from pyspark.sql import SparkSession
+
 from include.config.pipeline import Pipeline, PipelineError
+from include.config.project import REMOTE_VARIABLE
 from include.config.secret_values import without_secrets
 from include.config.store import (
     WAREHOUSE_VARIABLE,
@@ -32,8 +35,9 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.arguments import OneLineParser, end_with, pipeline_argument, write_outcome
 from spark_jobs.job.lineage import lineage
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.executors import executor_problem
-from spark_jobs.spark.session import end_session, interrupt_work, reading_session, spark_session
+from spark_jobs.spark.executors import executor_problem, is_cluster
+from spark_jobs.spark.local_workers import has_workers, start_workers, stop_workers
+from spark_jobs.spark.session import LazySession, cores_here, end_session, interrupt_work, reading_session, spark_session
 from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import full_text, java_line, translate_file_errors
@@ -65,13 +69,17 @@ def run_job(
     work: Callable[[Warehouse], Mapping[str, Any]],
     lock_wait_s: float = _LOCK_WAIT_S,
     without_spark: Callable[[Tables], Mapping[str, Any] | None] = lambda tables: None,
+    own_workers: bool = False,
 ) -> None:
     """Runs `work` as the only writer of the pipeline and ends the process: status 0, or 1 with one line on standard error.
 
-    `without_spark`: called before; if it returns counts, the job has ended with them.
+    `without_spark`: called before; if it returns counts, the job has ended with them. `own_workers`: whether work may be done by workers of this
+    process where Spark would do it on this machine, too.
     """
     pipeline: Pipeline = arguments.pipeline
     with exit_without_cleanup(), errors_in_one_line(), ExitStack() as running:
+        if own_workers and (cores := cores_here()):
+            start_workers(cores)
         end_with_the_task()
         root = warehouse_folder(arguments.warehouse)
         with translate_file_errors(f"{root}/{pipeline.name}"), writer_lock(root, pipeline.name, job, lock_wait_s):
@@ -93,12 +101,21 @@ def run_job(
 def _with_spark(
     job: str, pipeline: Pipeline, root: str, work: Callable[[Warehouse], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    spark = spark_session(job, pipeline.name)
-    try:
+    def start() -> SparkSession:
+        spark = spark_session(job, pipeline.name)
         write_outcome({"application": spark.conf.get("spark.app.id", None)})
-        return work(Warehouse(root, pipeline, spark))
+        if has_workers() and is_cluster(spark):
+            stop_workers()
+        return spark
+
+    session = LazySession(start)
+    # A server may still be at work for a job that was killed, and knows better where the work is done.
+    if not has_workers() or os.environ.get(REMOTE_VARIABLE):
+        session()
+    try:
+        return work(Warehouse(root, pipeline, session))
     finally:
-        end_session(spark)
+        session.end()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.output_schemas import known_key_schema
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.warehouse import Condition, Reading, Warehouse
 
 Schemas = Mapping[int, OutputSchema]
 ALL_JSON: Schemas = {}
@@ -80,6 +80,19 @@ def read_few_compounds(
     """As `read_compounds`, without Spark; None if they are more than few."""
     columns, made = _messages(warehouse, partitions, settings, schemas)
     return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
+
+
+def reading_of_compounds(
+    warehouse: Warehouse,
+    partitions: Mapping[int, int],
+    batches: Iterable[int],
+    where: Condition | None = None,
+    settings: BatchSettings | None = None,
+    schemas: Schemas = ALL_JSON,
+) -> Reading:
+    """As `read_compounds`, for the job's own workers."""
+    columns, made = _messages(warehouse, partitions, settings, schemas)
+    return warehouse.reading(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def _messages(

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.kafka.messages import ALL_JSON, Schemas, read_compounds, read_few_compounds
+from spark_jobs.kafka.messages import ALL_JSON, Schemas, read_compounds, read_few_compounds, reading_of_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.tables.batch_settings import BatchSettings
@@ -23,7 +23,7 @@ from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT
 from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.schemas import COMPOUNDS
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.warehouse import Condition, Reading, Warehouse
 
 _PAIR = str(Outcome.PAIR)
 _ROUTED_BY = ["pair_id", "revision", "kind", "op", "batch_id"]
@@ -92,6 +92,15 @@ def read_few_messages(
     if not route.is_only_one and route.corrections:
         return None
     return read_few_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
+
+
+def reading_of_messages(
+    warehouse: Warehouse, route: Route, partitions: Mapping[int, int], batches: Sequence[int]
+) -> Reading | None:
+    """As `read_messages`, for the job's own workers; None if they may correct something."""
+    if route.corrections:
+        return None
+    return reading_of_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
 
 
 def expected_messages(warehouse: Warehouse, route: Route, paired: Sequence[LedgerRow]) -> dict[int, ExpectedMessages]:

@@ -7,10 +7,11 @@ nothing yet: a small batch takes a third of the time.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -23,6 +24,9 @@ from spark_jobs.faults.problems import JobProblem
 from spark_jobs.spark.shipping import ship_code
 
 _DEFAULT_PORT = 15002
+# local, local[4], local[*], and the last two with a number of failures.
+_LOCAL = re.compile(r"local(\[((?P<cores>\d{1,4})|(?P<all>\*))(, ?\d{1,9})?\])?")
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 # Of the rows that Spark hands over to Python in one piece.
 BYTES_TO_PYTHON = 16_000_000
@@ -36,6 +40,47 @@ _writing: list[SparkSession] = []
 
 class NoSparkServer(JobProblem):
     """Neither a server nor a master answers at the address."""
+
+
+class LazySession:
+    """A writer's session, which starts when it is first asked for: most jobs with workers of their own need none."""
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start, self._lock, self._session = start, threading.Lock(), list[SparkSession]()
+
+    def __call__(self) -> SparkSession:
+        # A job may ask from several threads.
+        with self._lock:
+            if not self._session:
+                self._session.append(self._start())
+        return self._session[0]
+
+    def end(self) -> None:
+        """Ends the session if it has started."""
+        for session in self._session:
+            end_session(session)
+
+
+def cores_here() -> int:
+    """How many cores of this machine Spark would use, as far as can be seen without asking a server; 0 if it works elsewhere."""
+    cores = os.cpu_count() or 1
+    if server := os.environ.get(REMOTE_VARIABLE):
+        return cores if urlsplit(server).hostname in _THIS_MACHINE else 0
+    # spark-submit sets it. What a session that starts by itself would be told in this variable is not looked into.
+    master = os.environ.get("MASTER") or ("" if "PYSPARK_SUBMIT_ARGS" in os.environ else _default_master())
+    local = _LOCAL.fullmatch(master)
+    return 0 if not local else int(local["cores"]) if local["cores"] else cores if local["all"] else 1
+
+
+def _default_master() -> str:
+    """The one that Spark's file of defaults names, by which a session starts without spark-submit."""
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", "/"), "conf")
+    with suppress(OSError), open(os.path.join(folder, "spark-defaults.conf"), encoding="utf-8") as file:
+        for line in file:
+            name, *value = line.replace("=", " ", 1).split(maxsplit=1)[:2] or [""]
+            if name == "spark.master" and value:
+                return value[0].strip()
+    return "local[*]"
 
 
 def spark_session(job: str, pipeline: str) -> SparkSession:

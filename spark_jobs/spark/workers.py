@@ -1,7 +1,7 @@
 """Functions that workers run on the rows of a task, and how Spark hands the rows over to them.
 
 Few rows take no worker: the job calls the same functions itself. A task costs as much as some ten thousand rows, on a cluster several times
-that.
+that. More are worked on by the job's own workers, if it has any (`local_workers`), and by Spark's otherwise.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.spark.executors import check_executors, is_cluster, name_host_in_errors
+from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.session import BYTES_TO_PYTHON, override_settings
 
 T = TypeVar("T")
 # A function for `mapInArrow`.
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-# How many rows a job works on by itself; 0: none.
+# How many rows a job works on without Spark, and how many of them without workers; 0: none.
 FEW_VARIABLE = "PAIRING_ROWS_WITHOUT_SPARK"
-_FEW = 250_000
+ALONE_VARIABLE = "PAIRING_ROWS_WITHOUT_WORKERS"
+_ALONE = 250_000
+_BY_OWN_WORKERS = 50_000_000
 
 # A worker has less than this after any task on messages of ordinary size.
 _KEPT_BYTES = 500_000_000
@@ -56,20 +59,35 @@ def skip_size_checks(spark: SparkSession, longest: int | None) -> Iterator[None]
 
 
 def are_few(rows: int) -> bool:
-    """Whether a job works on so many rows by itself: at most $PAIRING_ROWS_WITHOUT_SPARK (250,000). Raises NeedsOperator."""
-    given = os.environ.get(FEW_VARIABLE) or str(_FEW)
+    """Whether a job works on so many rows by itself: at most $PAIRING_ROWS_WITHOUT_WORKERS (250,000). Raises NeedsOperator."""
+    return rows <= min(_given(ALONE_VARIABLE, _ALONE), _given(FEW_VARIABLE, _ALONE)) and os.environ.get(FEW_VARIABLE) != "0"
+
+
+def are_for_own_workers(rows: int) -> bool:
+    """Whether the job's own workers work on so many rows: at most $PAIRING_ROWS_WITHOUT_SPARK (50 million). Raises NeedsOperator."""
+    return has_workers() and rows <= _given(FEW_VARIABLE, _BY_OWN_WORKERS)
+
+
+def _given(variable: str, otherwise: int) -> int:
+    given = os.environ.get(variable) or str(otherwise)
     if not given.isdecimal():
-        raise NeedsOperator(f"not a number of rows: {FEW_VARIABLE}={given}; with 0 Spark does everything")
-    return rows <= int(given) and given != "0"
+        raise NeedsOperator(f"not a number of rows: {variable}={given}; with {FEW_VARIABLE}=0 Spark does everything")
+    return int(given)
 
 
 def work_on(
-    spark: SparkSession, parts: Sequence[T], work: Callable[[T], Iterable[pa.RecordBatch]], columns: pa.Schema, rows: int
+    session: Callable[[], SparkSession],
+    parts: Sequence[T],
+    work: Callable[[T], Iterable[pa.RecordBatch]],
+    columns: pa.Schema,
+    rows: int,
 ) -> pa.Table:
     """What `work` makes of each part. Few `rows` in all are worked on here, one part after the other; otherwise each part has a task."""
     if are_few(rows):
         return pa.Table.from_batches([batch for part in parts for batch in work(part)], columns)
-    return read_in_tasks(spark, parts, work, from_arrow_schema(columns)).toArrow().cast(columns)
+    if are_for_own_workers(rows):
+        return pa.Table.from_batches(run_parts(parts, work), columns)
+    return read_in_tasks(session(), parts, work, from_arrow_schema(columns)).toArrow().cast(columns)
 
 
 def read_in_tasks(

@@ -207,7 +207,7 @@ def append_raw(warehouse: Warehouse, planned: LedgerRow, ranges: Iterable[Offset
 
     def append() -> None:
         offsets = sum(span.until - span.first for span in spans.values())
-        written = work_on(warehouse.spark, parts, land_part, NEW_FILE, offsets)
+        written = work_on(lambda: warehouse.spark, parts, land_part, NEW_FILE, offsets)
         commit(warehouse, table, NewFile.all_of(written), table, planned.batch_id)
 
     translate_read_errors(append, warehouse.pipeline, {topic for topic, _ in spans})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.rules.conservation import BrokenInvariant
+from spark_jobs.spark.local_workers import has_workers, run_parts
+from spark_jobs.spark.workers import are_for_own_workers
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LandedCounts, LivePlan
@@ -65,11 +67,16 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
 
 
 def _counted(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker) -> pa.Table:
-    tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
+    tables, batches = [raw_table(side) for side in planned.pipeline.sides], [planned.batch_id]
     few = [warehouse.read_if_few(table, columns, batches=batches, made=made) for table in tables]
-    if any(rows is None for rows in few):
-        return _of_batch(warehouse, planned, columns, made).toArrow()
-    return pa.concat_tables(few)
+    if not any(rows is None for rows in few):
+        return pa.concat_tables(few)
+    if has_workers():
+        readings = [warehouse.reading(table, columns, batches=batches, made=made) for table in tables]
+        if are_for_own_workers(sum(each.rows for each in readings)):
+            found = (run_parts(each.shares, each.read) for each in readings)
+            return pa.Table.from_batches(chain.from_iterable(found), _COUNTED)
+    return _of_batch(warehouse, planned, columns, made).toArrow()
 
 
 def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:

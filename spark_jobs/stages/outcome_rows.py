@@ -22,7 +22,8 @@ from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED
 from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, Rules, source_names
 from spark_jobs.rules.side_topics import SideTopics, pack, unpack
-from spark_jobs.spark.workers import Stage, are_few, release_memory
+from spark_jobs.spark.local_workers import run_parts
+from spark_jobs.spark.workers import Stage, are_few, are_for_own_workers, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import UPSERT
@@ -149,8 +150,13 @@ def write_rejected(warehouse: Warehouse, planned: LedgerRow, refused: pa.Table) 
     columns = [pa.array(range(len(work)), pa.int64()), pa.array(_places_by_share(work, refused), pa.binary())]
     numbers = pa.table(columns, ["id", "places"])
     stage = _writing_stage(stores, work, planned.topics, warehouse.place_for_files(REJECTED), planned.batch_id)
-    if are_few(sum(file.rows for _, share in work for file in share.files)):
+    rows = sum(file.rows for _, share in work for file in share.files)
+    if are_few(rows):
         return NewFile.all_of(pa.Table.from_batches(stage(numbers.to_batches()), NEW_FILE))
+    if are_for_own_workers(rows):
+        # A slice would be handed over with the rows of all others.
+        parts = (numbers.take([number]).to_batches() for number in range(len(work)))
+        return NewFile.all_of(pa.Table.from_batches(run_parts(parts, stage), NEW_FILE))
     tasks = warehouse.spark.createDataFrame(numbers).repartitionById(len(work), F.col("id").cast("int"))
     return NewFile.all_of(tasks.mapInArrow(stage, from_arrow_schema(NEW_FILE)).toArrow())
 

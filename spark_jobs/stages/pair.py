@@ -19,11 +19,21 @@ from spark_jobs.rules.conservation import check_conservation
 from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome, outcome_batches
 from spark_jobs.rules.reasons import AT_PAIRING
-from spark_jobs.rules.rules import Rules
+from spark_jobs.rules.rules import Rules, event_schema
+from spark_jobs.spark.local_shuffle import Buckets, TooLarge, shuffled
+from spark_jobs.spark.local_workers import run_parts
 from spark_jobs.spark.session import MANY_ROWS
-from spark_jobs.spark.workers import Stage, are_few, release_memory, skip_size_checks
+from spark_jobs.spark.workers import Stage, are_few, are_for_own_workers, release_memory, skip_size_checks
 from spark_jobs.stages.outcome_rows import REFUSED, make_compounds, make_open, make_refused, write_rejected
-from spark_jobs.stages.pairing_input import batch_events, by_key, decide_keys, few_events
+from spark_jobs.stages.pairing_input import (
+    EVENTS_A_TASK,
+    batch_events,
+    bucket_of_key,
+    by_key,
+    decide_keys,
+    events_to_shuffle,
+    few_events,
+)
 from spark_jobs.tables.commit import ALL_BATCHES, commit, is_committed
 from spark_jobs.tables.integrity import table_versions
 from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
@@ -34,6 +44,10 @@ from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
 _TABLES = (OPEN, COMPOUNDS, REJECTED)
+# A worker of ours holds a bucket as a whole.
+_EVENTS_A_BUCKET = 65_536
+# Bytes of files, which are compressed to a quarter or less.
+_COMPRESSED_OF_A_BUCKET = 16_000_000
 # A worker returns a row for each event that it refuses, and one with counts and files in JSON (`written`).
 _ANSWER = REFUSED.append(pa.field("written", pa.string()))
 
@@ -50,7 +64,8 @@ def decide_batch(
         decided = ((outcomes, None) for outcomes in outcome_batches(few, rules))
         answers = pa.Table.from_batches(write_outcomes(decided, planned.batch_id, rules, places), _ANSWER)
     else:
-        answers = _decide_in_tasks(warehouse, planned, rules, places, expected)
+        by_workers = _decide_by_own_workers(warehouse, planned, rules, places, expected)
+        answers = _decide_in_tasks(warehouse, planned, rules, places, expected) if by_workers is None else by_workers
     is_refused = pc.is_null(answers["written"])
     written = [json.loads(text) for text in answers["written"].filter(pc.invert(is_refused)).to_pylist()]
     outcomes: Counter[str] = Counter()
@@ -58,6 +73,34 @@ def decide_batch(
         outcomes.update(each["outcomes"])
     files = {table: [NewFile(*each[table]) for each in written if each[table]] for table in places}
     return outcomes, answers.filter(is_refused).drop_columns(["written"]), files
+
+
+def _decide_by_own_workers(
+    warehouse: Warehouse, planned: LedgerRow, rules: Rules, places: Mapping[str, FilePlace], expected: int
+) -> pa.Table | None:
+    """None if Spark has to do it: for what only its way can do, or if the events of a few keys are too large for a worker."""
+    pipeline = planned.pipeline
+    if not are_for_own_workers(expected) or planned.plan.corrected is not None or pipeline.has_compounds:
+        return None
+    parts, read, size = events_to_shuffle(warehouse, planned)
+    tasks = max(2, expected // EVENTS_A_TASK)
+    count = tasks * (1 + max(expected // _EVENTS_A_BUCKET, size // _COMPRESSED_OF_A_BUCKET) // tasks)
+    bucket_of, schema = partial(bucket_of_key, key=pipeline.key, buckets=count), event_schema(pipeline)
+
+    def decide(given: tuple[Buckets, range]) -> Iterator[pa.RecordBatch]:
+        release_memory()
+        buckets, mine = given
+        decided = ((outcomes, None) for each in buckets.read(mine) for outcomes in outcome_batches(each, rules))
+        return write_outcomes(decided, planned.batch_id, rules, places)
+
+    try:
+        with shuffled(parts, read, bucket_of, schema) as buckets:
+            portions = (range(number, count, tasks) for number in range(tasks))
+            answers = run_parts(((buckets.only(mine), mine) for mine in portions), decide)
+            return pa.Table.from_batches(answers, _ANSWER)
+    except TooLarge as reason:
+        print(f"Spark pairs this batch: {reason}")
+        return None
 
 
 def _decide_in_tasks(

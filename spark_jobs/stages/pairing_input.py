@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -22,7 +24,7 @@ from spark_jobs.stages.revisions import few_revised, mark_events, newest_revisio
 from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.places import placed, placed_by_side, topic_column
-from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.read_files import InWorker, Share
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
 from spark_jobs.tables.warehouse import Tables, Warehouse
@@ -35,6 +37,7 @@ KEY_HASH = "hash of the key"
 # the side. Each column that Spark hands over to Python takes 0.1 s for 2 million events.
 PACKED = "batch_id, partition, direction, open and side"
 _BATCH, _PARTITION, _REVERSED, _OPEN = 34, 3, 2, 1
+_SIDES = (LEFT, RIGHT)
 _ROWS_AT_ONCE = 65_536
 _BYTES_AT_ONCE = 64_000_000
 # Columns of events in raw tables and in open_events, behind key and side.
@@ -43,6 +46,7 @@ _COLUMNS = ("partition", "offset", "ts", "payload", "batch_id")
 
 def batch_events(warehouse: Warehouse, planned: LedgerRow) -> DataFrame:
     """The batch's accepted events and the open ones (`event_schema`); after a rewind also the `known_revisions` of compounds."""
+    warehouse.start_spark()
     topics, is_left = planned.topics, F.col("side") == "left"
     side, place = F.when(is_left, LEFT).otherwise(RIGHT), placed_by_side(topics, is_left)
     waiting = warehouse.read(OPEN, _open_columns(planned.pipeline, topics), version=planned.versions[OPEN])
@@ -70,15 +74,52 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])
     if left is None or right is None or waiting is None:
         return None
-    is_left = pc.equal(waiting["side"], "left")
-    waiting_left, waiting_right = waiting.filter(is_left), waiting.filter(pc.invert(is_left))
-    schema = event_schema(pipeline)
-    tables = [(left, LEFT, False), (right, RIGHT, False), (waiting_left, LEFT, True), (waiting_right, RIGHT, True)]
-    events = pa.concat_tables(_few_events(rows, topics, side, is_open, schema) for rows, side, is_open in tables)
+    schema, new = event_schema(pipeline), zip(_SIDES, (left, right), strict=True)
+    tables = [(*each, False) for each in new] + [(*each, True) for each in _by_side(waiting)]
+    events = pa.concat_tables(_few_events(rows, topics, side, is_open, schema) for side, rows, is_open in tables)
     if not pipeline.has_compounds:
         return events
     # They are of the raw tables that were few.
     return mark_superseded(events, [events, *(few_revised(warehouse, planned) or ())])
+
+
+def events_to_shuffle(
+    warehouse: Warehouse, planned: LedgerRow
+) -> tuple[list[tuple[int, Share]], Callable[[tuple[int, Share]], Iterator[pa.RecordBatch]], int]:
+    """The rows of `batch_events` for the job's own workers: shares, each with the number of its source, a function that reads one, and the bytes of
+    their files.
+
+    Not for a pipeline with `compounds`, nor behind a rewind.
+    """
+    pipeline, mine, topics = planned.pipeline, [planned.batch_id], planned.topics
+    columns, schema = raw_columns(pipeline, topics), event_schema(pipeline)
+    made = in_key_order(pipeline, columns)
+    sources = [
+        warehouse.reading(raw_table(side), columns, batches=mine, where=has_no_problem, made=made) for side in pipeline.sides
+    ]
+    sources.append(warehouse.reading(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN]))
+
+    def read(part: tuple[int, Share]) -> Iterator[pa.RecordBatch]:
+        number, share = part
+        for rows in sources[number].read(share):
+            for side, its in _by_side(pa.Table.from_batches([rows])) if number == len(_SIDES) else [(_SIDES[number], rows)]:
+                yield from _few_events(its, topics, side, number == len(_SIDES), schema).to_batches()
+
+    shares = [(number, share) for number, source in enumerate(sources) for share in source.shares]
+    # A large file is in several shares.
+    return shares, read, sum(file.size for file in {file for _, share in shares for file in share.files})
+
+
+def bucket_of_key(rows: pa.RecordBatch, key: Sequence[str], buckets: int) -> npt.NDArray[np.int64]:
+    """The bucket of each row, the same for all rows of a key in this process and those forked from it."""
+    fields = [rows[name].to_numpy(zero_copy_only=False).tolist() for name in key]
+    # Python's own hash of texts is several times faster than any that Arrow and NumPy could compute.
+    return np.fromiter(map(hash, zip(*fields, strict=True)), np.int64, rows.num_rows) % buckets
+
+
+def _by_side(waiting: pa.Table) -> list[tuple[int, pa.Table]]:
+    is_left = pc.equal(waiting["side"], "left")
+    return [(LEFT, waiting.filter(is_left)), (RIGHT, waiting.filter(pc.invert(is_left)))]
 
 
 def _few_events(rows: pa.Table, topics: SideTopics, side: int, is_open: bool, schema: pa.Schema) -> pa.Table:

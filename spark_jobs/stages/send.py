@@ -1,12 +1,16 @@
-"""Sends the messages of one topic: few of them from this process, more by tasks of Spark, one for each output partition."""
+"""Sends the messages of one topic: few of them from this process, more by workers, one output partition at a time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -19,11 +23,14 @@ from spark_jobs.kafka.dead_letters import dead_letters_for, read_dead_letters, r
 from spark_jobs.kafka.messages import Message, messages_for
 from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.publisher import PartitionReport, publish_partition
-from spark_jobs.kafka.routing import Route, read_few_messages, read_messages
+from spark_jobs.kafka.routing import Route, read_few_messages, read_messages, reading_of_messages
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.workers import Stage
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.spark.local_shuffle import Buckets, TooLarge, shuffled
+from spark_jobs.spark.local_workers import has_workers, run_parts
+from spark_jobs.spark.workers import Stage, are_for_own_workers, release_memory
+from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.warehouse import Reading, Warehouse
 
 # A PartitionReport, and the problem that ended the work of its task.
 _REPORT = pa.schema(
@@ -33,6 +40,10 @@ _REPORT = pa.schema(
 )
 _SPECULATION = "spark.speculation"
 _PARTITIONS_AT_ONCE = 8
+# A worker of ours orders a bucket as a whole.
+_MESSAGES_A_BUCKET = 65_536
+# Bytes of files, which are compressed to a quarter or less.
+_COMPRESSED_OF_A_BUCKET = 16_000_000
 
 
 # The messages in rows that are read for an output partition.
@@ -40,12 +51,14 @@ Messages = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Message]]
 
 
 class Outbox(NamedTuple):
-    """What is to be sent to one topic. Both reading functions get batch_id -> number of partitions, and the batches; `few` reads without Spark,
-    and returns None if they are more than few. `order`: the columns by which the messages of a batch are sent.
+    """What is to be sent to one topic. All reading functions get batch_id -> number of partitions, and the batches; `few` reads without Spark,
+    and returns None if they are more than few; `own` is for the job's own workers, and returns None if only Spark can read them. `order`: the columns
+    by which the messages of a batch are sent.
     """
 
     batches: Sequence[int]
     few: Callable[[Mapping[int, int], Sequence[int]], pa.Table | None]
+    own: Callable[[Mapping[int, int], Sequence[int]], Reading | None]
     many: Callable[[Mapping[int, int], Sequence[int]], DataFrame]
     order: tuple[str, ...]
     messages: Messages
@@ -54,29 +67,35 @@ class Outbox(NamedTuple):
 def compounds_of(warehouse: Warehouse, run: PublishRun, route: Route) -> Outbox:
     """The run's compounds for its topic."""
     few, many = partial(read_few_messages, warehouse, route), partial(read_messages, warehouse, route)
+    own = partial(reading_of_messages, warehouse, route)
     # A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key: the pair that takes an
     # orphan's place rather than the retraction of the orphan. A column with one value costs Spark a second for a million rows.
     order = (*(["op"] if route.corrections else []), "ts", "key", "value")
-    return Outbox(range(run.ledger_position + 1, run.target + 1), few, many, order, messages_for)
+    return Outbox(range(run.ledger_position + 1, run.target + 1), few, own, many, order, messages_for)
 
 
 def dead_letters_of(warehouse: Warehouse, batches: Sequence[int]) -> Outbox:
     """The dead letters of these batches."""
     few, many = partial(read_few_dead_letters, warehouse), partial(read_dead_letters, warehouse)
     messages = partial(dead_letters_for, warehouse.pipeline.name)
-    return Outbox(batches, few, many, ("topic", "partition", "offset"), messages)
+    return Outbox(batches, few, lambda *_: None, many, ("topic", "partition", "offset"), messages)
 
 
 def send(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
     """Sends what the run has for its topic; what became of it, by partition. Raises JobProblem, BrokenInvariant."""
-    few = outbox.few(dict.fromkeys(outbox.batches, run.partitions), outbox.batches)
-    return _send_in_tasks(warehouse, settings, run, outbox) if few is None else _send_few(settings, run, outbox, few)
+    partitions = dict.fromkeys(outbox.batches, run.partitions)
+    if (few := outbox.few(partitions, outbox.batches)) is not None:
+        return _send_few(settings, run, outbox, few)
+    reading = outbox.own(partitions, outbox.batches) if has_workers() else None
+    if reading is not None and are_for_own_workers(reading.rows):
+        reports = _send_by_own_workers(settings, run, outbox, reading)
+        if reports is not None:
+            return reports
+    return _send_in_tasks(warehouse, settings, run, outbox)
 
 
 def _send_few(settings: Settings, run: PublishRun, outbox: Outbox, messages: pa.Table) -> list[PartitionReport]:
-    # As Spark orders them.
-    order = [(name, "ascending", "at_start") for name in ("batch_id", *outbox.order)]
-    ordered = messages.take(pc.sort_indices(messages, sort_keys=order))
+    ordered = _ordered(messages, outbox.order)
 
     def send(partition: int) -> PartitionReport:
         mine = ordered.filter(pc.equal(ordered["output_partition"], partition))
@@ -86,6 +105,74 @@ def _send_few(settings: Settings, run: PublishRun, outbox: Outbox, messages: pa.
     with ThreadPoolExecutor(max_workers=_PARTITIONS_AT_ONCE) as pool:
         # list() waits for all and raises the first error.
         return list(pool.map(send, range(run.partitions)))
+
+
+def _ordered(messages: pa.Table, order: Iterable[str]) -> pa.Table:
+    # As Spark orders them.
+    keys = [(name, "ascending", "at_start") for name in ("batch_id", *order)]
+    return messages.take(pc.sort_indices(messages, sort_keys=keys))
+
+
+def _send_by_own_workers(
+    settings: Settings, run: PublishRun, outbox: Outbox, reading: Reading
+) -> list[PartitionReport] | None:
+    """A worker orders and sends a partition, one bucket of messages after the other. None if one has so many bytes that no worker could hold it."""
+    slots = _Slots.of(outbox.batches, {file for share in reading.shares for file in share.files}, run.partitions)
+    # A worker gets no warehouse.
+    order, messages = outbox.order, outbox.messages
+
+    def send(given: tuple[int, Buckets]) -> Iterator[pa.RecordBatch]:
+        release_memory()
+        partition, buckets = given
+        mine = (_ordered(each, order) for each in buckets.read(slots.of_partition(partition)))
+        yield _report(settings, run, partition, messages(partition, chain.from_iterable(map(pa.Table.to_batches, mine))))
+
+    try:
+        with shuffled(reading.shares, reading.read, slots.bucket_of, reading.columns) as buckets:
+            parts = ((number, buckets.only(slots.of_partition(number))) for number in range(run.partitions))
+            rows = pa.Table.from_batches(run_parts(parts, send), _REPORT).to_pylist(maps_as_pydicts="strict")
+    except TooLarge as reason:
+        print(f"Spark publishes these batches: {reason}")
+        return None
+    return _reports(rows, run.partitions)
+
+
+class _Slots(NamedTuple):
+    """Buckets of messages: one for each output partition, batch and portion of the time from `first` to `last`, in the order in which a partition is
+    sent.
+    """
+
+    batches: Sequence[int]  # ascending, without a gap
+    first: int  # epoch ms
+    last: int  # epoch ms
+    portions: int
+
+    @classmethod
+    def of(cls, batches: Sequence[int], files: Iterable[DataFile], partitions: int) -> _Slots:
+        """For the rows of the files: so many portions that one has about 65,536 messages of the largest batch."""
+        rows, size, edges = Counter[int | None](), Counter[int | None](), list[int]()
+        for file in files:
+            rows[file.first_batch] += file.rows
+            size[file.first_batch] += file.size
+            edges += [edge for edge in (file.first_ts, file.last_ts) if edge is not None]
+        each = max(
+            max(rows.values(), default=0) // _MESSAGES_A_BUCKET, max(size.values(), default=0) // _COMPRESSED_OF_A_BUCKET
+        )
+        return cls(batches, min(edges, default=0), max(edges, default=0), 1 + each // partitions)
+
+    def of_partition(self, partition: int) -> range:
+        """The buckets of a partition."""
+        count = len(self.batches) * self.portions
+        return range(partition * count, (partition + 1) * count)
+
+    def bucket_of(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """The bucket of each message."""
+        ts, batch = rows["ts"].to_numpy(), rows["batch_id"].to_numpy() - self.batches[0]
+        # A file that does not say its times may have any.
+        portion = np.clip((ts - self.first) / (self.last - self.first + 1) * self.portions, 0, self.portions - 1).astype(
+            np.int64
+        )
+        return (rows["output_partition"].to_numpy().astype(np.int64) * len(self.batches) + batch) * self.portions + portion
 
 
 def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
@@ -104,14 +191,34 @@ def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, ou
         )
         .collect()
     )
+    return _reports([row.asDict() for row in rows], partitions)
+
+
+def _reports(rows: Iterable[Mapping[str, Any]], partitions: int) -> list[PartitionReport]:
+    """The reports in rows of `_REPORT`. Raises the first problem."""
+    found = []
     for row in rows:
         if row["problem"]:
             raise (JobProblem if row["retry"] else NeedsOperator)(row["problem"])
-    if sorted(row["partition"] for row in rows) != list(range(partitions)):
+        found.append(PartitionReport(*(row[name] for name in PartitionReport._fields)))
+    if sorted(report.partition for report in found) != list(range(partitions)):
         raise RuntimeError(
-            f"{partitions} output partitions, but reports of {len(rows)}: the position of the others did not move"
+            f"{partitions} output partitions, but reports of {len(found)}: the position of the others did not move"
         )
-    return [PartitionReport(*(row[name] for name in PartitionReport._fields)) for row in rows]
+    return found
+
+
+def _report(
+    settings: Settings, run: PublishRun, partition: int, messages: Iterable[Message], speculative: bool = False
+) -> pa.RecordBatch:
+    """Sends the messages of a partition; returns the report (`_REPORT`)."""
+    report, problem, retry = PartitionReport(partition, 0, {}, {}, []), None, True
+    try:
+        report = publish_partition(settings, run, partition, messages, speculative)
+    except (JobProblem, BrokenInvariant) as error:
+        # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
+        problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
+    return pa.RecordBatch.from_pylist([report._asdict() | {"problem": problem, "retry": retry}], schema=_REPORT)
 
 
 def _sender(settings: Settings, run: PublishRun, messages: Messages, speculative: bool) -> Stage:
@@ -120,13 +227,6 @@ def _sender(settings: Settings, run: PublishRun, messages: Messages, speculative
         if task is None:
             raise RuntimeError("publishing needs a Spark task: its partition id is the output partition")
         partition = task.partitionId()
-        report, problem, retry = PartitionReport(partition, 0, {}, {}, []), None, True
-        try:
-            report = publish_partition(settings, run, partition, messages(partition, batches), speculative)
-        except (JobProblem, BrokenInvariant) as error:
-            # The driver gets the problem as a row: an exception would reach it as a page of stack traces.
-            problem, retry = str(error), not isinstance(error, NeedsOperator | BrokenInvariant)
-        answer = report._asdict() | {"problem": problem, "retry": retry}
-        yield pa.RecordBatch.from_pylist([answer], schema=_REPORT)
+        yield _report(settings, run, partition, messages(partition, batches), speculative)
 
     return send

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.spark.session import tune_for_row_count
+from spark_jobs.spark.session import LazySession, tune_for_row_count
 from spark_jobs.spark.workers import are_few, read_in_tasks
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
@@ -204,11 +204,56 @@ class Tables:
         return pa.Table.from_batches(found, wanted)
 
 
+class Reading(NamedTuple):
+    """Rows of a table in shares that workers read one by one. `rows`: how many its files have; `columns`: those that reading returns."""
+
+    shares: list[Share]
+    read: Callable[[Share], Iterator[pa.RecordBatch]]
+    columns: pa.Schema
+    rows: int
+
+
 @dataclass(frozen=True)
 class Warehouse(Tables):
     """The tables, with a Spark session that reads their rows."""
 
-    spark: SparkSession
+    session: SparkSession | LazySession
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session() if isinstance(self.session, LazySession) else self.session
+
+    def start_spark(self) -> None:
+        """Starts the session now if it starts when it is needed."""
+        if isinstance(self.session, LazySession):
+            self.session()
+
+    def reading(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        batches: Iterable[int] | None = None,
+        times: Window | None = None,
+        where: Condition | None = None,
+        version: int | None = None,
+        made: InWorker | None = None,
+    ) -> Reading:
+        """The table's rows at a Delta version (None: the newest), or what workers have `made` of them.
+
+        `columns` (None: all) of the rows of `batches` (None: of all) with a `ts` in `times` (None: any, or none) for which `where` holds. Only
+        files that can have such batches and times are opened.
+        """
+        store = self.store(table)
+        files, condition = self._find(table, batches, times, where, version)
+        schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
+
+        def rows(share: Share) -> Iterator[pa.RecordBatch]:
+            pieces = read_share(store, share, schema, condition)
+            return map(made.make, pieces) if made else pieces
+
+        returned = made.columns if made and made.columns else schema
+        return Reading(shares(files), rows, returned, sum(file.rows for file in files))
 
     def read(
         self,
@@ -221,24 +266,12 @@ class Warehouse(Tables):
         version: int | None = None,
         made: InWorker | None = None,
     ) -> DataFrame:
-        """The table's rows at a Delta version (None: the newest), or what workers have `made` of them.
-
-        Spark cannot see into the reading and gets exactly what the arguments name: `columns` (None: all), rows of `batches` (None: of
-        all) with a `ts` in `times` (None: any, or none) for which `where` holds. Only files that can have such batches and times are opened.
-        """
-        store = self.store(table)
-        files, condition = self._find(table, batches, times, where, version)
-        columns_read = self._columns(table, columns)
-        schema = to_arrow_schema(columns_read, timezone="UTC")
-
-        def rows(share: Share) -> Iterator[pa.RecordBatch]:
-            pieces = read_share(store, share, schema, condition)
-            return map(made.make, pieces) if made else pieces
-
+        """The rows of `reading` in Spark, which cannot see into the reading and gets exactly what the arguments name."""
+        reading = self.reading(table, columns, batches=batches, times=times, where=where, version=version, made=made)
         # Of a summary the JVM gets few rows.
-        tune_for_row_count(self.spark, 0 if made and made.is_summary else sum(file.rows for file in files))
-        returned = from_arrow_schema(made.columns) if made and made.columns else columns_read
-        return read_in_tasks(self.spark, shares(files), rows, returned)
+        tune_for_row_count(self.spark, 0 if made and made.is_summary else reading.rows)
+        returned = from_arrow_schema(made.columns) if made and made.columns else self._columns(table, columns)
+        return read_in_tasks(self.spark, reading.shares, reading.read, returned)
 
     def read_if_few(
         self,

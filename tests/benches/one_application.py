@@ -1,4 +1,4 @@
-"""Lands, pairs and publishes all there is, in one application; submitted by the bench of the whole way.
+"""Lands, pairs and publishes all there is, in one application; started by the bench of the whole way.
 
 one_application --pipeline FILE [--warehouse URI]
 """
@@ -25,4 +25,4 @@ def main(warehouse: Warehouse) -> Counts:
 
 
 if __name__ == "__main__":
-    run_job("one_application", job_parser("one_application", __doc__).parse_args(), main)
+    run_job("one_application", job_parser("one_application", __doc__).parse_args(), main, own_workers=True)

@@ -2,7 +2,7 @@
 
     python -m tests.benches.whole [--traffic slots|chains] [--events 2000000 10000000] [--rounds 3] [--peer 'NAME=COMMAND' ...]
 
-Ours runs twice a round. Cold: one spark-submit, with the JVM's start and the tables' creation. Warm: the jobs one after the other, each a process of
+Ours runs twice a round. Cold: one process, with its start and the tables' creation. Warm: the jobs one after the other, each a process of
 its own on a Spark server as the DAG runs them, which has done the same once before. Both pair and publish exactly once.
 
 The peers (`tests/benches/peers.py`) take turns with ours. Without one, the other system is what Kafka Streams once did on two cores. The answers on
@@ -31,7 +31,7 @@ from include.local.process import free_port
 from include.local.spark import LocalSpark
 from tests.benches.chains import Chains, read_answers
 from tests.benches.landing import PARTITIONS, bench_topics, delete_named, delete_topics
-from tests.benches.measuring import HEAP, JAVA, Times, scratch, show_ratio
+from tests.benches.measuring import Times, scratch, show_ratio
 from tests.benches.peers import Peer, Run, pid_of, run_followed
 from tests.benches.traffic import send, slots
 from tests.benches.usage import Cost, Usage
@@ -57,8 +57,8 @@ class Bench(NamedTuple):
     judged: bool
 
     def cold(self, number: int) -> Run:
-        """All in one application, in a JVM of its own."""
-        return self._run(f"cold{number}", Usage(), self._submit)
+        """All in one application, in a process that has imported nothing yet."""
+        return self._run(f"cold{number}", Usage(), self._in_one_process)
 
     def warm(self, number: int) -> Run:
         """Job by job, on the server."""
@@ -80,14 +80,12 @@ class Bench(NamedTuple):
         shutil.rmtree(folder)
         return Run(seconds, self.events / seconds, own.cost, broker.cost, answers)
 
-    def _submit(self, mine: Pipeline, folder: Path, own: Usage) -> None:
+    def _in_one_process(self, mine: Pipeline, folder: Path, own: Usage) -> None:
         environment = project_environment() | {
             "PAIRING_KAFKA": os.environ["PAIRING_KAFKA"],
             "PAIRING_WAREHOUSE": str(folder / "warehouse"),
         }
-        options = ["--master", "local[2]", "--driver-memory", HEAP, "--conf", f"spark.local.dir={folder / 'spark'}"]
-        options += ["--conf", f"spark.driver.extraJavaOptions={JAVA}"]
-        program = ["spark-submit", *options, "tests/benches/one_application.py", "--pipeline", str(yaml_of(mine, folder))]
+        program = [sys.executable, "-m", "tests.benches.one_application", "--pipeline", str(yaml_of(mine, folder))]
         status, printed = run_followed(program, own, folder / "application.log", cwd=ROOT, env=environment)
         if status:
             sys.exit(f"the application failed: {printed[-2000:]}")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from include.config.pipeline import Pipeline
 from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
-from spark_jobs.spark.workers import FEW_VARIABLE
+from spark_jobs.spark.workers import ALONE_VARIABLE, FEW_VARIABLE
 from tests.helpers.stores import table_of
 
 JOBS = ("land_events", "pair_events", "publish_compounds", "report_quality")
@@ -93,7 +93,7 @@ class Faults(NamedTuple):
 
 class Jobs:
     """The jobs of one pipeline, on one Spark server. `faults`: None for jobs that nothing is to stop. `by_spark`: its workers do all work, also
-    on few rows.
+    on few rows; `by_workers`: the jobs' own workers do.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Jobs:
         warehouse: str | Path,
         faults: Faults | None = None,
         by_spark: bool = False,
+        by_workers: bool = False,
     ) -> None:
         self.file, self.pipeline, self.warehouse, self.faults = file, pipeline, warehouse, faults
         self.environment = project_environment() | {
@@ -115,6 +116,8 @@ class Jobs:
         self.environment.pop("PAIRING_FAULT_DIR", None)
         if by_spark:
             self.environment[FEW_VARIABLE] = "0"
+        if by_workers:
+            self.environment[ALONE_VARIABLE] = "0"
         if faults:
             self.environment["PAIRING_FAULT_DIR"] = str(faults.folder)
         self.started = 0
@@ -172,6 +175,8 @@ def _forkserver() -> multiprocessing.context.BaseContext:
 def _run(job: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
     """In the job's process: what the interpreter does with a script."""
     os.setsid()
+    # Otherwise a job could have no workers of its own.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment)
     for stream in (1, 2):

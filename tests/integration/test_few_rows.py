@@ -13,7 +13,7 @@ from spark_jobs import land_events, pair_events, publish_compounds, report_quali
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.facts import record_mark
 from spark_jobs.quality.marks import record_marks
-from spark_jobs.spark.workers import FEW_VARIABLE, are_few
+from spark_jobs.spark.workers import ALONE_VARIABLE, FEW_VARIABLE, are_few, are_for_own_workers
 from spark_jobs.tables import read_files
 from spark_jobs.tables.schemas import COMPOUNDS, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
@@ -94,12 +94,16 @@ def test_large_rows_are_left_to_spark(two, monkeypatch):
         pair_events.main(alone)
 
 
-def test_the_limit_is_a_number(monkeypatch):
+def test_limits_are_numbers(monkeypatch):
     assert (are_few(250_000), are_few(250_001)) == (True, False)
     monkeypatch.setenv(FEW_VARIABLE, "0")
     assert not are_few(0)
     monkeypatch.setenv(FEW_VARIABLE, "10")
     assert (are_few(10), are_few(11)) == (True, False)
+    # This process has no workers of its own.
+    assert not are_for_own_workers(11)
+    monkeypatch.setenv(ALONE_VARIABLE, "5")
+    assert (are_few(5), are_few(6)) == (True, False)
     monkeypatch.setenv(FEW_VARIABLE, "1e6")
     with pytest.raises(NeedsOperator, match="not a number of rows: PAIRING_ROWS_WITHOUT_SPARK=1e6"):
         are_few(1)

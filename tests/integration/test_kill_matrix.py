@@ -1,6 +1,6 @@
 """kill -9 at every fault point of every job, then the job again: in the end as if nothing had happened, row by row.
 
-In a folder Spark's workers do the work of the jobs that are killed; on a store these jobs do it themselves, as do those that nothing disturbs.
+In a folder Spark's workers do the work of the jobs that are killed, on a store these jobs' own workers. Those that nothing disturbs do it themselves.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, fa
     (killed, killed_file), (calm, calm_file) = (
         timeless(f"{name}_{place}", f"matrix_{place}", tmp_path / "jobs") for name in ("killed", "calm")
     )
-    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults, by_spark="://" not in root)
+    on_a_store = "://" in root
+    ways = {"by_spark": not on_a_store, "by_workers": on_a_store}
+    attacked = Jobs(killed_file, killed, broker.bootstrap, server.url, root, faults, **ways)
     # Workers of the server would stand at the points, too, as those of the other pipeline.
     undisturbed = Jobs(calm_file, calm, broker.bootstrap, server.url, root)
     portions = Portions(broker, killed, calm)
