@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-tests test test-long soak load lint docs docs-serve ci airflow stop clean screenshots lock package licences sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
+.PHONY: help demo setup setup-tests test test-long soak load lint docs docs-serve ci airflow stop clean screenshots lock package licences sbom audit bench-pairing bench-landing bench-publishing bench-whole bench-floors bench-growth bench-shapes bench-hostile-messages bench-stores bench-cluster bench-scaling bench-partitions bench-run bench-idle bench-recovery bench-replay bench-backfill bench-history bench-ledger-retention
 
 KAFKA_PORT ?= 9092
 SPARK_PORT ?= 15002
@@ -111,6 +111,9 @@ bench-publishing: setup-tests ## publishing exactly once against plain producing
 
 bench-whole: setup-tests ## Kafka to Kafka, cold and warm, at 2 and 10 million events, beside other systems: ARGS="--traffic chains --peer 'NAME=COMMAND' …"
 	@$(VENV_PYTHON) -m tests.benches.whole $(ARGS)
+
+bench-floors: setup-tests ## what no system can do without (reading, writing Parquet, shuffling, producing), and what each stage takes above it (10 minutes)
+	@$(VENV_PYTHON) -m tests.benches.floors $(ARGS)
 
 bench-growth: setup-tests ## time per event and memory from 0.5 to 20 million events (20 minutes)
 	@$(VENV_PYTHON) -m tests.benches.growth
