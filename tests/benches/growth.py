@@ -16,6 +16,7 @@ from typing import Any
 
 from include.local.broker import LocalBroker
 from include.local.process import free_port
+from spark_jobs.spark.local_workers import start_workers
 from spark_jobs.stages import land, pair
 from tests.benches.landing import Landing, delete_topics, on_topics
 from tests.benches.measuring import PeakMemory, scratch, spark_of_two_cores
@@ -45,6 +46,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m tests.benches.growth", description=__doc__)
     arguments.add_argument("--events", type=int, nargs="+", default=list(SIZES))
     given = arguments.parse_args()
+    start_workers()
     with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
         run(spark, folder, broker, given.events[0])
         first: tuple[float, float] | None = None

@@ -30,6 +30,7 @@ from include.local.process import free_port
 from spark_jobs.formats.decoding import Parser
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.rules.parsed_columns import Columns, ParsedColumns
+from spark_jobs.spark.local_workers import start_workers
 from spark_jobs.stages import land
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import Ledger
@@ -134,6 +135,7 @@ def main() -> None:
     arguments.add_argument("--events", type=int, nargs="+", default=[2_000_000, 5_000_000])
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
     given = arguments.parse_args()
+    start_workers()
     with (
         scratch() as folder,
         LocalBroker(folder / "broker", free_port()) as broker,

@@ -24,6 +24,7 @@ from spark_jobs import publish_compounds
 from spark_jobs.kafka import publisher
 from spark_jobs.kafka.messages import Message
 from spark_jobs.kafka.positions import PublishRun
+from spark_jobs.spark.local_workers import start_workers
 from spark_jobs.stages import land, pair, send
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.at_least_once import send_at_least_once
@@ -86,6 +87,7 @@ def main() -> None:
     arguments.add_argument("--events", type=int, default=1_000_000, help="events; somewhat more than half as many compounds")
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
     given = arguments.parse_args()
+    start_workers()
     with scratch() as folder, LocalBroker(folder / "broker", free_port()) as broker, spark_of_two_cores(folder) as spark:
         landing = Landing(spark, folder / "paired", on_topics(broker, given.events), given.events)
         warehouse, ledger, planned = landing.prepare()

@@ -1,9 +1,9 @@
-"""The hostile shapes (`tests/helpers/hostile_events.py`) on the whole way: from Kafka, landed, paired and published by Spark (`make bench-shapes`).
+"""The hostile shapes (`tests/helpers/hostile_events.py`) on the whole way: from Kafka, landed, paired and published (`make bench-shapes`).
 
     python -m tests.benches.shapes [NAME …]
 
-Spark has the settings of `make setup`. Prints the seconds of the three jobs in a warm application, how they grow from a quarter of
-the size, and the peak memory of the largest Python worker and of Spark's JVM, which is driver and executor in one. Exit 1 if an
+By workers of the job, and by Spark with the settings of `make setup` where these cannot; with PAIRING_WORKERS=0 by Spark alone. Prints the
+seconds of the three jobs in a warm application, how they grow from a quarter of the size, and the peak memory of the largest Python worker and of Spark's JVM, which is driver and executor in one. Exit 1 if an
 answer is wrong, if four times the events take more than five times the time, or if a process needs more than 3 GB.
 """
 
@@ -28,6 +28,7 @@ from include.local.process import free_port
 from spark_jobs import publish_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.rules import LEFT, RIGHT
+from spark_jobs.spark.local_workers import start_workers
 from spark_jobs.stages import land, pair
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED
 from spark_jobs.tables.warehouse import Warehouse
@@ -117,6 +118,7 @@ def _outcomes(warehouse: Warehouse, collapsed: int, events: Events) -> pa.Table:
 def main(names: list[str]) -> int:
     """Prints a line a shape; gives the exit status."""
     failed = False
+    start_workers()
     with (
         scratch() as folder,
         LocalBroker(folder / "broker", free_port()) as broker,

@@ -28,6 +28,7 @@ from include.local.broker import LocalBroker
 from include.local.process import free_port
 from include.local.store import BUCKET, LocalS3
 from spark_jobs import land_events, pair_events, publish_compounds
+from spark_jobs.spark.local_workers import start_workers
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.history import batch, with_history
@@ -175,6 +176,7 @@ def main() -> None:
     arguments.add_argument("--batches", type=int, nargs="*", default=[1, 5_000], help="lengths of the histories")
     arguments.add_argument("--small-rounds", type=int, default=7)
     given = arguments.parse_args()
+    start_workers()
     with (
         scratch() as folder,
         LocalBroker(folder / "broker", free_port()) as broker,
