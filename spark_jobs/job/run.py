@@ -115,7 +115,8 @@ def _with_spark(
     try:
         return work(Warehouse(root, pipeline, session))
     finally:
-        session.end()
+        if session.is_started:
+            end_session(session())
 
 
 @contextmanager

@@ -55,10 +55,9 @@ class LazySession:
                 self._session.append(self._start())
         return self._session[0]
 
-    def end(self) -> None:
-        """Ends the session if it has started."""
-        for session in self._session:
-            end_session(session)
+    @property
+    def is_started(self) -> bool:
+        return bool(self._session)
 
 
 def cores_here() -> int:

@@ -3,8 +3,9 @@
     python -m tests.benches.shapes [NAME …]
 
 By workers of the job, and by Spark with the settings of `make setup` where these cannot; with PAIRING_WORKERS=0 by Spark alone. Prints the
-seconds of the three jobs in a warm application, how they grow from a quarter of the size, and the peak memory of the largest Python worker and of Spark's JVM, which is driver and executor in one. Exit 1 if an
-answer is wrong, if four times the events take more than five times the time, or if a process needs more than 3 GB.
+seconds of the three jobs in a warm application, how they grow from a quarter of the size, and the peak memory of the largest Python worker and of
+Spark's JVM, which is driver and executor in one. Exit 1 if an answer is wrong, if four times the events take more than five times the time, or if a
+process needs more than 3 GB.
 """
 
 from __future__ import annotations
