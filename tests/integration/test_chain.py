@@ -76,6 +76,7 @@ def corrected_in_time_and_too_late(broker, first, second, traffic, each):
     assert words(state(broker, second.pipeline.output_topic)) == healed
 
 
+@pytest.mark.long
 def test_corrections_and_retractions_go_through_the_chain(three, broker):
     first, second, _, traffic = three
     corrected_in_time_and_too_late(broker, first, second, traffic, lambda job: job(second))

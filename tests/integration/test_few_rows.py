@@ -47,6 +47,8 @@ def two(broker, spark, tmp_path, monkeypatch):
     return alone, spread, Portions(broker, *pipelines)
 
 
+# The kill matrix compares the same ways, also in the default run.
+@pytest.mark.long
 def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch):
     alone, spread, portions = two
     for number in range(3):
