@@ -100,7 +100,8 @@ class Page:
 
     def _is(self, script: str) -> bool:
         try:
-            return bool(self.ask(script))
+            # An element would come here as an empty object.
+            return bool(self.ask(f"!!({script})"))
         except Gone:
             return False
 
