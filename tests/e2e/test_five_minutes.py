@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 TOKEN = """
 import json, re, sys, urllib.request
-password = re.search(r"user admin, password (\\S+)", sys.argv[2])[1]
+password = re.search(r"user admin, password (\\w+)", sys.argv[2])[1]
 body = json.dumps({"username": "admin", "password": password}).encode()
 request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/auth/token", body, {"Content-Type": "application/json"})
 print(json.load(urllib.request.urlopen(request, timeout=30))["access_token"])
