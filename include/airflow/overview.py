@@ -1,4 +1,4 @@
-"""The page over all pipelines: which are healthy, what is wrong with the others, and whether the servers live that they need."""
+"""The page over all pipelines: which are healthy, what is wrong with the others, which stand still, and whether the servers live that they need."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jinja2 import Template
 from markupsafe import Markup
 
+from include.airflow.overdue import overdue, paused, schedule_of
 from include.airflow.parts import parts
 from include.config.health import FAILED, HEALTHY, WARNING, State, read_state
 from include.config.health_panel import panel
@@ -30,14 +31,15 @@ class _Entry(NamedTuple):
     pipeline: str
     verdict: str
     panel: Markup
+    paused: bool
 
 
 def overview(names: Sequence[str], pages_of: Callable[[str], Store]) -> str:
     """The page over these pipelines, at an address that ends with a slash. `pages_of`: where the quality pages of a pipeline are."""
-    now = time.time()
+    now, resting = time.time(), paused(names)
     with ThreadPoolExecutor(_READERS) as beside:
         states = beside.map(lambda name: read_state(pages_of(name)), names)
-        found = [_entry(name, state, now) for name, state in zip(names, states, strict=True)]
+        found = [_entry(name, state, now, name in resting) for name, state in zip(names, states, strict=True)]
     found.sort(key=lambda entry: (_ORDER.index(entry.verdict), entry.pipeline))
     verdicts = [entry.verdict for entry in found]
     counts = [f"{verdicts.count(each)} {_WORDS[each]}" for each in _ORDER if each in verdicts]
@@ -50,11 +52,13 @@ def overview_style() -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def _entry(name: str, state: State | None, now: float) -> _Entry:
+def _entry(name: str, state: State | None, now: float, is_paused: bool) -> _Entry:
     if state is None:
-        return _Entry(name, UNKNOWN, Markup(""))
+        return _Entry(name, UNKNOWN, Markup(""), is_paused)
+    if not is_paused and (problem := overdue(state, schedule_of(name), now)):
+        state = state.model_copy(update={"problems": (problem, *state.problems)})
     links = [(f"{name}/index.html", "report of the newest batch"), (f"{name}/trend.html", "all batches")]
-    return _Entry(name, state.verdict, panel(state, links=links, now=now))
+    return _Entry(name, state.verdict, panel(state, links=links, now=now, is_paused=is_paused), is_paused)
 
 
 @cache

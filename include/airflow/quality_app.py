@@ -1,8 +1,9 @@
 """The quality pages of all pipelines inside Airflow's web server, behind its login and its permissions on DAGs, at /quality/<pipeline>/, and
 a page over all of them at /quality/.
 
-Everything shown of a pipeline is a file that a report wrote. The page over all also asks the metadata database which servers live; nothing else
-here reads it. Airflow's own login does (for revoked tokens), and so do its permissions where there are teams. plugins/event_pairing.py registers the app.
+Everything shown of a pipeline is a file that a report wrote. The page over all also asks the metadata database which servers live and which DAGs
+are paused; nothing else here reads it. Airflow's own login does (for revoked tokens), and so do its permissions where there are teams.
+plugins/event_pairing.py registers the app.
 """
 
 from __future__ import annotations

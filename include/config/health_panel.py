@@ -53,13 +53,19 @@ def panel(
     subject: str = "",
     links: Sequence[tuple[str, str]] = (),
     now: float | None = None,
+    is_paused: bool = False,
 ) -> Markup:
     """The section: headings from h2 on. `counts`: those of the batch, for a state without the window of a day. `subject`: of what it is the state,
     if not of the pipeline. `links`: (address, words). `now`: epoch seconds at which somebody looks, if that is not when the page was written.
+    `is_paused`: whether the pipeline's DAG is, as far as the page knows.
     """
     title, shown = sentence(state, subject or state.pipeline), [*tiles(state, counts)]
     ago = None if now is None else rough(max(now - state.at, 0) * 1000)
-    return Markup(_template().render(state=state, title=title, cards=cards(state), tiles=shown, links=links, ago=ago))
+    return Markup(
+        _template().render(
+            state=state, title=title, cards=cards(state), tiles=shown, links=links, ago=ago, is_paused=is_paused
+        )
+    )
 
 
 @cache

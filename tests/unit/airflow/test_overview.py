@@ -18,6 +18,7 @@ PARTS = [Part("scheduler", True, "lives"), Part("DAG processor", False, "last he
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     monkeypatch.setattr(overview, "parts", lambda: PARTS)
+    monkeypatch.setattr(overview, "paused", lambda _: set())
     made = {"a": (), "b": (SILENT,), "c": (BROKEN,), "d": (TAKEN,), "new": None}
     for name, problems in made.items():
         (tmp_path / name).mkdir()

@@ -88,6 +88,7 @@ def test_nobody_gets_anything_without_a_login(place, client):
 
 def test_the_page_over_all_pipelines_has_those_that_the_user_may_read(client, pages, monkeypatch):
     monkeypatch.setattr(overview, "parts", list)
+    monkeypatch.setattr(overview, "paused", set)
     write_state(pages_in(pages), made_up_state(17))
     assert client(None).get("/quality/").status_code == 401
     assert client("nothing").get("/quality/").status_code == 403
@@ -255,6 +256,7 @@ def test_a_run_is_told_by_its_dag_and_a_folder_that_cannot_be_written_fails_no_t
 
 def test_the_views_lead_to_routes_that_exist(client, pages, monkeypatch):
     monkeypatch.setattr(overview, "parts", list)
+    monkeypatch.setattr(overview, "paused", set)
     note_batch(pages_in(pages), "calls", RUN, "land_events", 17)
     views = EventPairing.external_views
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task", "task_instance"}

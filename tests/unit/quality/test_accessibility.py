@@ -41,6 +41,7 @@ def folder(tmp_path_factory):
     (folder / "story.html").write_text(story_page(["pair `x`: what became of it", "landed", "", "`x`", "alone"]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overview, "parts", lambda: [Part("scheduler", True, "lives"), Part("triggerer", False, "never ran")])
+        patch.setattr(overview, "paused", lambda _: {"new", "orders"})
         other = tmp_path_factory.mktemp("other")
         write_state(pages_in(other), made_up_state(7, pipeline="orders"))
         places = {"calls": pages, "orders": pages_in(other), "new": pages_in(tmp_path_factory.mktemp("new"))}
