@@ -130,7 +130,9 @@ def test_the_page_over_all_pipelines_is_in_the_navigation_and_leads_to_each(pers
     person.click_on(button("Plugins"))
     person.click_on(button("Quality: all pipelines"))
     text = framed(person, "All pipelines: ")
-    assert "Servers: all " in text and "calls is healthy" in text
+    # This Airflow has no Kafka. Its batches are of long ago, but it is paused on purpose.
+    assert "Servers: 1 of 6 down" in text and "127.0.0.1:1 does not answer" in text
+    assert "calls is healthy" in text and "ago; the DAG is paused" in text
     person.ask(f"{FRAME}.querySelector('a[href=\"calls/index.html\"]').click()")
     framed(person, "calls: batch 300 passed")
 
