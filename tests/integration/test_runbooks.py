@@ -102,7 +102,6 @@ admin.delete_consumer_groups([given.group])[given.group].result(timeout=20)
 ACLS = """#!{python}
 import sys
 sys.path.insert(0, "{root}")
-from tests.helpers.job_processes import Jobs, wait_for
 from tests.helpers.kafka_rights import add
 add(sys.argv[1:])
 """
