@@ -58,7 +58,7 @@ def raw_files(warehouse: Warehouse) -> list[str]:
 def shuffle(warehouse: Warehouse, planned: LedgerRow, events: int) -> None:
     """What `pair_batch` does, without a decision."""
     key, schema = warehouse.pipeline.key, event_schema(warehouse.pipeline)
-    parts, read_part = events_to_shuffle(warehouse, planned)
+    parts, read_part, _ = events_to_shuffle(warehouse, planned)
     count = 1 + events // _EVENTS_A_BUCKET
 
     def drop(given: tuple[Buckets, range]) -> Iterator[pa.RecordBatch]:
