@@ -24,6 +24,9 @@ T = TypeVar("T")
 BucketOf = Callable[[pa.RecordBatch], npt.NDArray[np.int64]]
 # A worker holds a bucket as a whole, and takes a few times as much: for 2 million events of one key about a gigabyte, as a worker of Spark does.
 BYTES_OF_A_BUCKET = 400_000_000
+# What whoever numbers buckets aims at: rows, and bytes of files, which are compressed to a quarter or less.
+ROWS_OF_A_BUCKET = 65_536
+COMPRESSED_OF_A_BUCKET = 16_000_000
 # Arrow's buffers are aligned so.
 _ALIGNED = 64
 _PIECE = pa.schema(dict.fromkeys(("bucket", "file", "begin", "size"), pa.int64()))

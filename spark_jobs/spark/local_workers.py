@@ -61,7 +61,8 @@ def start_workers(at_most: int = _AT_MOST) -> None:
     # Python allows no children of a daemonic process.
     if count < 1 or multiprocessing.current_process().daemon:
         return
-    context, numbers = multiprocessing.get_context("fork"), multiprocessing.get_context("fork").SimpleQueue()
+    context = multiprocessing.get_context("fork")
+    numbers = context.SimpleQueue()
     for number in range(count):
         numbers.put(number)
     try:

@@ -20,7 +20,7 @@ from spark_jobs.rules.outcomes import COMPOUNDS as COMPOUND_KINDS
 from spark_jobs.rules.outcomes import Outcome, outcome_batches
 from spark_jobs.rules.reasons import AT_PAIRING
 from spark_jobs.rules.rules import Rules, event_schema
-from spark_jobs.spark.local_shuffle import Buckets, TooLarge, shuffled
+from spark_jobs.spark.local_shuffle import COMPRESSED_OF_A_BUCKET, ROWS_OF_A_BUCKET, Buckets, TooLarge, shuffled
 from spark_jobs.spark.local_workers import run_parts
 from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.spark.workers import Stage, are_few, are_for_own_workers, release_memory, skip_size_checks
@@ -44,10 +44,6 @@ from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 
 _TABLES = (OPEN, COMPOUNDS, REJECTED)
-# A worker of ours holds a bucket as a whole.
-_EVENTS_A_BUCKET = 65_536
-# Bytes of files, which are compressed to a quarter or less.
-_COMPRESSED_OF_A_BUCKET = 16_000_000
 # A worker returns a row for each event that it refuses, and one with counts and files in JSON (`written`).
 _ANSWER = REFUSED.append(pa.field("written", pa.string()))
 
@@ -84,7 +80,7 @@ def _decide_by_own_workers(
         return None
     parts, read, size = events_to_shuffle(warehouse, planned)
     tasks = max(2, expected // EVENTS_A_TASK)
-    count = tasks * (1 + max(expected // _EVENTS_A_BUCKET, size // _COMPRESSED_OF_A_BUCKET) // tasks)
+    count = tasks * (1 + max(expected // ROWS_OF_A_BUCKET, size // COMPRESSED_OF_A_BUCKET) // tasks)
     bucket_of, schema = partial(bucket_of_key, key=pipeline.key, buckets=count), event_schema(pipeline)
 
     def decide(given: tuple[Buckets, range]) -> Iterator[pa.RecordBatch]:

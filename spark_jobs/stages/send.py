@@ -26,7 +26,7 @@ from spark_jobs.kafka.publisher import PartitionReport, publish_partition
 from spark_jobs.kafka.routing import Route, read_few_messages, read_messages, reading_of_messages
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.spark.local_shuffle import Buckets, TooLarge, shuffled
+from spark_jobs.spark.local_shuffle import COMPRESSED_OF_A_BUCKET, ROWS_OF_A_BUCKET, Buckets, TooLarge, shuffled
 from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.workers import Stage, are_for_own_workers, release_memory
 from spark_jobs.tables.read_files import DataFile
@@ -40,10 +40,6 @@ _REPORT = pa.schema(
 )
 _SPECULATION = "spark.speculation"
 _PARTITIONS_AT_ONCE = 8
-# A worker of ours orders a bucket as a whole.
-_MESSAGES_A_BUCKET = 65_536
-# Bytes of files, which are compressed to a quarter or less.
-_COMPRESSED_OF_A_BUCKET = 16_000_000
 
 
 # The messages in rows that are read for an output partition.
@@ -156,7 +152,7 @@ class _Slots(NamedTuple):
             size[file.first_batch] += file.size
             edges += [edge for edge in (file.first_ts, file.last_ts) if edge is not None]
         each = max(
-            max(rows.values(), default=0) // _MESSAGES_A_BUCKET, max(size.values(), default=0) // _COMPRESSED_OF_A_BUCKET
+            max(rows.values(), default=0) // ROWS_OF_A_BUCKET, max(size.values(), default=0) // COMPRESSED_OF_A_BUCKET
         )
         return cls(batches, min(edges, default=0), max(edges, default=0), 1 + each // partitions)
 

@@ -225,8 +225,7 @@ class Warehouse(Tables):
 
     def start_spark(self) -> None:
         """Starts the session now if it starts when it is needed."""
-        if isinstance(self.session, LazySession):
-            self.session()
+        _ = self.spark
 
     def reading(
         self,

@@ -29,10 +29,9 @@ from include.local.broker import LocalBroker, create_topics
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port
 from spark_jobs.rules.rules import event_schema
-from spark_jobs.spark.local_shuffle import Buckets, shuffled
+from spark_jobs.spark.local_shuffle import ROWS_OF_A_BUCKET, Buckets, shuffled
 from spark_jobs.spark.local_workers import run_parts, start_workers
 from spark_jobs.stages import land, pair
-from spark_jobs.stages.pair import _EVENTS_A_BUCKET
 from spark_jobs.stages.pairing_input import bucket_of_key, events_to_shuffle
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.schemas import raw_table
@@ -59,7 +58,7 @@ def shuffle(warehouse: Warehouse, planned: LedgerRow, events: int) -> None:
     """What `pair_batch` does, without a decision."""
     key, schema = warehouse.pipeline.key, event_schema(warehouse.pipeline)
     parts, read_part, _ = events_to_shuffle(warehouse, planned)
-    count = 1 + events // _EVENTS_A_BUCKET
+    count = 1 + events // ROWS_OF_A_BUCKET
 
     def drop(given: tuple[Buckets, range]) -> Iterator[pa.RecordBatch]:
         buckets, mine = given

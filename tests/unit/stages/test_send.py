@@ -33,7 +33,7 @@ def messages(random, span):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("span", [0, 1, 60_000, 10**15])
 def test_buckets_one_after_the_other_are_the_whole_in_its_order(seed, span, monkeypatch):
-    monkeypatch.setattr(send, "_MESSAGES_A_BUCKET", 100)
+    monkeypatch.setattr(send, "ROWS_OF_A_BUCKET", 100)
     rows = messages(np.random.default_rng(seed), span)
     files = [
         DataFile("a", 1, 1_000, first_batch=5, last_batch=5, first_ts=0, last_ts=span),
