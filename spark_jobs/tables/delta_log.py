@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,6 +44,13 @@ class LogFile(NamedTuple):
     mark: tuple[Any, ...]  # changes when the file is replaced, even by an equal one
 
 
+class _Listed(NamedTuple):
+    """The newest files of a log."""
+
+    files: list[LogFile]
+    last: int  # the newest version, -1 if there is none
+
+
 @dataclass
 class _CachedTable:
     """A table at the newest version that this process has read."""
@@ -55,22 +62,28 @@ class _CachedTable:
 
 
 _cache: dict[str, _CachedTable] = {}
-# URIs of the tables whose cached version counts as the newest; None outside of `trust_cache`.
-_trusted: set[str] | None = None
+# URI -> what counts as the newest of its log; None outside of `trust_cache`.
+_trusted: dict[str, _Listed] | None = None
 
 
 @contextmanager
 def trust_cache() -> Iterator[None]:
-    """During the block, `newest_table` reads each log once, and again after this process has changed the table. Reading a log is a request,
-    which users of a store pay for and wait for. Changes by other writers are not seen meanwhile, as if they came later; commits always
-    read the log.
+    """During the block, `newest_table` and `newest_version` look at each log once, and again after this process has changed the table. A look is a
+    request, which users of a store pay for and wait for. Changes by other writers are not seen meanwhile, as if they came later; commits always
+    look at the log.
     """
     global _trusted
-    _trusted = set()
+    _trusted = {}
     try:
         yield
     finally:
         _trusted = None
+
+
+def newest_version(store: Store) -> int:
+    """The newest version of the table at the place by the names in its log, of which no file is read. Raises as `newest_table`."""
+    with _looked_at(store, trusted=_trusted) as (_, log):
+        return log.last
 
 
 def newest_table(store: Store) -> DeltaTable:
@@ -79,42 +92,56 @@ def newest_table(store: Store) -> DeltaTable:
     Raises NeedsOperator if files of the log are missing or empty, which delta-rs and Delta take for an older version, or cut off, and if the
     table has the format of a later version; otherwise delta-rs's own errors.
     """
-    cached = _cache.get(store.uri)
-    if cached is not None and cached.table is not None and _trusted is not None and store.uri in _trusted:
-        return cached.table
-    with lock_newest(store) as table:
-        return table
+    with _looked_at(store, trusted=_trusted) as (cached, log):
+        return _moved_on(store, cached, log)
 
 
 @contextmanager
 def lock_newest(store: Store) -> Iterator[DeltaTable]:
-    """As `newest_table`; no other thread of this process moves the table on during the block."""
+    """As `newest_table`, of a log that is looked at now; no other thread of this process moves the table on during the block."""
+    with _looked_at(store, trusted=None) as (cached, log):
+        yield _moved_on(store, cached, log)
+
+
+@contextmanager
+def _looked_at(store: Store, trusted: Mapping[str, _Listed] | None) -> Iterator[tuple[_CachedTable, _Listed]]:
+    """What this process has of the table, and its log as it is now, or as it is in `trusted`; no other thread changes them during the block."""
     cached = _cache.setdefault(store.uri, _CachedTable())
     with cached.lock:
-        table, since, files = cached.table, 0, list[LogFile]()
-        if table is not None:
-            since = table.version()
-            files = _list_log(store, since)
-            # Another table than before, or one that was put back from a backup, is opened anew.
-            table = table if _mark(files, since) == cached.mark else None
-        if table is None:
-            since, files = _list_from_checkpoint(store)
-        last = _check_log(store, files, since)
-        if table is None:
-            table = _read_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
-        elif table.version() < last:
-            _read_log(store, table.update_incremental)
-        check_format(store.uri, table.metadata().configuration)
-        cached.table, cached.mark = table, _mark(files, table.version())
-        if _trusted is not None:
-            _trusted.add(store.uri)
-        yield table
+        log = (trusted or {}).get(store.uri)
+        if log is None:
+            since, files = 0, list[LogFile]()
+            if cached.table is not None:
+                since = cached.table.version()
+                files = _list_log(store, since)
+                # Another table than before, or one that was put back from a backup, is opened anew.
+                cached.table = cached.table if _mark(files, since) == cached.mark else None
+            if cached.table is None:
+                since, files = _list_from_checkpoint(store)
+            log = _Listed(files, _check_log(store, files, since))
+            if log.last < 0:
+                raise TableNotFoundError(f"no table is at {store.uri}")
+            if _trusted is not None:
+                _trusted[store.uri] = log
+        yield cached, log
+
+
+def _moved_on(store: Store, cached: _CachedTable, log: _Listed) -> DeltaTable:
+    """The table, read up to the log's newest version."""
+    table = cached.table
+    if table is None:
+        table = _read_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
+    elif table.version() < log.last:
+        _read_log(store, table.update_incremental)
+    check_format(store.uri, table.metadata().configuration)
+    cached.table, cached.mark = table, _mark(log.files, table.version())
+    return table
 
 
 def invalidate(store: Store) -> None:
-    """Call when this process changes the table: `newest_table` reads its log again."""
+    """Call when this process changes the table: its log is looked at again."""
     if _trusted is not None:
-        _trusted.discard(store.uri)
+        _trusted.pop(store.uri, None)
 
 
 def _list_from_checkpoint(store: Store) -> tuple[int, list[LogFile]]:

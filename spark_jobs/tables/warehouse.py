@@ -101,7 +101,9 @@ class Tables:
         return True
 
     def version(self, table: str) -> int:
-        return int(self.newest(table).version())
+        """The newest version of a table, which is not opened. Raises MissingTable."""
+        with self.translate_table_errors(table):
+            return delta_log.newest_version(self.store(table))
 
     def table_id(self, table: str) -> str:
         """The id that the table got when it was created; another id means another table."""

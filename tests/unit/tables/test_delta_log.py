@@ -25,6 +25,7 @@ from spark_jobs.tables.delta_log import (
     files_of,
     newest_batch,
     newest_table,
+    newest_version,
     oldest_batch,
     place_for_files,
     table_at_version,
@@ -342,6 +343,37 @@ def test_a_job_looks_at_a_table_once_until_it_changes_it(store, looks):
         another_process(store, 4)
         assert newest_table(store).version() == 3
     assert newest_table(store).version() == 4
+
+
+def test_a_version_is_known_by_a_look_at_the_log_which_serves_the_table_too(store, looks, forget):
+    for batch_id in (1, 2):
+        append(store, [row(batch_id)], batch_id)
+    forget()
+    looks.clear()
+    with delta_log.trust_cache():
+        assert newest_version(store) == newest_version(store) == 2
+        assert delta_log._cache[store.uri].table is None
+        assert (newest_table(store).version(), newest_version(store), len(looks)) == (2, 2, 1)
+        another_process(store, 3)
+        assert newest_version(store) == 2
+        append(store, [row(4)], 4)
+        assert (newest_version(store), newest_table(store).version()) == (4, 4)
+
+
+def test_a_version_is_of_a_table_that_is_there_and_whole(store, tmp_path, forget):
+    with pytest.raises(TableNotFoundError):
+        newest_version(Store(f"{tmp_path}/other"))
+    for batch_id in (1, 2, 3):
+        append(store, [row(batch_id)], batch_id)
+    log = Path(store.uri, "_delta_log")
+    forget()
+    (log / f"{3:020d}.json").write_text("")
+    with pytest.raises(NeedsOperator, match=rf"{3:020d}\.json is empty: the table is damaged"):
+        newest_version(store)
+    (log / f"{3:020d}.json").write_text("{}")
+    (log / f"{1:020d}.json").unlink()
+    with pytest.raises(NeedsOperator, match=rf"{1:020d}\.json is missing: the table is damaged"):
+        newest_version(store)
 
 
 def test_a_commit_always_looks(store):
