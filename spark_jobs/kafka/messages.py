@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -142,10 +144,19 @@ def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """
     for batch in batches:
         rows = rows_for(partition, batch)
-        columns = [_objects(rows.column(name)) for name in ("batch_id", "key", "value")]
-        columns += [_objects(rows.column(name).cast(pa.string()).cast(pa.binary())) for name in _HEADERS]
-        for batch_id, key, value, pair_id, revision, kind, op in zip(*columns, strict=True):
-            yield Message(batch_id, key, value, [("pair-id", pair_id), ("revision", revision), ("kind", kind), ("op", op)])
+        pair_ids = _objects(rows.column("pair_id").cast(pa.binary()))
+        shared = (_shared_headers(name, rows.column(name)) for name in ("revision", "kind", "op"))
+        headers = map(list, zip(zip(repeat("pair-id"), pair_ids, strict=False), *shared, strict=True))
+        columns = (_objects(rows.column(name)) for name in ("batch_id", "key", "value"))
+        # Without a loop in Python, which would take twice as long.
+        yield from map(partial(tuple.__new__, Message), zip(*columns, headers, repeat(None), strict=False))
+
+
+def _shared_headers(name: str, column: pa.Array) -> list[tuple[str, bytes]]:
+    """The header of each row, the same object where the values are the same, as they mostly are."""
+    coded = column.cast(pa.string()).cast(pa.binary()).dictionary_encode()
+    headers = np.fromiter(((name, value) for value in _objects(coded.dictionary)), object, len(coded.dictionary))
+    return cast(list[tuple[str, bytes]], headers[coded.indices.to_numpy()].tolist())
 
 
 def rows_for(partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
