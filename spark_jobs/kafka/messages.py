@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import murmur2
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
@@ -55,56 +55,24 @@ class Message(NamedTuple):
     source: str | None = None  # of a dead letter: the place of its record
 
 
-def read_compounds(
+def reading_of_compounds(
     warehouse: Warehouse,
     partitions: Mapping[int, int],
     batches: Iterable[int] | None = None,
     where: Condition | None = None,
     settings: BatchSettings | None = None,
     schemas: Schemas = ALL_JSON,
-) -> DataFrame:
+) -> Reading:
     """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`.
 
     `partitions`, `settings`, `schemas`: see `message_maker`.
     """
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def read_few_compounds(
-    warehouse: Warehouse,
-    partitions: Mapping[int, int],
-    batches: Iterable[int],
-    where: Condition | None = None,
-    settings: BatchSettings | None = None,
-    schemas: Schemas = ALL_JSON,
-) -> pa.Table | None:
-    """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def reading_of_compounds(
-    warehouse: Warehouse,
-    partitions: Mapping[int, int],
-    batches: Iterable[int],
-    where: Condition | None = None,
-    settings: BatchSettings | None = None,
-    schemas: Schemas = ALL_JSON,
-) -> Reading:
-    """As `read_compounds`, for the job's own workers."""
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.reading(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def _messages(
-    warehouse: Warehouse, partitions: Mapping[int, int], settings: BatchSettings | None, schemas: Schemas
-) -> tuple[list[str], InWorker]:
     pipeline, key_schema = warehouse.pipeline, known_key_schema(warehouse, was_sent=bool(partitions))
     known = settings or BatchSettings.of_all(pipeline)
     values = (each.value_sources[source] for each in known.pipelines for _, source in each.value_fields)
-    columns = dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS])
-    return list(columns), InWorker(message_maker(pipeline, partitions, known, schemas, key_schema), MESSAGE_COLUMNS)
+    columns = list(dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS]))
+    made = InWorker(message_maker(pipeline, partitions, known, schemas, key_schema), MESSAGE_COLUMNS)
+    return warehouse.reading(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def message_maker(
