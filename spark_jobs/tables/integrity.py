@@ -54,7 +54,7 @@ def _create_empty(warehouse: Tables, table: str) -> None:
 
 
 def check_tables(warehouse: Tables, newest: LedgerRow | None) -> None:
-    """Every table exists, its log is whole, and it is at least at the version at which `newest` left it.
+    """Every table exists, no file of its log is missing, and it is at least at the version at which `newest` left it.
 
     `newest`: the last row of the ledger, None before the first batch. Raises NeedsOperator with the table's name.
     """
