@@ -76,7 +76,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", ["password", "authority", pytest.param("password of PLAIN", marks=pytest.mark.long)])
 def test_a_wrong_setting_is_said_in_a_line(wrong, ways_in, connect, warehouse, certificates, monkeypatch):
     way, changes, reason = WRONG[wrong]
     if "ssl.ca.location" in changes:

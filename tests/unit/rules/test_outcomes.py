@@ -171,7 +171,7 @@ def dense_events(draw):
     ]
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(dense_events(), any_rules)
 def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
     decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(SMALL)), rules)
@@ -195,7 +195,7 @@ def numbered(events, topics):
     return pa.Table.from_pylist(rows, schema=event_schema(SMALL))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(dense_events(), any_rules, topics_of_sides(), st.data())
 def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules, topics, data):
     drawn = [event | {"topic": data.draw(st.sampled_from(topics[event["side"]]))} for event in drawn]
@@ -218,7 +218,7 @@ def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules
 USERS = ["a", "b", "\uffff", "\U0001f3a7"]
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(dense_events(), any_rules, st.data())
 def test_outcomes_are_those_of_the_rules_with_both_orders_of_the_users(drawn, rules, data):
     users = data.draw(st.lists(st.tuples(*[st.sampled_from(USERS)] * 2), min_size=len(drawn), max_size=len(drawn)))
