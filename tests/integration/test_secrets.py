@@ -137,6 +137,8 @@ class Guarded(Jobs):
     def log_in(self, **changes):
         """With other settings, their dots written as underscores, than the right ones."""
         given = {name.replace("_", "."): value for name, value in changes.items()}
+        # The client asks again for as long as it may.
+        self.patience_s = 3.0 if "sasl_password" in changes else None
         self.environment["PAIRING_KAFKA"] = json.dumps(self.settings | given)
 
     def fail(self, job, saying, *arguments):
