@@ -85,7 +85,7 @@ def test_what_no_worker_could_hold_is_left_to_spark(two, broker):
     assert differences(broker.bootstrap, calm.root, jobs.pipeline, calm.pipeline) == []
 
 
-@pytest.mark.parametrize("kind", ["plain", "keys in any order", "several topics"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.long), "keys in any order", "several topics"])
 def test_workers_read_the_events_that_the_job_would_read(kind, broker, tmp_path, monkeypatch):
     monkeypatch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
     name = f"read_by_workers_{kind.split()[-1]}"
