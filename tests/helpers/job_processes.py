@@ -174,7 +174,7 @@ def _forkserver() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _run(job: str, arguments: list[str], environment: dict[str, str], log: str, patience_s: float | None) -> None:
+def _run(job: str, arguments: list[str], environment: dict[str, str], log: str, patience_s: float | None = None) -> None:
     """In the job's process: what the interpreter does with a script."""
     os.setsid()
     # Otherwise a job could have no workers of its own.

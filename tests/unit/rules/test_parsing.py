@@ -250,7 +250,7 @@ def test_brackets_in_strings_do_not_nest():
     assert said_of([value], [9])[0][2] == json.dumps("[" * 2_000 + '\\"{' * 2_000)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
