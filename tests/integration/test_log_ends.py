@@ -166,7 +166,7 @@ def test_a_log_that_was_cut_after_the_plan_is_refused_and_then_landed_without(wa
     assert dict(metrics)["lost"] == 5
 
 
-@pytest.mark.parametrize("writes_on", [False, True], ids=["ends there", "written on"])
+@pytest.mark.parametrize("writes_on", [pytest.param(False, marks=pytest.mark.long), True], ids=["ends there", "written on"])
 def test_a_log_that_is_cut_while_it_is_read_is_told_by_its_range(warehouse, broker, pipeline, write, monkeypatch, writes_on):
     topic = pipeline.left.topic
     write(0, 10)
