@@ -47,7 +47,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(events, st.integers(0, 3_000), st.integers(0, 3_000), st.sampled_from(["one_to_one", "collapse"]), st.booleans())
 def test_every_event_is_in_exactly_one_row(drawn, clock, earlier, matching, drop):
     pipeline = replace(SMALL, matching=matching, drop_duplicates=drop)
@@ -61,7 +61,7 @@ def test_every_event_is_in_exactly_one_row(drawn, clock, earlier, matching, drop
     assert seen == Counter((r["side"], r["offset"], r["ts"], r["payload"], r["user1"]) for r in given_events.to_pylist())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(events, st.integers(0, 3_000), st.randoms(use_true_random=False))
 def test_order_and_neighbours_do_not_matter(drawn, clock, random):
     rules, given_events = Rules(SMALL, clock, 0), table(drawn)
@@ -96,7 +96,7 @@ def test_keys_that_share_a_hash_are_decided_like_others(drawn, clock, pipeline, 
     assert rows(pa.Table.from_pylist(decided, whole.schema)) == rows(whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 7), st.integers(1, 12), st.sampled_from([1, 300, 10**9])
 )
@@ -171,7 +171,7 @@ def dense_events(draw):
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(dense_events(), any_rules)
 def test_outcomes_are_those_of_the_rules_word_for_word(drawn, rules):
     decided = decide_outcomes(pa.Table.from_pylist(drawn, schema=event_schema(SMALL)), rules)
@@ -195,7 +195,7 @@ def numbered(events, topics):
     return pa.Table.from_pylist(rows, schema=event_schema(SMALL))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(dense_events(), any_rules, topics_of_sides(), st.data())
 def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules, topics, data):
     drawn = [event | {"topic": data.draw(st.sampled_from(topics[event["side"]]))} for event in drawn]
@@ -218,7 +218,7 @@ def test_outcomes_are_those_of_the_rules_with_several_topics_a_side(drawn, rules
 USERS = ["a", "b", "\uffff", "\U0001f3a7"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1_000, deadline=None)
 @given(dense_events(), any_rules, st.data())
 def test_outcomes_are_those_of_the_rules_with_both_orders_of_the_users(drawn, rules, data):
     users = data.draw(st.lists(st.tuples(*[st.sampled_from(USERS)] * 2), min_size=len(drawn), max_size=len(drawn)))
@@ -229,7 +229,7 @@ def test_outcomes_are_those_of_the_rules_with_both_orders_of_the_users(drawn, ru
     assert named(decided) == slow_outcomes(drawn, unordered)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(dense_events(), any_rules, st.integers(1, 5), st.integers(1, 3_000))
 def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a_chunk, bytes_at_once):
     whole = pa.Table.from_pylist(drawn, schema=event_schema(SMALL))
@@ -244,7 +244,7 @@ def test_large_tables_come_out_in_pieces_with_the_same_rows(drawn, rules, rows_a
         assert len(pieces) == bool(drawn)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(dense_events(), st.booleans())
 def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first):
     of_one_key = [event | {"user1": "a", "user2": "b"} for event in drawn]
@@ -257,7 +257,7 @@ def test_events_of_a_key_stand_in_the_order_of_the_rules(drawn, left_topic_first
     assert [places[row] for row in ordered.row] == sorted(places)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(dense_events(), topics_of_sides(), st.data())
 def test_equal_times_are_in_the_order_of_the_names_of_all_topics(drawn, topics, data):
     of_one_key = [

@@ -208,14 +208,14 @@ hostile = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=750, deadline=None)
 @given(st.lists(st.tuples(hostile, st.sampled_from([9, 9, 0, NOW, NOW + 1, None, -1])), max_size=8))
 def test_same_verdict_and_same_payload_as_a_strict_parser(messages):
     values, record_ts = [value for value, _ in messages], [ts for _, ts in messages]
     assert said_of(values, record_ts) == [obviously(*message) for message in messages]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=750, deadline=None)
 @given(st.lists(st.tuples(hostile, st.sampled_from([9, 0, NOW, NOW + 1, None, -1])), max_size=8))
 def test_in_bulk_as_one_by_one(messages):
     values, record_ts = [value for value, _ in messages], [ts for _, ts in messages]
@@ -250,7 +250,7 @@ def test_brackets_in_strings_do_not_nest():
     assert said_of([value], [9])[0][2] == json.dumps("[" * 2_000 + '\\"{' * 2_000)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
