@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from include.config.pipeline_file import load_pipeline
-from spark_jobs.kafka.messages import read_compounds
+from spark_jobs.kafka.messages import reading_of_compounds
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.metrics import ReportInput, measure
@@ -52,7 +52,7 @@ def main(warehouse: Warehouse) -> None:
     paired = pair_batch(warehouse, ledger, planned, landed)
     ledger.last_ids()
     warehouse.table_id(COMPOUNDS)
-    messages = read_compounds(warehouse, {1: 2}, [1])
+    messages = reading_of_compounds(warehouse, {1: 2}, [1]).in_spark()
     messages.repartitionById(2, F.col("output_partition")).sortWithinPartitions("ts", "key", "value").collect()
     batch = Batch.of({PLANNED: planned, LANDED: landed, PAIRED: paired})
     measure(warehouse, ReportInput([batch], [], [], TopicsNow(now, {}, {}, {}), None, None, 0, planned.topics))

@@ -164,8 +164,7 @@ def _rows(
     known, wanted = warehouse.place_for_files(table).schema, list(dict.fromkeys((*columns, *ids)))
     returned = pa.schema([known.field(name) for name in ids])
     made = InWorker(lambda rows: rows.filter(found(rows)).select(ids), returned, is_summary=True)
-    few = warehouse.read_if_few(table, wanted, where=where, made=made)
-    table_of_ids = warehouse.read(table, wanted, where=where, made=made).toArrow() if few is None else few
+    table_of_ids = warehouse.reading(table, wanted, where=where, made=made).to_arrow()
     return [each for batch in table_of_ids.to_batches() for each in row_ids(batch, table)]
 
 
@@ -235,9 +234,7 @@ def _valid(warehouse: Warehouse, rows: Sequence[RowId]) -> list[RowId]:
 def _revisions(warehouse: Warehouse, ids: set[str]) -> list[dict[str, Any]]:
     columns, wanted = ["pair_id", "revision", "batch_id", "op"], pa.array(sorted(ids), pa.string())
     made = InWorker(lambda rows: rows.filter(pc.is_in(rows["pair_id"], value_set=wanted)))
-    few = warehouse.read_if_few(COMPOUNDS, columns, made=made)
-    rows = warehouse.read(COMPOUNDS, columns, made=made).toArrow() if few is None else few
-    return list(rows.to_pylist())
+    return list(warehouse.reading(COMPOUNDS, columns, made=made).to_arrow().to_pylist())
 
 
 def _bytes(rows: pa.RecordBatch) -> pa.Array:

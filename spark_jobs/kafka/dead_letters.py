@@ -66,12 +66,12 @@ def read_few_dead_letters(warehouse: Warehouse, partitions: Mapping[int, int], b
     """
     if not batches:
         return COLUMNS.empty_table()
-    rows = warehouse.read_if_few(REJECTED, _READ, batches=batches, made=InWorker(_placer(partitions), _ROWS))
+    rows = warehouse.reading(REJECTED, _READ, batches=batches, made=InWorker(_placer(partitions), _ROWS)).few()
     if rows is None:
         return None
     known, headers = _landed(warehouse, batches), dict[tuple[Any, ...], Any]()
     for side in warehouse.pipeline.sides:
-        raw = warehouse.read_if_few(raw_table(side), [*_PLACE, "headers"], batches=known.batches, where=known.where)
+        raw = warehouse.reading(raw_table(side), [*_PLACE, "headers"], batches=known.batches, where=known.where).few()
         if raw is None:
             return None
         headers |= zip(_places(raw), raw["headers"].to_pylist(), strict=True)
@@ -117,7 +117,7 @@ def _source(topic: str, partition: int, offset: int) -> str:
 
 
 def _landed(warehouse: Warehouse, batches: Sequence[int]) -> _RejectedRows:
-    few = warehouse.read_if_few(REJECTED, [*_PLACE, "reason"], batches=batches)
+    few = warehouse.reading(REJECTED, [*_PLACE, "reason"], batches=batches).few()
     if few is None:
         rows = warehouse.read(REJECTED, _PLACE, batches=batches, where=lambda column: column("reason").isin(_OF_OPEN))
         opened = rows.groupBy("topic", "partition").agg(F.min("offset").alias("offset")).toArrow()

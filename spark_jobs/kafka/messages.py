@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import murmur2
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.config.pipeline import ESCAPED, Pipeline
@@ -53,56 +55,24 @@ class Message(NamedTuple):
     source: str | None = None  # of a dead letter: the place of its record
 
 
-def read_compounds(
+def reading_of_compounds(
     warehouse: Warehouse,
     partitions: Mapping[int, int],
     batches: Iterable[int] | None = None,
     where: Condition | None = None,
     settings: BatchSettings | None = None,
     schemas: Schemas = ALL_JSON,
-) -> DataFrame:
+) -> Reading:
     """The compounds of these batches (None: of all) for which `where` holds, as rows of `MESSAGE_COLUMNS`.
 
     `partitions`, `settings`, `schemas`: see `message_maker`.
     """
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.read(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def read_few_compounds(
-    warehouse: Warehouse,
-    partitions: Mapping[int, int],
-    batches: Iterable[int],
-    where: Condition | None = None,
-    settings: BatchSettings | None = None,
-    schemas: Schemas = ALL_JSON,
-) -> pa.Table | None:
-    """As `read_compounds`, without Spark; None if they are more than few."""
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.read_if_few(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def reading_of_compounds(
-    warehouse: Warehouse,
-    partitions: Mapping[int, int],
-    batches: Iterable[int],
-    where: Condition | None = None,
-    settings: BatchSettings | None = None,
-    schemas: Schemas = ALL_JSON,
-) -> Reading:
-    """As `read_compounds`, for the job's own workers."""
-    columns, made = _messages(warehouse, partitions, settings, schemas)
-    return warehouse.reading(COMPOUNDS, columns, batches=batches, where=where, made=made)
-
-
-def _messages(
-    warehouse: Warehouse, partitions: Mapping[int, int], settings: BatchSettings | None, schemas: Schemas
-) -> tuple[list[str], InWorker]:
     pipeline, key_schema = warehouse.pipeline, known_key_schema(warehouse, was_sent=bool(partitions))
     known = settings or BatchSettings.of_all(pipeline)
     values = (each.value_sources[source] for each in known.pipelines for _, source in each.value_fields)
-    columns = dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS])
-    return list(columns), InWorker(message_maker(pipeline, partitions, known, schemas, key_schema), MESSAGE_COLUMNS)
+    columns = list(dict.fromkeys([*pipeline.key, "ts", *values, "batch_id", *_HEADERS]))
+    made = InWorker(message_maker(pipeline, partitions, known, schemas, key_schema), MESSAGE_COLUMNS)
+    return warehouse.reading(COMPOUNDS, columns, batches=batches, where=where, made=made)
 
 
 def message_maker(
@@ -142,10 +112,19 @@ def messages_for(partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """
     for batch in batches:
         rows = rows_for(partition, batch)
-        columns = [_objects(rows.column(name)) for name in ("batch_id", "key", "value")]
-        columns += [_objects(rows.column(name).cast(pa.string()).cast(pa.binary())) for name in _HEADERS]
-        for batch_id, key, value, pair_id, revision, kind, op in zip(*columns, strict=True):
-            yield Message(batch_id, key, value, [("pair-id", pair_id), ("revision", revision), ("kind", kind), ("op", op)])
+        pair_ids = _objects(rows.column("pair_id").cast(pa.binary()))
+        shared = (_shared_headers(name, rows.column(name)) for name in ("revision", "kind", "op"))
+        headers = map(list, zip(zip(repeat("pair-id"), pair_ids, strict=False), *shared, strict=True))
+        columns = (_objects(rows.column(name)) for name in ("batch_id", "key", "value"))
+        # Without a loop in Python, which would take twice as long.
+        yield from map(partial(tuple.__new__, Message), zip(*columns, headers, repeat(None), strict=False))
+
+
+def _shared_headers(name: str, column: pa.Array) -> list[tuple[str, bytes]]:
+    """The header of each row, the same object where the values are the same, as they mostly are."""
+    coded = column.cast(pa.string()).cast(pa.binary()).dictionary_encode()
+    headers = np.fromiter(((name, value) for value in _objects(coded.dictionary)), object, len(coded.dictionary))
+    return cast(list[tuple[str, bytes]], headers[coded.indices.to_numpy()].tolist())
 
 
 def rows_for(partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -96,24 +98,20 @@ class _PartitionPublisher:
         """Sends what is beyond the position. On any error it aborts the open transaction."""
         transaction = self._fence()
         self._continue_from(transaction.position)
-        sent, batch_id = 0, self.start
+        sent, last = 0, self.start
         fault_point("publisher_fenced")
         try:
             if self.start < self.run.target:
                 transaction.begin()
-            for message in messages:
-                if message.batch_id <= self.start:
-                    if message.batch_id in self.limits:
-                        self._leave_out(message, self.limits[message.batch_id])
+            for batch_id, of_batch in groupby(messages, attrgetter("batch_id")):
+                if batch_id <= self.start:
+                    # Sent by an earlier run. Only what was left out is counted again.
+                    deque(self._that_fit(of_batch, self.limits[batch_id]) if batch_id in self.limits else (), maxlen=0)
                     continue
-                if message.batch_id != batch_id:
-                    if transaction.records >= _RECORDS_A_TRANSACTION:
-                        transaction = self._next_transaction(self._commit(transaction, batch_id))
-                    batch_id = message.batch_id
-                if self._leave_out(message, self.run.largest):
-                    continue
-                transaction.send(message)
-                sent += 1
+                if transaction.records >= _RECORDS_A_TRANSACTION:
+                    transaction = self._next_transaction(self._commit(transaction, last))
+                last = batch_id
+                sent += transaction.send(batch_id, self._that_fit(of_batch, self.run.largest))
             if self.start < self.run.target:
                 self._commit(transaction, self.run.target)
         except BaseException as error:
@@ -186,15 +184,16 @@ class _PartitionPublisher:
             "pipeline is at work; stop one of them"
         )
 
-    def _leave_out(self, message: Message, limit: int) -> bool:
-        """Whether the message is larger than the limit. The broker would refuse it together with its whole transaction."""
-        if fits(message, limit):
-            return False
-        self.limits[message.batch_id] = limit
-        self.refused[message.batch_id] += 1
-        if len(self.too_large) < _SHOWN:
-            self.too_large.append(name_of(message))
-        return True
+    def _that_fit(self, messages: Iterable[Message], limit: int) -> Iterator[Message]:
+        """Without those that are larger than the limit. The broker would refuse such a message together with its whole transaction."""
+        for message in messages:
+            if fits(message, limit):
+                yield message
+                continue
+            self.limits[message.batch_id] = limit
+            self.refused[message.batch_id] += 1
+            if len(self.too_large) < _SHOWN:
+                self.too_large.append(name_of(message))
 
     def _commit(self, transaction: Transaction, batch_id: int) -> Position:
         # First, because the position contains the acknowledged counts.

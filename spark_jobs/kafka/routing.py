@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.kafka.messages import ALL_JSON, Schemas, read_compounds, read_few_compounds, reading_of_compounds
+from spark_jobs.kafka.messages import ALL_JSON, Schemas, reading_of_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.tables.batch_settings import BatchSettings
@@ -69,10 +68,10 @@ def read_messages(
     batches: Sequence[int] | None = None,
     where: Condition | None = None,
 ) -> DataFrame:
-    """The messages for one topic, as `read_compounds` returns them for all."""
-    if route.is_only_one or not route.corrections:
-        return read_compounds(warehouse, partitions, batches, _of_topic(route, where), route.settings, route.schemas)
-    rows = read_compounds(warehouse, partitions, batches, where, route.settings, route.schemas)
+    """The messages for one topic, in Spark, as rows of `MESSAGE_COLUMNS`."""
+    if (reading := reading_of_messages(warehouse, route, partitions, batches, where)) is not None:
+        return reading.in_spark()
+    rows = reading_of_compounds(warehouse, partitions, batches, where, route.settings, route.schemas).in_spark()
     routed = _routed(warehouse, route, rows, batches)
     gone = F.col("withdraws")
     return routed.select(
@@ -85,22 +84,17 @@ def read_messages(
     )
 
 
-def read_few_messages(
-    warehouse: Warehouse, route: Route, partitions: Mapping[int, int], batches: Sequence[int]
-) -> pa.Table | None:
-    """As `read_messages`, without Spark; None if they are more than few, or may correct something on another topic."""
+def reading_of_messages(
+    warehouse: Warehouse,
+    route: Route,
+    partitions: Mapping[int, int],
+    batches: Sequence[int] | None,
+    where: Condition | None = None,
+) -> Reading | None:
+    """As `read_messages`; None if they may correct something on another topic, which only Spark finds."""
     if not route.is_only_one and route.corrections:
         return None
-    return read_few_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
-
-
-def reading_of_messages(
-    warehouse: Warehouse, route: Route, partitions: Mapping[int, int], batches: Sequence[int]
-) -> Reading | None:
-    """As `read_messages`, for the job's own workers; None if they may correct something."""
-    if route.corrections:
-        return None
-    return reading_of_compounds(warehouse, partitions, batches, _of_topic(route), route.settings, route.schemas)
+    return reading_of_compounds(warehouse, partitions, batches, _of_topic(route, where), route.settings, route.schemas)
 
 
 def expected_messages(warehouse: Warehouse, route: Route, paired: Sequence[LedgerRow]) -> dict[int, ExpectedMessages]:

@@ -34,6 +34,9 @@ _PRODUCER_ONLY = """
     delivery.timeout.ms message.timeout.ms request.timeout.ms retries message.send.max.retries retry.backoff.ms
     delivery.report.only.error
 """.split()
+# A new client waits half of this, by default 50 ms, before it asks the broker that it has just reached, and a run has a dozen clients. One that fails to
+# connect still tries less and less often, at last once in ten seconds.
+_PRESET = {"reconnect.backoff.ms": 20}
 
 
 class BrokerProblem(JobProblem):
@@ -124,7 +127,9 @@ def _without(others: Collection[str], settings: Settings) -> Settings:
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     try:
-        return with_tokens({name: value for name, value in settings.items() if name not in others}) | {"logger": logger}
+        return with_tokens(_PRESET | {name: value for name, value in settings.items() if name not in others}) | {
+            "logger": logger
+        }
     except NoToken as error:
         # By these names the driver recognises them in what a worker raised.
         raise (NeedsOperator if isinstance(error, ProviderRefused) else JobProblem)(str(error)) from None

@@ -229,7 +229,7 @@ def open_counts(warehouse: Warehouse, topics: SideTopics, versions: Iterable[int
     """What `open_facts` comes to, without Spark; None if they are more than few."""
     counted: list[Counted] = []
     for version in sorted(set(versions)):
-        rows = warehouse.read_if_few(OPEN, ["side", "partition", "offset", *topic_column(topics)], version=version)
+        rows = warehouse.reading(OPEN, ["side", "partition", "offset", *topic_column(topics)], version=version).few()
         if rows is None:
             return None
         for name, of_side in zip(SIDES, topics, strict=True):

@@ -7,6 +7,7 @@ A library that has started threads is of no use in a process forked afterwards, 
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -36,6 +37,7 @@ _AT_MOST = 8
 _BYTES_A_WORKER = 1_000_000_000
 _CGROUP = Path("/sys/fs/cgroup")
 _PR_SET_PDEATHSIG = 1
+_OBJECTS_BEFORE_GC = 100_000
 
 
 class _Workers(NamedTuple):
@@ -155,6 +157,9 @@ def _begin(job: int, numbers: Any) -> None:
     # A job that Airflow has forked ignores it.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _number[:] = [numbers.get()]
+    # Python looks for cycles after every 700 new objects, and each message is some of them: a tenth of the time of landing.
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BEFORE_GC)
 
 
 def _cores() -> int:

@@ -22,7 +22,7 @@ from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LandedCounts, LivePlan
 from spark_jobs.tables.schemas import raw_table
-from spark_jobs.tables.warehouse import Warehouse
+from spark_jobs.tables.warehouse import Reading, Warehouse
 
 _PLACE = ["topic", "partition", "problem"]
 # A row with `records` counts rows of one place. One without is a run: rows of one partition with rising offsets.
@@ -58,7 +58,11 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
     exact: dict[tuple[str, int, str | None], int] = {}
     if _overlap(counted.filter(is_run)):
         # Records landed twice, or another program has ordered the rows anew.
-        offsets = _of_batch(warehouse, planned, [*_PLACE, "offset"]).groupBy(*_PLACE).agg(F.countDistinct("offset"))
+        sides = (
+            warehouse.read(raw_table(side), [*_PLACE, "offset"], batches=[planned.batch_id])
+            for side in planned.pipeline.sides
+        )
+        offsets = reduce(DataFrame.unionAll, sides).groupBy(*_PLACE).agg(F.countDistinct("offset"))
         exact = {(topic, partition, problem): count for topic, partition, problem, count in offsets.collect()}
     return [
         LandedRows(**row, offsets=exact.get((row["topic"], row["partition"], row["problem"]), row["records"]))
@@ -68,20 +72,14 @@ def landed_counts(warehouse: Warehouse, planned: LedgerRow) -> list[LandedRows]:
 
 def _counted(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker) -> pa.Table:
     tables, batches = [raw_table(side) for side in planned.pipeline.sides], [planned.batch_id]
-    few = [warehouse.read_if_few(table, columns, batches=batches, made=made) for table in tables]
+    readings = [warehouse.reading(table, columns, batches=batches, made=made) for table in tables]
+    few = [each.few() for each in readings]
     if not any(rows is None for rows in few):
         return pa.concat_tables(few)
-    if has_workers():
-        readings = [warehouse.reading(table, columns, batches=batches, made=made) for table in tables]
-        if are_for_own_workers(sum(each.rows for each in readings)):
-            found = (run_parts(each.shares, each.read) for each in readings)
-            return pa.Table.from_batches(chain.from_iterable(found), _COUNTED)
-    return _of_batch(warehouse, planned, columns, made).toArrow()
-
-
-def _of_batch(warehouse: Warehouse, planned: LedgerRow, columns: list[str], made: InWorker | None = None) -> DataFrame:
-    tables, batches = map(raw_table, planned.pipeline.sides), [planned.batch_id]
-    return reduce(DataFrame.unionAll, (warehouse.read(table, columns, batches=batches, made=made) for table in tables))
+    if has_workers() and are_for_own_workers(sum(each.rows for each in readings)):
+        found = (run_parts(each.shares, each.read) for each in readings)
+        return pa.Table.from_batches(chain.from_iterable(found), _COUNTED)
+    return reduce(DataFrame.unionAll, map(Reading.in_spark, readings)).toArrow()
 
 
 def count_and_runs(rows: pa.RecordBatch) -> pa.RecordBatch:

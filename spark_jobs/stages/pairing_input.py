@@ -27,7 +27,7 @@ from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker, Share
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.warehouse import Reading, Tables, Warehouse
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000
@@ -64,14 +64,8 @@ def few_events(warehouse: Warehouse, planned: LedgerRow) -> pa.Table | None:
     """The rows of `batch_events` without Spark; None if they are more than few, or behind a rewind."""
     if planned.plan.corrected is not None:
         return None
-    pipeline, mine, topics = planned.pipeline, [planned.batch_id], planned.topics
-    columns = raw_columns(pipeline, topics)
-    made = in_key_order(pipeline, columns)
-    left, right = (
-        warehouse.read_if_few(raw_table(side), columns, batches=mine, where=has_no_problem, made=made)
-        for side in pipeline.sides
-    )
-    waiting = warehouse.read_if_few(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])
+    pipeline, topics = planned.pipeline, planned.topics
+    left, right, waiting = map(Reading.few, _sources(warehouse, planned))
     if left is None or right is None or waiting is None:
         return None
     schema, new = event_schema(pipeline), zip(_SIDES, (left, right), strict=True)
@@ -91,23 +85,30 @@ def events_to_shuffle(
 
     Not for a pipeline with `compounds`, nor behind a rewind.
     """
-    pipeline, mine, topics = planned.pipeline, [planned.batch_id], planned.topics
-    columns, schema = raw_columns(pipeline, topics), event_schema(pipeline)
-    made = in_key_order(pipeline, columns)
-    sources = [
-        warehouse.reading(raw_table(side), columns, batches=mine, where=has_no_problem, made=made) for side in pipeline.sides
-    ]
-    sources.append(warehouse.reading(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN]))
+    topics, schema, sources = planned.topics, event_schema(planned.pipeline), _sources(warehouse, planned)
+    # A worker gets no warehouse.
+    readers = [source.read for source in sources]
 
     def read(part: tuple[int, Share]) -> Iterator[pa.RecordBatch]:
         number, share = part
-        for rows in sources[number].read(share):
+        for rows in readers[number](share):
             for side, its in _by_side(pa.Table.from_batches([rows])) if number == len(_SIDES) else [(_SIDES[number], rows)]:
                 yield from _few_events(its, topics, side, number == len(_SIDES), schema).to_batches()
 
     shares = [(number, share) for number, source in enumerate(sources) for share in source.shares]
-    # A large file is in several shares.
-    return shares, read, sum(file.size for file in {file for _, share in shares for file in share.files})
+    return shares, read, sum(source.size for source in sources)
+
+
+def _sources(warehouse: Warehouse, planned: LedgerRow) -> list[Reading]:
+    """The batch's accepted rows of the left and the right raw table, and the open events."""
+    pipeline, topics = planned.pipeline, planned.topics
+    columns = raw_columns(pipeline, topics)
+    made = in_key_order(pipeline, columns)
+    landed = (
+        warehouse.reading(raw_table(side), columns, batches=[planned.batch_id], where=has_no_problem, made=made)
+        for side in pipeline.sides
+    )
+    return [*landed, warehouse.reading(OPEN, _open_columns(pipeline, topics), version=planned.versions[OPEN])]
 
 
 def bucket_of_key(rows: pa.RecordBatch, key: Sequence[str], buckets: int) -> npt.NDArray[np.int64]:

@@ -52,7 +52,7 @@ def publish_rejected(
     started: datetime,
 ) -> SentToTopic:
     """Sends the dead letters that are due; the rows are not in the ledger yet."""
-    reports = send(warehouse, settings, run, dead_letters_of(warehouse, due.batches))
+    reports = send(warehouse, settings, run, dead_letters_of(warehouse, run, due.batches))
     ends, rows = ends_written(settings, run.topic), []
     for row in paired:
         done, state = _record(row, run, due, reports, ends)

@@ -49,7 +49,7 @@ def few_revised(warehouse: Warehouse, planned: LedgerRow) -> list[pa.Table] | No
     """These records of the batch (`side` and `SOURCE`), one table a side, without Spark; None if they may be more than few."""
     tables = []
     for number, side in _sides(planned.pipeline):
-        rows = warehouse.read_if_few(raw_table(side), SOURCE.names, batches=[planned.batch_id], where=_is_revised)
+        rows = warehouse.reading(raw_table(side), SOURCE.names, batches=[planned.batch_id], where=_is_revised).few()
         if rows is None:
             return None
         tables.append(rows.append_column("side", pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows)))

@@ -23,7 +23,7 @@ from spark_jobs.kafka.dead_letters import dead_letters_for, read_dead_letters, r
 from spark_jobs.kafka.messages import Message, messages_for
 from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.publisher import PartitionReport, publish_partition
-from spark_jobs.kafka.routing import Route, read_few_messages, read_messages, reading_of_messages
+from spark_jobs.kafka.routing import Route, read_messages, reading_of_messages
 from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.local_shuffle import COMPRESSED_OF_A_BUCKET, ROWS_OF_A_BUCKET, Buckets, TooLarge, shuffled
@@ -47,44 +47,44 @@ Messages = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Message]]
 
 
 class Outbox(NamedTuple):
-    """What is to be sent to one topic. All reading functions get batch_id -> number of partitions, and the batches; `few` reads without Spark,
-    and returns None if they are more than few; `own` is for the job's own workers, and returns None if only Spark can read them. `order`: the columns
-    by which the messages of a batch are sent.
+    """What is to be sent to one topic. `few` reads without Spark, and returns None if they are more than few; `own` is for the job's own workers, None
+    if only Spark can read them in their order. `order`: the columns by which the messages of a batch are sent.
     """
 
     batches: Sequence[int]
-    few: Callable[[Mapping[int, int], Sequence[int]], pa.Table | None]
-    own: Callable[[Mapping[int, int], Sequence[int]], Reading | None]
-    many: Callable[[Mapping[int, int], Sequence[int]], DataFrame]
+    few: Callable[[], pa.Table | None]
+    own: Reading | None
+    many: Callable[[], DataFrame]
     order: tuple[str, ...]
     messages: Messages
 
 
 def compounds_of(warehouse: Warehouse, run: PublishRun, route: Route) -> Outbox:
     """The run's compounds for its topic."""
-    few, many = partial(read_few_messages, warehouse, route), partial(read_messages, warehouse, route)
-    own = partial(reading_of_messages, warehouse, route)
+    batches = range(run.ledger_position + 1, run.target + 1)
+    of_all = warehouse, route, dict.fromkeys(batches, run.partitions), batches
+    reading = reading_of_messages(*of_all)
     # A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key: the pair that takes an
     # orphan's place rather than the retraction of the orphan. A column with one value costs Spark a second for a million rows.
     order = (*(["op"] if route.corrections else []), "ts", "key", "value")
-    return Outbox(range(run.ledger_position + 1, run.target + 1), few, own, many, order, messages_for)
+    few, own = reading.few if reading else lambda: None, None if route.corrections else reading
+    return Outbox(batches, few, own, partial(read_messages, *of_all), order, messages_for)
 
 
-def dead_letters_of(warehouse: Warehouse, batches: Sequence[int]) -> Outbox:
+def dead_letters_of(warehouse: Warehouse, run: PublishRun, batches: Sequence[int]) -> Outbox:
     """The dead letters of these batches."""
-    few, many = partial(read_few_dead_letters, warehouse), partial(read_dead_letters, warehouse)
+    of_all = warehouse, dict.fromkeys(batches, run.partitions), batches
+    few, many = partial(read_few_dead_letters, *of_all), partial(read_dead_letters, *of_all)
     messages = partial(dead_letters_for, warehouse.pipeline.name)
-    return Outbox(batches, few, lambda *_: None, many, ("topic", "partition", "offset"), messages)
+    return Outbox(batches, few, None, many, ("topic", "partition", "offset"), messages)
 
 
 def send(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
     """Sends what the run has for its topic; what became of it, by partition. Raises JobProblem, BrokenInvariant."""
-    partitions = dict.fromkeys(outbox.batches, run.partitions)
-    if (few := outbox.few(partitions, outbox.batches)) is not None:
+    if (few := outbox.few()) is not None:
         return _send_few(settings, run, outbox, few)
-    reading = outbox.own(partitions, outbox.batches) if has_workers() else None
-    if reading is not None and are_for_own_workers(reading.rows):
-        reports = _send_by_own_workers(settings, run, outbox, reading)
+    if outbox.own and has_workers() and are_for_own_workers(outbox.own.rows):
+        reports = _send_by_own_workers(settings, run, outbox, outbox.own)
         if reports is not None:
             return reports
     return _send_in_tasks(warehouse, settings, run, outbox)
@@ -113,7 +113,7 @@ def _send_by_own_workers(
     settings: Settings, run: PublishRun, outbox: Outbox, reading: Reading
 ) -> list[PartitionReport] | None:
     """A worker orders and sends a partition, one bucket of messages after the other. None if one has so many bytes that no worker could hold it."""
-    slots = _Slots.of(outbox.batches, {file for share in reading.shares for file in share.files}, run.partitions)
+    slots = _Slots.of(outbox.batches, reading.files, run.partitions)
     # A worker gets no warehouse.
     order, messages = outbox.order, outbox.messages
 
@@ -173,7 +173,7 @@ class _Slots(NamedTuple):
 
 def _send_in_tasks(warehouse: Warehouse, settings: Settings, run: PublishRun, outbox: Outbox) -> list[PartitionReport]:
     partitions, batches = run.partitions, outbox.batches
-    messages = outbox.many(dict.fromkeys(batches, partitions), batches)
+    messages = outbox.many()
     # One row without a message for every partition, so that one without compounds also has a task, which moves its position.
     empty = warehouse.spark.range(partitions).selectExpr("int(id) AS output_partition", "bigint(null) AS batch_id")
     rows = (

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -204,13 +204,84 @@ class Tables:
         return pa.Table.from_batches(found, wanted)
 
 
-class Reading(NamedTuple):
-    """Rows of a table in shares that workers read one by one. `rows`: how many its files have; `columns`: those that reading returns."""
+class Rows(TypedDict, total=False):
+    """Which rows of a table: by default all of the newest version. Only files that can have such batches and times are opened."""
 
-    shares: list[Share]
-    read: Callable[[Share], Iterator[pa.RecordBatch]]
-    columns: pa.Schema
-    rows: int
+    batches: Iterable[int] | None  # None: of all
+    times: Window | None  # in which their `ts` is; None: any, or none
+    where: Condition | None  # that holds for them
+    version: int | None  # of Delta; None: the newest
+    made: InWorker | None  # what is made of them; nothing else is returned then
+
+
+class Reading(NamedTuple):
+    """Rows of a table, to be read in this process, by the job's own workers (`shares`, `read`), or by those of Spark."""
+
+    warehouse: Warehouse
+    table: str
+    files: list[DataFile]  # that can have the rows
+    types: StructType  # of the columns that are read
+    condition: ds.Expression | None
+    made: InWorker | None
+
+    @property
+    def rows(self) -> int:
+        """How many its files have."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def shares(self) -> list[Share]:
+        """What one worker reads at a time."""
+        return shares(self.files)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Those that reading returns."""
+        return self.made.columns if self.made and self.made.columns else self._read_columns
+
+    @property
+    def read(self) -> Callable[[Share], Iterator[pa.RecordBatch]]:
+        """A function for workers, which get no warehouse: it reads a share."""
+        store, columns, condition, made = self._store, self._read_columns, self.condition, self.made
+
+        def rows(share: Share) -> Iterator[pa.RecordBatch]:
+            pieces = read_share(store, share, columns, condition)
+            return map(made.make, pieces) if made else pieces
+
+        return rows
+
+    def few(self) -> pa.Table | None:
+        """The rows, read in this process; None if the files have more than a few, or large ones."""
+        if not are_few(self.rows):
+            return None
+        with self.warehouse.translate_table_errors(self.table):
+            return read_few(self._store, self.files, self._read_columns, self.condition, self.made)
+
+    def in_spark(self) -> DataFrame:
+        """The rows in Spark, which cannot see into the reading and gets exactly what was asked for."""
+        made, spark = self.made, self.warehouse.spark
+        # Of a summary the JVM gets few rows.
+        tune_for_row_count(spark, 0 if made and made.is_summary else self.rows)
+        returned = from_arrow_schema(made.columns) if made and made.columns else self.types
+        return read_in_tasks(spark, self.shares, self.read, returned)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows, read by Spark only if they are more than few."""
+        few = self.few()
+        return self.in_spark().toArrow() if few is None else few
+
+    @property
+    def _store(self) -> Store:
+        return self.warehouse.store(self.table)
+
+    @property
+    def _read_columns(self) -> pa.Schema:
+        return to_arrow_schema(self.types, timezone="UTC")
 
 
 @dataclass(frozen=True)
@@ -227,87 +298,23 @@ class Warehouse(Tables):
         """Starts the session now if it starts when it is needed."""
         _ = self.spark
 
-    def reading(
-        self,
-        table: str,
-        columns: Sequence[str] | None = None,
-        *,
-        batches: Iterable[int] | None = None,
-        times: Window | None = None,
-        where: Condition | None = None,
-        version: int | None = None,
-        made: InWorker | None = None,
-    ) -> Reading:
-        """The table's rows at a Delta version (None: the newest), or what workers have `made` of them.
-
-        `columns` (None: all) of the rows of `batches` (None: of all) with a `ts` in `times` (None: any, or none) for which `where` holds. Only
-        files that can have such batches and times are opened.
-        """
-        store = self.store(table)
-        files, condition = self._find(table, batches, times, where, version)
-        schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
-
-        def rows(share: Share) -> Iterator[pa.RecordBatch]:
-            pieces = read_share(store, share, schema, condition)
-            return map(made.make, pieces) if made else pieces
-
-        returned = made.columns if made and made.columns else schema
-        return Reading(shares(files), rows, returned, sum(file.rows for file in files))
-
-    def read(
-        self,
-        table: str,
-        columns: Sequence[str] | None = None,
-        *,
-        batches: Iterable[int] | None = None,
-        times: Window | None = None,
-        where: Condition | None = None,
-        version: int | None = None,
-        made: InWorker | None = None,
-    ) -> DataFrame:
-        """The rows of `reading` in Spark, which cannot see into the reading and gets exactly what the arguments name."""
-        reading = self.reading(table, columns, batches=batches, times=times, where=where, version=version, made=made)
-        # Of a summary the JVM gets few rows.
-        tune_for_row_count(self.spark, 0 if made and made.is_summary else reading.rows)
-        returned = from_arrow_schema(made.columns) if made and made.columns else self._columns(table, columns)
-        return read_in_tasks(self.spark, reading.shares, reading.read, returned)
-
-    def read_if_few(
-        self,
-        table: str,
-        columns: Sequence[str] | None = None,
-        *,
-        batches: Iterable[int] | None = None,
-        where: Condition | None = None,
-        version: int | None = None,
-        made: InWorker | None = None,
-    ) -> pa.Table | None:
-        """The rows of `read` in this process, without Spark; None if the files have more than a few rows, or large ones."""
-        files, condition = self._find(table, batches, None, where, version)
-        if not are_few(sum(file.rows for file in files)):
-            return None
-        schema = to_arrow_schema(self._columns(table, columns), timezone="UTC")
-        with self.translate_table_errors(table):
-            return read_few(self.store(table), files, schema, condition, made)
-
-    def _find(
-        self,
-        table: str,
-        batches: Iterable[int] | None,
-        times: Window | None,
-        where: Condition | None,
-        version: int | None,
-    ) -> tuple[list[DataFile], ds.Expression | None]:
-        """The files that can have such rows, and the condition for these."""
+    def reading(self, table: str, columns: Sequence[str] | None = None, **which: Unpack[Rows]) -> Reading:
+        """These columns (None: all) of these rows."""
+        batches, times, where = which.get("batches"), which.get("times"), which.get("where")
         wanted = None if batches is None else sorted(set(batches))
-        files = self.files(table, wanted, version)
+        files = self.files(table, wanted, which.get("version"))
         conditions = [] if wanted is None else [_among(wanted)]
         if times is not None:
             files = [file for file in files if file.can_have_times(times)]
             conditions.append(times.has(pc.field("ts")))
         if where is not None:
             conditions.append(where(pc.field))
-        return files, reduce(and_, conditions) if conditions else None
+        condition = reduce(and_, conditions) if conditions else None
+        return Reading(self, table, files, self._columns(table, columns), condition, which.get("made"))
+
+    def read(self, table: str, columns: Sequence[str] | None = None, **which: Unpack[Rows]) -> DataFrame:
+        """The rows of `reading` in Spark."""
+        return self.reading(table, columns, **which).in_spark()
 
     def _columns(self, table: str, columns: Sequence[str] | None) -> StructType:
         declared = declared_schema(self.pipeline, table)

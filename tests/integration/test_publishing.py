@@ -17,7 +17,7 @@ from spark_jobs import publish_compounds
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import fencing, publisher
 from spark_jobs.kafka.fencing import transactional_id
-from spark_jobs.kafka.messages import Message, message_maker, messages_for, read_compounds, size
+from spark_jobs.kafka.messages import Message, message_maker, messages_for, reading_of_compounds, size
 from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, producer_settings
@@ -93,7 +93,7 @@ def publish_only(warehouse, *partitions, run=None, accepted=None):
     """What a publisher has done that died when only these partitions had their share."""
     run = run or plan(warehouse, accepted)
     batches = range(run.ledger_position + 1, run.target + 1)
-    table = read_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches).orderBy("batch_id").toArrow()
+    table = reading_of_compounds(warehouse, dict.fromkeys(batches, run.partitions), batches).to_arrow().sort_by("batch_id")
     for partition in partitions:
         mine = [
             batch.filter([number == partition for number in batch.column("output_partition").to_pylist()])

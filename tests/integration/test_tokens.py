@@ -19,7 +19,7 @@ from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka import offsets
-from spark_jobs.kafka.messages import messages_for, read_compounds
+from spark_jobs.kafka.messages import messages_for, reading_of_compounds
 from spark_jobs.kafka.publisher import publish_partition
 from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.retries import retry_transient
@@ -123,7 +123,7 @@ def test_a_client_that_outlives_its_token_gets_another(way, logins, connect, log
         return [offset for piece in slowly(read_shares(kafka_settings(), [share])) for offset in piece["offset"].to_pylist()]
 
     def publish(partition):
-        table = read_compounds(logged_in, {1: PARTITIONS}, range(1, 2)).toArrow()
+        table = reading_of_compounds(logged_in, {1: PARTITIONS}, range(1, 2)).to_arrow()
         mine = table.filter([number == partition for number in table["output_partition"].to_pylist()]).to_batches()
         return publish_partition(kafka_settings(), run, partition, slowly(messages_for(partition, mine))).sent
 

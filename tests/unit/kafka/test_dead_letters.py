@@ -100,7 +100,7 @@ def test_events_that_waited_have_their_raw_rows_in_earlier_batches(reason, first
     known = SimpleNamespace(rows=lambda low, high: [row for row in LEDGER if low <= row.batch_id <= high])
     monkeypatch.setattr(dead_letters, "Ledger", lambda _: known)
     rows = pa.table({"topic": ["left"], "partition": [0], "offset": [19], "reason": [reason]})
-    warehouse = SimpleNamespace(read_if_few=lambda *_, **__: rows)
+    warehouse = SimpleNamespace(reading=lambda *_, **__: SimpleNamespace(few=lambda: rows))
     assert dead_letters._landed(warehouse, [31]).batches == range(first, 32)
 
 
