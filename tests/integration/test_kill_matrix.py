@@ -6,12 +6,15 @@ In a folder Spark's workers do the work of the jobs that are killed, on a store 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from include.local.machine import ROOT
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs.faults.fault_points import FAULT_POINTS
@@ -134,6 +137,9 @@ def test_every_job_is_killed_at_every_point_and_nothing_differs(root, server, fa
     assert all_there > committed
 
     # The command by which an operator would ask the same.
-    asked = attacked.start("reconcile")
-    assert asked.wait() == 0, asked.told()
-    assert asked.told().strip().endswith(f"that {killed.output_topic} can still have are on it exactly once."), asked.told()
+    command = [sys.executable, "-m", "spark_jobs.reconcile", "--pipeline", str(killed_file)]
+    asked = subprocess.run(
+        command, cwd=ROOT, env=attacked.environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.strip().endswith(f"that {killed.output_topic} can still have are on it exactly once."), asked.stdout
