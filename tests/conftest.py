@@ -19,10 +19,13 @@ from include.local.process import free_port
 from include.local.store import LocalStore
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.warehouse import Warehouse
+from tests.helpers.schema_registry import LocalRegistry, running_registry
 from tests.helpers.stores import running_store
 from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
+# None lives long enough for a full compilation of its code to pay: a start takes two thirds of the processor time without.
+LocalBroker.options += ("-XX:TieredStopAtLevel=1",)
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +122,20 @@ def gs(tmp_path_factory) -> Iterator[LocalStore]:
     """A server for `gs://`: Google's names in front of a real S3 server."""
     with running_store("gs", tmp_path_factory.mktemp("gs")) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def started_registry(tmp_path_factory) -> Iterator[LocalRegistry]:
+    """For `apicurio`: its start takes seconds."""
+    with running_registry(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
+
+
+@pytest.fixture
+def apicurio(started_registry) -> LocalRegistry:
+    """A real schema registry, started again if a test has killed it. It may have schemas of other tests."""
+    started_registry.start()
+    return started_registry
 
 
 def yaml_of(pipeline: Pipeline, folder: Path) -> Path:

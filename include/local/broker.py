@@ -46,6 +46,8 @@ class LocalBroker(LocalServer):
     """A broker with its data in `folder`, listening on 127.0.0.1:`port`."""
 
     name = "kafka"
+    # Of its JVM.
+    options: tuple[str, ...] = ("-Xmx512m", "-XX:+UseSerialGC")
 
     @property
     def bootstrap(self) -> str:
@@ -114,7 +116,7 @@ class LocalBroker(LocalServer):
 
     def _command(self, program: str, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
-        return [java(), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", str(JARS / "broker" / "*"), program, *arguments]
+        return [java(), *self.options, logging, "-cp", str(JARS / "broker" / "*"), program, *arguments]
 
     def _launch(self) -> None:
         settings = str(self.folder / "server.properties")

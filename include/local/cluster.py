@@ -107,4 +107,6 @@ class LocalCluster(LocalServer):
             **self.variables,
             **{variable: os.environ[variable] for variable in ("JAVA_HOME", "LANG") if variable in os.environ},
         }
-        start_program(self.folder, name, [java(), "-Xmx512m", "-cp", f"{conf}:{home}/jars/*", *program], environment)
+        # They do too little for a full compilation to pay.
+        options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        start_program(self.folder, name, [java(), *options, "-cp", f"{conf}:{home}/jars/*", *program], environment)

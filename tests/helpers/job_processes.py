@@ -121,13 +121,15 @@ class Jobs:
         if faults:
             self.environment["PAIRING_FAULT_DIR"] = str(faults.folder)
         self.started = 0
+        # Seconds after which jobs give a broker up, instead of ANSWER_WITHIN_S.
+        self.patience_s: float | None = None
 
     def start(self, job: str, *arguments: str) -> Running:
         """Starts the job, and returns. `arguments`: besides the pipeline's file."""
         self.started += 1
         log = self.file.parent / f"{self.pipeline.name}-{self.started:03}-{job}.log"
         log.touch()
-        target = (job, [str(self.file), *arguments], self.environment, str(log))
+        target = (job, [str(self.file), *arguments], self.environment, str(log), self.patience_s)
         process = _forkserver().Process(target=_run, args=target, daemon=True)
         process.start()
         return Running(process, log)
@@ -172,7 +174,7 @@ def _forkserver() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _run(job: str, arguments: list[str], environment: dict[str, str], log: str) -> None:
+def _run(job: str, arguments: list[str], environment: dict[str, str], log: str, patience_s: float | None = None) -> None:
     """In the job's process: what the interpreter does with a script."""
     os.setsid()
     # Otherwise a job could have no workers of its own.
@@ -181,6 +183,9 @@ def _run(job: str, arguments: list[str], environment: dict[str, str], log: str) 
     os.environ.update(environment)
     for stream in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
+    for name, module in [*sys.modules.items()] if patience_s else ():
+        if name.startswith("spark_jobs.kafka.") and hasattr(module, "ANSWER_WITHIN_S"):
+            module.ANSWER_WITHIN_S = patience_s
     script = ROOT / "spark_jobs" / f"{job}.py"
     os.chdir(ROOT)
     sys.path.insert(0, str(script.parent))

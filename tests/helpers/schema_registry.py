@@ -30,13 +30,6 @@ def running_registry(folder: Path) -> Iterator[LocalRegistry]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def apicurio(tmp_path_factory) -> Iterator[LocalRegistry]:
-    """One for a module of tests."""
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
-
-
 class LocalRegistry(local_registry.LocalRegistry):
     """A registry that ends with the thread that starts it, so also with a test that is killed."""
 

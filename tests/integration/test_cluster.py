@@ -39,6 +39,8 @@ BATCHES = (
     },
     {"publish_compounds": "transaction_committed"},
 )
+# No executor here lives long enough for a full compilation of its code to pay.
+FAST_START = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 # A task of a second is overtaken, whatever the others take.
 SPECULATION = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "1s"}
 
@@ -78,7 +80,7 @@ def attacked(request, s3, cluster, faults, spark, broker, tmp_path, monkeypatch)
     # Each test has topics of its own on the one broker.
     name, settings = request.node.originalname.split("_")[1], getattr(request, "param", {})
     both = both_on(s3, name, spark, broker, tmp_path, monkeypatch)
-    with LocalSpark(tmp_path / "spark", free_port(), cluster.master, settings) as server:
+    with LocalSpark(tmp_path / "spark", free_port(), cluster.master, FAST_START | settings) as server:
         jobs = Jobs(both.file, both.stored.pipeline, both.bootstrap, server.url, both.stored.root, faults, by_spark=True)
         yield Attacked(both, jobs)
 
@@ -92,7 +94,7 @@ def executors(cluster):
 def test_jobs_on_a_cluster_do_what_they_do_in_one_process(s3, cluster, spark, broker, tmp_path, monkeypatch):
     """By a Spark Connect server on the cluster."""
     pair = both_on(s3, "cluster", spark, broker, tmp_path, monkeypatch)
-    with LocalSpark(tmp_path / "spark", free_port(), cluster.master) as server:
+    with LocalSpark(tmp_path / "spark", free_port(), cluster.master, FAST_START) as server:
         jobs = Jobs(pair.file, pair.stored.pipeline, pair.bootstrap, server.url, pair.stored.root, by_spark=True)
         pair.portions.send()
         for job in JOBS:

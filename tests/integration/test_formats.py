@@ -25,6 +25,7 @@ from spark_jobs.corrections.erasure import erase
 from spark_jobs.corrections.erasure_search import person, rows_of_unknown_schemas
 from spark_jobs.corrections.healed_events import batches_with_unknown
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.formats import registry_client
 from spark_jobs.formats.proto_schemas import compile_source
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.joining.command import propose_file
@@ -33,13 +34,10 @@ from spark_jobs.story.from_files import rehearse
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.from_topics import read_topics
 from spark_jobs.tables.warehouse import Warehouse
-from tests.helpers import schema_registry
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.reading import consume, table_rows
 
 pytestmark = pytest.mark.integration
-
-apicurio = schema_registry.apicurio
 
 CALL = {
     "type": "record", "name": "Call", "fields": [
@@ -73,7 +71,6 @@ REPORT_AT = b"\x02\x02"  # Report is the second message of the file.
 
 @pytest.fixture
 def registry(apicurio, monkeypatch):
-    apicurio.start()
     monkeypatch.setenv(VARIABLE, json.dumps({"url": apicurio.url}))
     return apicurio
 
@@ -169,7 +166,7 @@ def problems(warehouse, side):
     return Counter(row["problem"] for row in table_rows(warehouse, f"raw_{side.payload}"))
 
 
-@pytest.mark.parametrize("few", ["250000", "0"])
+@pytest.mark.parametrize("few", ["250000", pytest.param("0", marks=pytest.mark.long)])
 def test_avro_and_protobuf_pair(mixed, sender, broker, monkeypatch, few):
     """By the job itself and by Spark's workers."""
     monkeypatch.setenv(FEW_VARIABLE, few)
@@ -227,7 +224,7 @@ def test_what_cannot_be_read_is_rejected_and_the_rest_is_landed(mixed, sender):
     assert counts["unknown_schema"] == 2 and counts["landed"] == counts["accepted"] + 12
 
 
-def test_known_schemas_do_not_need_the_registry(mixed, sender, registry):
+def test_known_schemas_do_not_need_the_registry(mixed, sender, registry, monkeypatch):
     left, _ = mixed.pipeline.sides
     sender.avro(ago(30), "ann")
     sender.protobuf(ago(30), "ann")
@@ -237,6 +234,7 @@ def test_known_schemas_do_not_need_the_registry(mixed, sender, registry):
     sender.avro(ago(20), "eve")
     registry.kill()
     sender.flush()
+    monkeypatch.setattr(registry_client, "PATIENCE_S", 0.5)
     with pytest.raises(JobProblem, match="registry") as refused:
         land(mixed)
     assert "\n" not in str(refused.value) and not isinstance(refused.value, NeedsOperator)

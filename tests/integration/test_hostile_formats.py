@@ -17,13 +17,11 @@ from fastavro import schemaless_writer
 from include.config.pipeline import Side
 from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.tables.warehouse import Warehouse
-from tests.helpers import schema_registry
 from tests.helpers.all_stages import land
 from tests.helpers.stores import table_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-registry = schema_registry.apicurio
 
 HOSTILE, GOOD = 100_000, 1_000
 FIELDS = [("user1", "string"), ("user2", "string")]
@@ -78,15 +76,15 @@ def hostile(dice, frame, body):
 @pytest.mark.parametrize(
     ("form", "is_plain"), [("avro", False), ("protobuf", False), ("json_schema", False), ("avro", True), ("protobuf", True)]
 )
-def test_they_are_landed_with_a_reason(form, is_plain, warehouse, pipeline, registry, broker, monkeypatch):
+def test_they_are_landed_with_a_reason(form, is_plain, warehouse, pipeline, apicurio, broker, monkeypatch):
     """`is_plain`: without frames, by a schema file."""
-    monkeypatch.setenv(VARIABLE, json.dumps({"url": registry.url}))
+    monkeypatch.setenv(VARIABLE, json.dumps({"url": apicurio.url}))
     kinds = {
         "avro": ("AVRO", json.dumps(AVRO)),
         "protobuf": ("PROTOBUF", PROTO),
         "json_schema": ("JSON", JSON_SCHEMA),
     }
-    key = registry.register(f"{form}-value", *kinds[form])
+    key = apicurio.register(f"{form}-value", *kinds[form])
     frame, body, dice = b"\x00" + key.to_bytes(4, "big"), good_body(form), random.Random(7)
     side: Side = replace(pipeline.left, format=form)
     if is_plain:

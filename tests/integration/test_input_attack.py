@@ -267,7 +267,7 @@ def test_spans_are_read_as_an_independent_consumer_reads_them(warehouse, generou
     assert Counter(few) == Counter((row["offset"], row["value"]) for row in found)
 
 
-@pytest.mark.parametrize("large", ["key", "value", "headers"])
+@pytest.mark.parametrize("large", ["value", *(pytest.param(part, marks=pytest.mark.long) for part in ("key", "headers"))])
 def test_large_records_come_in_small_pieces_even_if_all_are_fetched_at_once(large, broker, generous, deliver):
     # Compressed they are less than the client fetches at a time.
     texts = [f"{number} ".ljust(FIVE_MB).encode() for number in range(12)]

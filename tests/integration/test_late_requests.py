@@ -201,8 +201,10 @@ def stopped_in(run, batch, world):
 # What is known to go wrong
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("what", [HELD, REPEATED])
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [(HELD, 1), (REPEATED, 2), *(pytest.param(*case, marks=pytest.mark.long) for case in ((HELD, 2), (REPEATED, 1)))],
+)
 def test_a_commit_that_comes_in_the_midst_of_the_next_transaction(what, number, world):
     # As in Jepsen's report on Bufstream 0.1.0: it would commit half of the next one's records, without their position.
     world.proxy.begin(on_the(number, END_TXN, Fault(what, late=(PRODUCE, 1))))
@@ -381,7 +383,7 @@ def play(world, seed):
         raise
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in (10, 20, 30))])
 def test_late_requests_at_random(first, new_world):
     play_all(new_world, range(first, first + 10))
 

@@ -47,7 +47,9 @@ def committed(admin, pipeline):
     return [place.offset for place in found]
 
 
-@pytest.mark.parametrize("done", [(), (0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "done", [(), (1,), *(pytest.param(done, marks=pytest.mark.long) for done in ((0,), (0, 1)))], ids=str
+)
 def test_what_was_sent_is_found_on_the_topic(done, warehouse, broker, admin, pipeline, paired):
     paired()
     publish_compounds.main(warehouse)

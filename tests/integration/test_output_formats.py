@@ -21,13 +21,11 @@ from spark_jobs.formats.registry import VARIABLE
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.story.from_tables import explain
 from spark_jobs.tables.warehouse import Warehouse
-from tests.helpers import schema_registry
 from tests.helpers.all_stages import land
 from tests.helpers.reading import consume
 
 pytestmark = pytest.mark.integration
 
-apicurio = schema_registry.apicurio
 
 STATS = {"type": "record", "name": "Stats", "namespace": "com.acme", "fields": [
     {"name": "mos", "type": "double"}, {"name": "packets", "type": "long"}]}  # fmt: skip
@@ -56,7 +54,6 @@ BIG = 2**53 + 1
 
 @pytest.fixture
 def registry(apicurio, monkeypatch):
-    apicurio.restart()
     monkeypatch.setenv(VARIABLE, json.dumps({"url": apicurio.url}))
     return apicurio
 

@@ -131,7 +131,7 @@ def assert_all_once(warehouse, broker):
     assert set(compounds.values()) == {1}
 
 
-@pytest.mark.parametrize("done", [(0,), (0, 1)], ids=str)
+@pytest.mark.parametrize("done", [(0,), pytest.param((0, 1), marks=pytest.mark.long)], ids=str)
 def test_a_topic_that_grows_in_the_middle_of_a_publication(done, warehouse, broker, admin, pipeline, paired):
     paired()
     publish_only(warehouse, *done)
@@ -172,7 +172,7 @@ def test_a_publisher_that_counts_on_other_partitions_sends_nothing(warehouse, br
     assert consume(broker.bootstrap, pipeline.output_topic) == sent
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("partitions", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_recreated_topic_is_refused_until_it_is_accepted_by_its_id(partitions, warehouse, broker, admin, pipeline, paired):
     paired()
     publish_compounds.main(warehouse)

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, SchemaRegistryClient, ServerConfig
+from confluent_kafka.schema_registry import ConfigCompatibilityLevel, SchemaRegistryClient, ServerConfig
 
 from include.config.pipeline import Side
+from include.local.process import free_port
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
+from spark_jobs.formats import registry_client
 from spark_jobs.formats.output_key import key_schema
 from spark_jobs.formats.registration import encoder, register_key, register_output
-from tests.helpers import schema_registry
 from tests.helpers.timeline import CALLS
 from tests.integration.test_output_formats import CALL, GROWN, OTHER, REPORT, avro_reader, protobuf_reader
 
 pytestmark = pytest.mark.integration
-
-registry = schema_registry.apicurio
 
 ROW = {
     "user1": "ann",
@@ -28,6 +27,11 @@ ROW = {
     "left.payload": '{"mos":4.5,"packets":1}',
     "right.payload": '{"packets":"1"}',
 }
+
+
+@pytest.fixture
+def registry(apicurio):
+    return apicurio
 
 
 @pytest.fixture
@@ -132,13 +136,11 @@ def test_messages_of_one_name_in_both_files_are_refused(registry, protobuf):
         register_output(replace(protobuf, left=left, right=report), {"url": registry.url})
 
 
-def test_a_registry_that_is_away_is_one_line(registry, client, avro):
-    client.register_schema(subject_of(avro.left), Schema(json.dumps(CALL), "AVRO"))
-    registry.kill()
+def test_a_registry_that_is_away_is_one_line(avro, monkeypatch):
+    monkeypatch.setattr(registry_client, "PATIENCE_S", 0.5)
     with pytest.raises(JobProblem, match=r"the schema registry at http.* cannot be reached") as line:
-        register_output(avro, {"url": registry.url})
+        register_output(avro, {"url": f"http://127.0.0.1:{free_port()}"})
     assert "\n" not in str(line.value) and not isinstance(line.value, NeedsOperator)
-    registry.start()
 
 
 @pytest.mark.parametrize("form", ["avro", "protobuf"])

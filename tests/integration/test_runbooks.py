@@ -37,6 +37,7 @@ from include.local.spark import LocalSpark
 from spark_jobs import maintain_tables, pair_events, publish_compounds, reconcile, replay_interval, report_quality
 from spark_jobs.corrections.rewind import dry_run
 from spark_jobs.faults.problems import JobProblem
+from spark_jobs.formats import registry_client
 from spark_jobs.formats.registry import VARIABLE as REGISTRY
 from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka import offsets
@@ -64,7 +65,6 @@ from tests.helpers.job_processes import Jobs, wait_for
 from tests.helpers.kafka_rights import documented, grant
 from tests.helpers.pages import pages_folder, pages_in
 from tests.helpers.reading import consume, table_rows
-from tests.helpers.schema_registry import running_registry
 from tests.helpers.secured_broker import SecuredBroker
 from tests.helpers.timeline import CALLS, ROOT
 from tests.integration.test_publishing import alter_topic, publish_only
@@ -491,23 +491,23 @@ def test_kafka_settings_missing(alarm, mend, warehouse, monkeypatch):
     assert land(warehouse)["batch_id"] == 1
 
 
-def test_schema_registry(alarm, mend, warehouse, pipeline, monkeypatch, tmp_path):
+def test_schema_registry(alarm, mend, warehouse, pipeline, apicurio, monkeypatch):
     schema = {
         "type": "record",
         "name": "Call",
         "fields": [{"name": "user1", "type": "string"}, {"name": "user2", "type": "string"}],
     }
     framed = Warehouse(warehouse.root, replace(pipeline, left=replace(pipeline.left, format="avro")), warehouse.spark)
-    with running_registry(tmp_path / "registry") as registry:
-        key = registry.register("calls-value", "AVRO", json.dumps(schema))
-        producer = Producer(kafka_settings())
-        producer.produce(pipeline.left.topic, value=b"\x00" + key.to_bytes(4, "big") + b"\x06ann\x06bob")
-        assert producer.flush(20) == 0
-        monkeypatch.setenv(REGISTRY, json.dumps({"url": f"http://127.0.0.1:{free_port()}"}))
-        alarm(lambda: land(framed))
-        monkeypatch.setenv(REGISTRY, mend(ADDRESS=registry.url)[REGISTRY])
-        land(framed)
-        assert [row["problem"] for row in table_rows(framed, "raw_analytics")] == [None]
+    key = apicurio.register("calls-value", "AVRO", json.dumps(schema))
+    producer = Producer(kafka_settings())
+    producer.produce(pipeline.left.topic, value=b"\x00" + key.to_bytes(4, "big") + b"\x06ann\x06bob")
+    assert producer.flush(20) == 0
+    monkeypatch.setenv(REGISTRY, json.dumps({"url": f"http://127.0.0.1:{free_port()}"}))
+    monkeypatch.setattr(registry_client, "PATIENCE_S", 0.5)
+    alarm(lambda: land(framed))
+    monkeypatch.setenv(REGISTRY, mend(ADDRESS=apicurio.url)[REGISTRY])
+    land(framed)
+    assert [row["problem"] for row in table_rows(framed, "raw_analytics")] == [None]
 
 
 def test_kafka_settings_refused(alarm, mend, project, broker, monkeypatch):

@@ -32,8 +32,6 @@ from tests.helpers.web_server import Quiet, serving
 
 pytestmark = pytest.mark.integration
 
-server = schema_registry.apicurio
-
 POINT = '{"type":"record","name":"Point","namespace":"n","fields":[{"name":"x","type":"int"}]}'
 LINE = '{"type":"record","name":"Line","namespace":"n","fields":[{"name":"a","type":"n.Point"}]}'
 SHAPE = (
@@ -44,6 +42,13 @@ OUTER = 'syntax = "proto3"; package p; import "inner.proto"; message Outer { Inn
 # Without the name of its dialect, Apicurio does not take a text for a JSON schema.
 NAME = '{"$schema": "http://json-schema.org/draft-07/schema#", "$id": "http://e/name.json", "type": "string"}'
 USER = NAME.replace('name.json", "type": "string"', 'user.json", "properties": {"name": {"$ref": "http://e/name.json"}}')
+
+
+@pytest.fixture(scope="module")
+def server(started_registry):
+    """Without any schema, so that it gives the same ids again after a start."""
+    started_registry.restart()
+    return started_registry
 
 
 class Kept(dict):

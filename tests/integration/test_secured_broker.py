@@ -41,9 +41,9 @@ def connect(monkeypatch, tmp_path):
     return as_the_operator_does
 
 
-@pytest.mark.parametrize(
-    "way", ["scram", pytest.param("plain", marks=pytest.mark.long), pytest.param("certificate", marks=pytest.mark.long)]
-)
+# By default test_tokens.py goes this way, and test_secrets.py with SCRAM.
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["scram", "plain", "certificate"])
 def test_the_whole_way_over_a_secured_connection(way, ways_in, connect, warehouse, pipeline, send, broker, capsys):
     ago = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(5):
@@ -76,7 +76,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", ["password", "authority", pytest.param("password of PLAIN", marks=pytest.mark.long)])
 def test_a_wrong_setting_is_said_in_a_line(wrong, ways_in, connect, warehouse, certificates, monkeypatch):
     way, changes, reason = WRONG[wrong]
     if "ssl.ca.location" in changes:

@@ -96,7 +96,7 @@ def test_readers_leave_no_python_processes_behind(server):
     assert sessions[0] == sessions[1] != sessions[2]
 
 
-@pytest.mark.parametrize("session", ["spark_session", "reading_session"])
+@pytest.mark.parametrize("session", ["spark_session", pytest.param("reading_session", marks=pytest.mark.long)])
 def test_jobs_share_a_session_and_a_closed_one_is_replaced(server, session):
     told = f"from spark_jobs.spark.session import *; spark = {session}('job', 'calls'); print(spark.session_id); {{end}}"
     first, second = (answer(told.format(end="end_session(spark)"), server)[1].split()[-1] for _ in range(2))
@@ -118,23 +118,6 @@ def test_a_record_whose_time_spark_cannot_hold_is_landed_there_too(server, broke
     warehouse = Tables(str(jobs.warehouse), pipeline)
     assert [row["record_timestamp"] for row in table_rows(warehouse, "raw_analytics")] == [FIRST_BEYOND]
     assert [row["kind"] for row in table_rows(warehouse, "compound_events")] == ["pair"]
-
-
-def test_a_server_that_dies_is_given_up_and_then_said(tmp_path):
-    server = LocalSpark(tmp_path / "spark-server", free_port())
-    with server:
-        working = busy(server, tmp_path)
-        stop_programs(server.folder, patience_s=0)
-        started = time.monotonic()
-        printed, _ = working.communicate(timeout=120)
-        assert working.returncode == 1, printed
-        assert time.monotonic() - started < 90
-    job = [sys.executable, "spark_jobs/pair_events.py", "--pipeline", "include/pipelines/calls.yaml"]
-    environment = project_environment() | {REMOTE_VARIABLE: server.url, "PAIRING_WAREHOUSE": str(tmp_path / "warehouse")}
-    done = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert f"no Spark server answers at {server.url}" in done.stderr
-    assert os.linesep.join(done.stderr.splitlines()[:-1]) == "", "one line only"
 
 
 FORKED = """
@@ -177,3 +160,19 @@ def test_a_job_whose_task_ends_leaves_nothing_running_on_the_server(server, tmp_
     worker = int(mark.read_text())
     # Spark gives a worker whose task is killed two seconds.
     wait_for(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", "the worker to end", 30)
+
+
+def test_a_server_that_dies_is_given_up_and_then_said(server, tmp_path):
+    """The last one: the server is dead afterwards."""
+    working = busy(server, tmp_path)
+    stop_programs(server.folder, patience_s=0)
+    started = time.monotonic()
+    printed, _ = working.communicate(timeout=120)
+    assert working.returncode == 1, printed
+    assert time.monotonic() - started < 90
+    job = [sys.executable, "spark_jobs/pair_events.py", "--pipeline", "include/pipelines/calls.yaml"]
+    environment = project_environment() | {REMOTE_VARIABLE: server.url, "PAIRING_WAREHOUSE": str(tmp_path / "warehouse")}
+    done = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"no Spark server answers at {server.url}" in done.stderr
+    assert os.linesep.join(done.stderr.splitlines()[:-1]) == "", "one line only"

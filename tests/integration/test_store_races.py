@@ -24,7 +24,7 @@ from tests.helpers.timeline import CALLS
 
 pytestmark = pytest.mark.integration
 
-ROUNDS, FEWER = 200, 60
+ROUNDS, FEWER = 200, 30
 RAW = raw_table(CALLS.left)
 
 

@@ -100,8 +100,15 @@ def variables(way: str, server: Server, folder: Path) -> tuple[dict[str, str], s
     return identity | own, "POST / 200"
 
 
-@pytest.mark.parametrize("way", ["container", "instance", "web identity"])
-@pytest.mark.parametrize(("server", "wait_s"), [(3600, 0), (3, 2)], indirect=["server"], ids=["valid", "expiring"])
+@pytest.mark.parametrize(
+    ("server", "wait_s", "way"),
+    [
+        *((3600, 0, way) for way in ("container", "instance", "web identity")),
+        (3, 2, "container"),
+        *(pytest.param(3, 2, way, marks=pytest.mark.long) for way in ("instance", "web identity")),
+    ],
+    indirect=["server"],
+)
 def test_a_machine_with_a_role_needs_no_key(way, server, wait_s, s3, tmp_path):
     given, request = variables(way, server, tmp_path)
     place = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": s3.address, "AWS_ALLOW_HTTP": "true"}

@@ -26,7 +26,8 @@ from tests.helpers.reading import table_rows
 from tests.helpers.three_brokers import ThreeBrokers, wait_for
 from tests.integration.test_publishing import assert_all_once, pair_made_up, publish_only
 
-pytestmark = pytest.mark.integration
+# That a broker goes away and comes back is also shown with one, in test_kafka_faults.py.
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 # As many partitions as LocalBroker gives both.
@@ -64,9 +65,7 @@ def test_the_leader_moves_while_a_partition_is_read(broker, pipeline, monkeypatc
     assert offsets == list(range(3_000)) and len(leaders) > 1 and count > 3
 
 
-@pytest.mark.parametrize(
-    "at", ["half_sent", *(pytest.param(point, marks=pytest.mark.long) for point in ("all_sent", "offsets_sent"))]
-)
+@pytest.mark.parametrize("at", ["half_sent", "all_sent", "offsets_sent"])
 def test_leaders_move_in_a_transaction(at, warehouse, broker, pipeline, monkeypatch):
     """The output partition's, and those of the coordinators of the group and of the transactions."""
     pair_made_up(warehouse, 1, {})
@@ -134,7 +133,6 @@ def run_on(warehouse, problems):
         problems.append(problem)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pipeline):
     # A producer may have to wait that long for a new leader.
@@ -175,7 +173,6 @@ def test_brokers_are_restarted_in_turn_under_traffic(how, warehouse, broker, pip
     assert not reconcile.main(warehouse).offenders
 
 
-@pytest.mark.long
 def test_an_unclean_election_is_refused_and_gone_on_from_by_a_rewind(warehouse, broker, pipeline):
     """The one replica that has the landed records is away when another becomes the leader, and has lost them when it is back."""
     topic = pipeline.left.topic

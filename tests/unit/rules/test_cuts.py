@@ -84,7 +84,7 @@ def answers(batches) -> Counter:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_cut_gives_the_same_answers_while_no_event_comes_later_than_grace(data):
     pipeline = data.draw(pipelines())
@@ -98,7 +98,7 @@ def test_any_cut_gives_the_same_answers_while_no_event_comes_later_than_grace(da
 FINAL = ("pair", "left_only", "right_only", "duplicate", "late", "collapsed")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_coarser_cut_only_rescues_more(data):
     """For events as late as they like, no chain near max_session, and no event sent twice: see test_cut_limits.py."""

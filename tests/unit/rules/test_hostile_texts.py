@@ -17,7 +17,7 @@ from tests.unit.rules.test_parsing import FIELDS, NOW, VALID, obviously, parse
 
 # What Python's own parser, one value at a time, reads in no time.
 CHEAP = 20_000
-EXAMPLES = 1_000
+EXAMPLES = 500
 MAKERS = {"plain": plain, **FAMILIES, **{f"valid {number}": lambda _, text=text: text for number, text in enumerate(VALID)}}
 
 

@@ -231,7 +231,7 @@ BYTES = st.one_of(VALUES.map(lambda value: json.dumps(value).encode()), st.sampl
 WHERE = st.sampled_from(["a", "a.b", "a.b.c", "b", "c", "$key", "$key.a", "$key.a.b", "$header.a"])
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=250)
 @given(st.data())
 def test_columns_say_what_each_message_says(data):
     """`read` compares both."""

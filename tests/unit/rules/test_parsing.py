@@ -208,14 +208,14 @@ hostile = (
 )
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=750, deadline=None)
 @given(st.lists(st.tuples(hostile, st.sampled_from([9, 9, 0, NOW, NOW + 1, None, -1])), max_size=8))
 def test_same_verdict_and_same_payload_as_a_strict_parser(messages):
     values, record_ts = [value for value, _ in messages], [ts for _, ts in messages]
     assert said_of(values, record_ts) == [obviously(*message) for message in messages]
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=750, deadline=None)
 @given(st.lists(st.tuples(hostile, st.sampled_from([9, 0, NOW, NOW + 1, None, -1])), max_size=8))
 def test_in_bulk_as_one_by_one(messages):
     values, record_ts = [value for value, _ in messages], [ts for _, ts in messages]
