@@ -7,12 +7,21 @@ for as long as it is told, and writes a line a request to `log`.
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from include.local.machine import ROOT
+from include.local.process import free_port
 
 TOKEN, ROLE, IDENTITY = "token-of-the-machine", "arn:aws:iam::1:role/pairing", "identity-of-the-pod"
 _STS = "https://sts.amazonaws.com/doc/2011-06-15/"
@@ -73,6 +82,38 @@ class Credentials(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """The requests are in `log`."""
+
+
+class Server(NamedTuple):
+    """One that runs."""
+
+    address: str
+    log: Path
+
+    def asked(self, line: str) -> int:
+        """How often it had the request with this answer."""
+        return self.log.read_text().splitlines().count(line) if self.log.exists() else 0
+
+
+@contextmanager
+def handing_out(user: str, secret: str, folder: Path, valid_s: float = 3600) -> Iterator[Server]:
+    """A server while the block runs; over TLS if the folder has `server.pem` and `server.key`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port, log = free_port(), folder / "asked.log"
+    command = [sys.executable, "-m", "tests.helpers.credential_server", str(port), user, secret, str(valid_s), str(log)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        give_up = time.monotonic() + 20
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None and time.monotonic() < give_up, "the server of credentials does not listen"
+            time.sleep(0.05)
+        try:
+            yield Server(f"http://127.0.0.1:{port}", log)
+        finally:
+            # Leaving the block of a process waits for its end.
+            process.terminate()
 
 
 if __name__ == "__main__":

@@ -13,16 +13,18 @@ import pytest
 from deltalake import DeltaTable
 
 from include.config.pipeline import Pipeline
-from include.config.store import OPTIONS_VARIABLE, Store, local_folder, warehouse_store
+from include.config.store import OPTIONS_VARIABLE, Store, list_names, local_folder, warehouse_store
 from include.local.process import free_port
 from include.local.store import BUCKET, KINDS, LocalS3, LocalStore, missing_for
 from tests.helpers.google_store import LocalGoogle
+from tests.helpers.store_users import S3WithUsers
 
 # Set in continuous integration: there a store that is missing is a failure.
 REQUIRED = "PAIRING_REQUIRE_STORES"
 
 # Of what takes long one run is enough: on an object store where this machine can have one, else in a folder.
 _FOLDER_FIRST = missing_for("s3") is not None and not os.environ.get(REQUIRED)
+_KINDS = KINDS | {"gs": LocalGoogle, "s3 with users": S3WithUsers}
 _ORDER = ("folder", "s3") if _FOLDER_FIRST else ("s3", "folder")
 ON_A_STORE_IF_POSSIBLE = [_ORDER[0], pytest.param(_ORDER[1], marks=pytest.mark.long)]
 
@@ -30,11 +32,11 @@ ON_A_STORE_IF_POSSIBLE = [_ORDER[0], pytest.param(_ORDER[1], marks=pytest.mark.l
 @contextmanager
 def running_store(kind: str, folder: Path) -> Iterator[LocalStore]:
     """A store of the kind while the block runs. Skips the test where this machine cannot have one, or fails it if REQUIRED is set."""
-    if problem := missing_for("s3" if kind == "gs" else kind):
+    if problem := missing_for(kind if kind in KINDS else "s3"):
         if os.environ.get(REQUIRED):
             pytest.fail(problem)
         pytest.skip(problem)
-    with (KINDS | {"gs": LocalGoogle})[kind](folder, free_port()) as store:
+    with _KINDS[kind](folder, free_port()) as store:
         yield store
 
 
@@ -61,6 +63,11 @@ def texts_in(place: Store) -> dict[str, str]:
         return {}
     names = [file["path"] for file in obstore.list(place.client).collect()]
     return {name: bytes(obstore.get(place.client, name).bytes()).decode() for name in sorted(names)}
+
+
+def data_files(warehouse: str | Path, pipeline: Pipeline) -> set[str]:
+    """The data files of all its tables, those of no commit, too."""
+    return {name for name in list_names(warehouse_store(str(warehouse)).at(pipeline.name)) if name.endswith(".parquet")}
 
 
 def requests_of(store: LocalStore, since: int = 0) -> list[tuple[str, str]]:

@@ -44,10 +44,14 @@ def both_on(store: LocalStore, name: str, spark: Any, broker: LocalBroker, folde
 
     `name`: begins the names of pipelines and topics.
     """
+    return both_at(root_on(store, name, patch), name, spark, broker, folder, patch)
+
+
+def both_at(root: str, name: str, spark: Any, broker: LocalBroker, folder: Path, patch: pytest.MonkeyPatch) -> Both:
+    """As `both_on`, with the first warehouse at this place."""
     patch.setenv("PAIRING_KAFKA", json.dumps({"bootstrap.servers": broker.bootstrap}))
     files = [timeless(f"{name}_{where}", f"{name}_both", folder / "jobs")[1] for where in ("stored", "foldered")]
     # As the commands read them: the hash of the settings is on every page.
     stored, foldered = map(load_pipeline, files)
-    root, foldered_root = root_on(store, name, patch), str(folder / "warehouse")
-    warehouses = [Warehouse(root, stored, spark), Warehouse(foldered_root, foldered, spark)]
+    warehouses = [Warehouse(root, stored, spark), Warehouse(str(folder / "warehouse"), foldered, spark)]
     return Both(*warehouses, Portions(broker, stored, foldered), files[0], broker.bootstrap)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from include.local.machine import ROOT, project_environment
-from include.local.process import free_port
 from include.local.store import BUCKET
-from tests.helpers.credential_server import IDENTITY, ROLE, TOKEN
+from tests.helpers.credential_server import IDENTITY, ROLE, TOKEN, Server, handing_out
 from tests.helpers.secured_broker import openssl
 
 pytestmark = pytest.mark.integration
@@ -45,42 +41,15 @@ print("done")
 """
 
 
-class Server(NamedTuple):
-    address: str
-    log: Path
-
-    def asked(self, line: str) -> int:
-        return self.log.read_text().splitlines().count(line) if self.log.exists() else 0
-
-
 @pytest.fixture
 def server(request, s3, tmp_path) -> Iterator[Server]:
     """Hands out the store's keys, each time for so many seconds as the test is parametrized with."""
-    port, log = free_port(), tmp_path / "asked.log"
     if request.getfixturevalue("way") == "web identity":
         # The client exchanges an identity over TLS only.
         subject = ["-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1"]
         openssl(tmp_path, "req", "-x509", *subject, "-keyout", "server.key", "-out", "server.pem")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.helpers.credential_server",
-        str(port),
-        s3.user,
-        s3.secret,
-        str(request.param),
-        str(log),
-    ]
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        give_up = time.monotonic() + 20
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert process.poll() is None and time.monotonic() < give_up, "the server of credentials does not listen"
-            time.sleep(0.05)
-        yield Server(f"http://127.0.0.1:{port}", log)
-        process.terminate()
+    with handing_out(s3.user, s3.secret, tmp_path, request.param) as running:
+        yield running
 
 
 def variables(way: str, server: Server, folder: Path) -> tuple[dict[str, str], str]:
