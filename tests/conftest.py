@@ -24,8 +24,12 @@ from tests.helpers.stores import running_store
 from tests.helpers.timeline import CALLS
 
 PARTITIONS = 2
-# None lives long enough for a full compilation of its code to pay: a start takes two thirds of the processor time without.
-LocalBroker.options += ("-XX:TieredStopAtLevel=1",)
+
+
+def pytest_configure(config):
+    """Not when this is imported: a broker of a bench is compiled in full."""
+    # None of a test lives long enough for that to pay: a start takes two thirds of the processor time without.
+    LocalBroker.options += ("-XX:TieredStopAtLevel=1",)
 
 
 @pytest.fixture(scope="session")

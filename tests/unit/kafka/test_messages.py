@@ -63,6 +63,13 @@ def test_a_message_is_key_value_and_headers():
     assert message == (3, b"x-y", value, headers, None)
 
 
+def test_each_message_has_the_headers_of_its_row():
+    rows = [ROW | {"pair_id": f"a-0-{n}", "revision": n % 3, "kind": ("pair", "left_orphan")[n % 2]} for n in range(7)]
+    assert [dict(message.headers) for message in messages(rows)] == [
+        {name.replace("_", "-"): str(row[name]).encode() for name in ("pair_id", "revision", "kind", "op")} for row in rows
+    ]
+
+
 def test_with_any_order_of_the_key_a_message_says_who_named_whom_on_each_side():
     directions = pa.schema([("left_reversed", pa.bool_()), ("right_reversed", pa.bool_())])
     make = message_maker(replace(CALLS, key_order="any"), {ROW["batch_id"]: 1})

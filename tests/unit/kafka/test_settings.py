@@ -6,7 +6,14 @@ import pytest
 
 from include.config.tokens import connection_of
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka.settings import VARIABLE, consumer_settings, delivery_timeout_s, kafka_settings, producer_settings
+from spark_jobs.kafka.settings import (
+    VARIABLE,
+    admin_settings,
+    consumer_settings,
+    delivery_timeout_s,
+    kafka_settings,
+    producer_settings,
+)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bootstrap.servers": 5}'])
@@ -57,3 +64,10 @@ def test_delivery_is_waited_for_as_long_as_the_client_tries(given, seconds):
 def test_other_settings_stay():
     assert producer_settings({"bootstrap.servers": "b:1", "linger.ms": 5, "group.id": "g"}, "id")["linger.ms"] == 5
     assert "group.id" not in producer_settings({"bootstrap.servers": "b:1", "group.id": "g"}, "id")
+
+
+@pytest.mark.parametrize("of_client", [admin_settings, consumer_settings, lambda given: producer_settings(given, "id")])
+def test_a_new_client_waits_little_unless_it_is_told_to(of_client):
+    given = {"bootstrap.servers": "b:1"}
+    assert of_client(given)["reconnect.backoff.ms"] == 20
+    assert of_client(given | {"reconnect.backoff.ms": 100})["reconnect.backoff.ms"] == 100
