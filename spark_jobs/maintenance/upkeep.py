@@ -38,8 +38,10 @@ def maintain_tables(warehouse: Warehouse) -> Counts:
     if not warehouse.exists(LEDGER):
         return {}
     ledger = Ledger(warehouse)
-    # Damaged tables stay as they are: the files may help to repair them.
+    # Damaged tables stay as they are: the files may help to repair them. Nor is one changed beside one that cannot be opened.
     check_tables(warehouse, newest_row(ledger.last_batch()))
+    for table in schemas(warehouse.pipeline):
+        warehouse.newest(table)
     counts = remove_old_rows(warehouse, ledger, _now())
     since, cut_log = needed_since(ledger), nothing_pending(ledger)
 
