@@ -106,7 +106,8 @@ class _PartitionPublisher:
             for batch_id, of_batch in groupby(messages, attrgetter("batch_id")):
                 if batch_id <= self.start:
                     # Sent by an earlier run. Only what was left out is counted again.
-                    deque(self._that_fit(of_batch, self.limits[batch_id]) if batch_id in self.limits else (), maxlen=0)
+                    if batch_id in self.limits:
+                        deque(self._that_fit(of_batch, self.limits[batch_id]), maxlen=0)
                     continue
                 if transaction.records >= _RECORDS_A_TRANSACTION:
                     transaction = self._next_transaction(self._commit(transaction, last))

@@ -40,8 +40,9 @@ def maintain_tables(warehouse: Warehouse) -> Counts:
     ledger = Ledger(warehouse)
     # Damaged tables stay as they are: the files may help to repair them. Nor is one changed beside one that cannot be opened.
     check_tables(warehouse, newest_row(ledger.last_batch()))
-    for table in schemas(warehouse.pipeline):
-        warehouse.newest(table)
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        # list() waits for all and raises the first error.
+        list(pool.map(warehouse.newest, schemas(warehouse.pipeline)))
     counts = remove_old_rows(warehouse, ledger, _now())
     since, cut_log = needed_since(ledger), nothing_pending(ledger)
 

@@ -67,8 +67,8 @@ def compounds_of(warehouse: Warehouse, run: PublishRun, route: Route) -> Outbox:
     # A batch's retractions (op "retract") come before its upserts, because a compacted topic keeps the last message of a key: the pair that takes an
     # orphan's place rather than the retraction of the orphan. A column with one value costs Spark a second for a million rows.
     order = (*(["op"] if route.corrections else []), "ts", "key", "value")
-    few, own = reading.few if reading else lambda: None, None if route.corrections else reading
-    return Outbox(batches, few, own, partial(read_messages, *of_all), order, messages_for)
+    few, many = (reading.few, reading.in_spark) if reading else (lambda: None, partial(read_messages, *of_all))
+    return Outbox(batches, few, None if route.corrections else reading, many, order, messages_for)
 
 
 def dead_letters_of(warehouse: Warehouse, run: PublishRun, batches: Sequence[int]) -> Outbox:
