@@ -18,7 +18,7 @@ from spark_jobs.job.run import job_parser, reading_tables
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.history import UnknownKey
 from spark_jobs.story.page import page
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 
 def main(warehouse: Tables, key: tuple[str, ...], around: int | None, file: Path | None) -> None:

@@ -16,7 +16,7 @@ from spark_jobs.corrections.quiet import nothing_waits, quiet_counts
 from spark_jobs.job.arguments import time_argument
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.tables.records import Window
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 
 def with_rest(tables: Tables, counts: Counts) -> Counts:

@@ -25,7 +25,7 @@ from spark_jobs.rules.side_topics import SideTopics, pack
 from spark_jobs.tables.delta_log import all_files, table_at_version
 from spark_jobs.tables.read_files import Share, read_share
 from spark_jobs.tables.schemas import OPEN
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 # Later than every event with gap and grace, and far from the end of 64 bits.
 _END_OF_TIME = 2**62

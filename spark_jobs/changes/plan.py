@@ -18,7 +18,7 @@ from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.tables.integrity import newest_row
 from spark_jobs.tables.ledger import ALL_PUBLICATIONS, PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, check_identity
 from spark_jobs.tables.schemas import LEDGER, OPEN
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 UNCHANGED, CHANGED, FORBIDDEN, NEW = "unchanged", "changed", "forbidden", "new"
 

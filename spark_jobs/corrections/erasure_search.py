@@ -25,7 +25,8 @@ from spark_jobs.tables.ledger import REMOVED_RAW, Ledger, removed_through
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.tables import Condition
+from spark_jobs.tables.warehouse import Warehouse
 
 # Of a raw row.
 _PLACE = ["topic", "partition", "offset", "batch_id"]

@@ -26,7 +26,8 @@ from spark_jobs.tables.places import placed
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LIVE, Window
 from spark_jobs.tables.schemas import LEDGER, raw_table
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 _READ = ["value", "record_timestamp", "key", "headers", "topic", "partition", "offset", "batch_id"]
 

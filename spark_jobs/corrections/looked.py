@@ -9,7 +9,7 @@ from spark_jobs.quality.late_intervals import Look, late_history, late_intervals
 from spark_jobs.quality.pages import rewrite_late
 from spark_jobs.tables.ledger import PAIRED, Ledger
 from spark_jobs.tables.records import Window
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 
 def note_look(tables: Tables, window: Window) -> None:

@@ -26,7 +26,7 @@ from spark_jobs.tables.ledger import PAIRED, PUBLISHED, REPORTED, Ledger, Ledger
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 # Of a side, and compounds. Comparing so many takes less than the first query of a replay.
 _FEW = 20_000

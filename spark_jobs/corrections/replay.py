@@ -31,7 +31,8 @@ from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 NEW, CHANGED, RETRACTED, UNCHANGED = DIFFERENCES = ("new", "changed", "retracted", "unchanged")
 _PLACE = ["topic", "partition", "offset"]

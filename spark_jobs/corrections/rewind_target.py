@@ -26,7 +26,8 @@ from spark_jobs.tables.ledger import (
 )
 from spark_jobs.tables.records import REWIND, CorrectedBatches, RewindPlan, TopicIds
 from spark_jobs.tables.schemas import OPEN, REJECTED, raw_table
-from spark_jobs.tables.warehouse import TableProblem, Tables, Warehouse
+from spark_jobs.tables.tables import TableProblem, Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 
 class Target(NamedTuple):

@@ -25,7 +25,7 @@ from spark_jobs.tables.ledger import (
 )
 from spark_jobs.tables.records import LIVE, LandedCounts, ReplayPlan
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, declared_columns, raw_table, schemas
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 # They stand for the raw tables, the input topics and the topics that are published to.
 _RAW, _INPUTS, _OUTPUTS = "raw tables", "input topics", "output topics"

@@ -42,7 +42,8 @@ from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import full_text, java_line, translate_file_errors
 from spark_jobs.tables.one_writer import check_store, writer_lock
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 # Names a file that Airflow's task holds locked for as long as it lives, or an object, the task's lease.
 TASK_VARIABLE = "PAIRING_TASK_LOCK"

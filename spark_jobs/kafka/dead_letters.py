@@ -25,7 +25,8 @@ from spark_jobs.rules.reasons import Reason
 from spark_jobs.tables.ledger import LANDED, Ledger
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import REJECTED, raw_table
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.tables import Condition
+from spark_jobs.tables.warehouse import Warehouse
 
 # No header of a producer should begin like this. As Kafka Connect's `__connect.errors.`.
 _PREFIX = "__rejected."

@@ -29,8 +29,10 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.output_schemas import known_key_schema
 from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.schemas import COMPOUNDS
-from spark_jobs.tables.warehouse import Condition, Reading, Warehouse
+from spark_jobs.tables.tables import Condition
+from spark_jobs.tables.warehouse import Warehouse
 
 Schemas = Mapping[int, OutputSchema]
 ALL_JSON: Schemas = {}

@@ -20,9 +20,11 @@ from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.tables.batch_settings import BatchSettings
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT
+from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.schemas import COMPOUNDS
-from spark_jobs.tables.warehouse import Condition, Reading, Warehouse
+from spark_jobs.tables.tables import Condition
+from spark_jobs.tables.warehouse import Warehouse
 
 _PAIR = str(Outcome.PAIR)
 _ROUTED_BY = ["pair_id", "revision", "kind", "op", "batch_id"]

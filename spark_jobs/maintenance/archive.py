@@ -21,7 +21,7 @@ from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.parquet_files import CODEC
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 
 class Archive(NamedTuple):

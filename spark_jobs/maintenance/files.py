@@ -15,7 +15,7 @@ from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest
 from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 _T = TypeVar("_T")
 # Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.

@@ -13,7 +13,8 @@ from spark_jobs.quality.suite import Verdict
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
 from spark_jobs.tables.records import LIVE, REWIND, LandedCounts, PairedCounts
 from spark_jobs.tables.schemas import METRICS
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 Steps = dict[str, LedgerRow]
 

@@ -12,7 +12,7 @@ from spark_jobs.quality.silence import WARNING, Notice, checked_sentences, notic
 from spark_jobs.tables.foreign_commits import foreign_commits
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 FOREIGN_CHANGES = "foreign_changes"
 _FAMILY, _WATCHED = "foreign_change", "watched"

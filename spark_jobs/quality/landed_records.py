@@ -22,7 +22,8 @@ from spark_jobs.quality.numbers import SIDES
 from spark_jobs.rules.reasons import ERASED, FILTERED
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
-from spark_jobs.tables.warehouse import Condition, Warehouse
+from spark_jobs.tables.tables import Condition
+from spark_jobs.tables.warehouse import Warehouse
 
 PLACE = ("topic", "partition", "offset")
 OUTCOMES = (COMPOUNDS, REJECTED, OPEN)

@@ -23,7 +23,7 @@ from spark_jobs.quality.numbers import Breakdown, rows_of
 from spark_jobs.tables.ledger import PAIRED, Ledger
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import LEDGER
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 LATE, HEALABLE, HEALED, TIMES, LOOKED = "late", "late_healable", "late_healed", "late_times", "late_looked"
 # Facts of late events: the label of those with an unpaired partner.

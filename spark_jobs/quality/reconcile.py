@@ -40,7 +40,8 @@ from spark_jobs.tables.ledger import (
     REMOVED_REJECTED,
     removed_through,
 )
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 Counts = dict[str, int]
 # What the report prints. The first three are used in its last sentence, the others to judge what cannot be compared one by one.

@@ -20,9 +20,10 @@ from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.workers import are_for_own_workers
 from spark_jobs.tables.ledger import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import InWorker
+from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.records import LandedCounts, LivePlan
 from spark_jobs.tables.schemas import raw_table
-from spark_jobs.tables.warehouse import Reading, Warehouse
+from spark_jobs.tables.warehouse import Warehouse
 
 _PLACE = ["topic", "partition", "problem"]
 # A row with `records` counts rows of one place. One without is a run: rows of one partition with rising offsets.

@@ -25,9 +25,11 @@ from spark_jobs.tables.key_order import in_key_order
 from spark_jobs.tables.ledger import LedgerRow
 from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker, Share
+from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
-from spark_jobs.tables.warehouse import Reading, Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 # Python and its socket take 60 ms of every task.
 EVENTS_A_TASK = 500_000

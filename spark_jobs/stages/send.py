@@ -30,7 +30,8 @@ from spark_jobs.spark.local_shuffle import COMPRESSED_OF_A_BUCKET, ROWS_OF_A_BUC
 from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.workers import Stage, are_for_own_workers, release_memory
 from spark_jobs.tables.read_files import DataFile
-from spark_jobs.tables.warehouse import Reading, Warehouse
+from spark_jobs.tables.reading import Reading
+from spark_jobs.tables.warehouse import Warehouse
 
 # A PartitionReport, and the problem that ended the work of its task.
 _REPORT = pa.schema(

@@ -22,7 +22,7 @@ from spark_jobs.tables.delta_log import newest_batch
 from spark_jobs.tables.ledger import Ledger, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
-from spark_jobs.tables.warehouse import Condition, Tables
+from spark_jobs.tables.tables import Condition, Tables
 
 Row = dict[str, Any]
 _PLACE = ["topic", "partition", "offset", "batch_id"]

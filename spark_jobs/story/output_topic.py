@@ -17,7 +17,7 @@ from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.story.history import Compound, Revision
 from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, Ledger, LedgerRow
 from spark_jobs.tables.output_schemas import known_key_schema
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 # Record times are the sender's or the broker's, the ledger's are those of the jobs.
 _CLOCKS_DIFFER_MS = 60_000

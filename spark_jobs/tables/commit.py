@@ -26,7 +26,7 @@ from spark_jobs.tables.delta_log import all_files, files_of, invalidate, lock_ne
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
-from spark_jobs.tables.warehouse import TableProblem, Tables
+from spark_jobs.tables.tables import TableProblem, Tables
 
 Action = AddAction | RemoveAction
 _TRIES = 20

@@ -15,7 +15,7 @@ from spark_jobs.tables.delta_log import create, newest_batch
 from spark_jobs.tables.ledger import STEPS, LedgerRow
 from spark_jobs.tables.parquet_files import SEARCHED
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, declared_schema, raw_table, schemas
-from spark_jobs.tables.warehouse import TableProblem, Tables
+from spark_jobs.tables.tables import TableProblem, Tables
 
 # Commits since the last checkpoint are read one by one, twice, by every job that opens the table. A checkpoint is two puts and a reading of the log.
 _CHECKPOINT_EVERY = "5"

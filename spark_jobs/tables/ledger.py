@@ -35,7 +35,7 @@ from spark_jobs.tables.records import (
     plan_struct,
 )
 from spark_jobs.tables.schemas import LEDGER
-from spark_jobs.tables.warehouse import Condition, Tables
+from spark_jobs.tables.tables import Condition, Tables
 
 PLANNED, LANDED, PAIRED, PUBLISHED, REPORTED = STEPS = ("planned", "landed", "paired", "published", "reported")
 # Written before the first message of a batch: where the output partitions end, so that messages sent from then on can be found.

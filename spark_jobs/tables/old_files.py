@@ -9,7 +9,7 @@ from functools import partial
 import obstore
 
 from spark_jobs.tables.delta_log import lock_newest
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 
 
 def delete_old_files(warehouse: Tables, table: str, before: datetime, kept: Sequence[int] | None = None) -> int:

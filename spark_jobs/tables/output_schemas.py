@@ -15,7 +15,8 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.formats.output_schema import OutputSchema
 from spark_jobs.formats.registry import HIGHEST_ID, registry_settings
 from spark_jobs.tables.known_schemas import SCHEMAS
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 
 _BEGIN, _END = "output-from-", ".json"
 _KEY = "output-key.json"

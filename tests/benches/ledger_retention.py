@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.ledger import Ledger
 from spark_jobs.tables.schemas import LEDGER, schemas
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.batch_history import history
 from tests.helpers.story_tables import record, remove_up_to
 from tests.helpers.timeline import CALLS

@@ -22,7 +22,7 @@ from include.local.store import missing_for
 from include.sample import outcome as sample_outcome
 from include.sample import truth as sample_truth
 from include.sample.calls import generate, send
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.comparing import commits
 from tests.helpers.job_processes import Faults, wait_for
 from tests.helpers.reading import table_rows

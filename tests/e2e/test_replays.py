@@ -19,7 +19,7 @@ from include.local.broker import create_topics
 from include.local.machine import ROOT
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
 from tests.helpers.reading import table_rows

@@ -28,7 +28,8 @@ from spark_jobs.tables.commit import ALL_BATCHES, commit, commit_rows, remove_ba
 from spark_jobs.tables.ledger import PLANNED, PUBLISHED, Ledger
 from spark_jobs.tables.parquet_files import FileWriter, NewFile
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.ledger_rows import ledger_row
 
 WHO = ("one", "other")

@@ -18,7 +18,7 @@ from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, _to_row
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.schemas import LEDGER, raw_table, schemas
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import SMALL, Batch, records
 from tests.unit.test_doc_examples import arrow_fields

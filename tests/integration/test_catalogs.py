@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from include.local.machine import JARS, VENV, project_environment
 from spark_jobs.tables.commit import commit_rows, remove_batches
 from spark_jobs.tables.schemas import COMPOUNDS
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.metastore import metastore
 from tests.helpers.stored_tables import FOLDER
 from tests.helpers.timeline import CALLS, ROOT

@@ -35,7 +35,8 @@ from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
 from spark_jobs.tables.parquet_files import REPEATED
 from spark_jobs.tables.schemas import raw_table, schemas
-from spark_jobs.tables.warehouse import TableProblem, Warehouse
+from spark_jobs.tables.tables import TableProblem
+from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import consume, table_rows

@@ -15,7 +15,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.late_intervals import late_intervals
 from spark_jobs.quality.numbers import Breakdown
 from spark_jobs.tables.records import Window
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers import stream_clock
 from tests.helpers.pages import pages_folder, pages_in
 from tests.helpers.reading import table_rows

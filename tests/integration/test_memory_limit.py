@@ -16,7 +16,7 @@ from include.local.machine import ROOT, project_environment
 from include.local.process import free_port
 from include.local.spark import LocalSpark
 from spark_jobs.tables.ledger import PLANNED, Ledger
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.conftest import yaml_of
 from tests.helpers.job_processes import JOBS, Jobs
 from tests.helpers.reading import table_rows

@@ -20,7 +20,7 @@ from spark_jobs.stages import pairing_input
 from spark_jobs.tables import schemas
 from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
 from spark_jobs.tables.records import Window
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.conftest import yaml_of
 from tests.helpers import stream_clock
 from tests.helpers.stream_clock import killed_at, run

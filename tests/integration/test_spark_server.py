@@ -14,7 +14,7 @@ from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port, running_program, stop_programs
 from include.local.spark import LocalSpark
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.conftest import yaml_of
 from tests.helpers.hostile_messages import FIRST_BEYOND
 from tests.helpers.job_processes import JOBS, Jobs, wait_for

@@ -17,7 +17,7 @@ from include.config.store import OPTIONS_VARIABLE, warehouse_store
 from include.local.store import LocalS3, LocalStore
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table, schemas
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.racing import KEPT_BATCHES, ROWS, WHO, Racers, mark_of, racers
 from tests.helpers.stores import root_on, table_of
 from tests.helpers.timeline import CALLS

@@ -19,7 +19,8 @@ from spark_jobs.tables.ledger import PAIRED, PLANNED, STEPS, Ledger
 from spark_jobs.tables.records import LivePlan, ReplayPlan, RewindPlan
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, schemas
 from spark_jobs.tables.table_format import FORMAT
-from spark_jobs.tables.warehouse import Tables, Warehouse
+from spark_jobs.tables.tables import Tables
+from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers.stored_tables import FOLDER, NAME
 from tests.helpers.timeless_traffic import timeless
 

@@ -14,7 +14,7 @@ from spark_jobs.tables import ledger
 from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, OffsetRange
 from spark_jobs.tables.records import REPLAY, Window
 from spark_jobs.tables.schemas import declared_columns
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.ledger_rows import ledger_row, output_state
 from tests.helpers.timeline import CALLS, ROOT
 from tests.unit.test_docs import section, table_rows

@@ -12,7 +12,7 @@ from spark_jobs.tables.commit import commit, commit_rewritten
 from spark_jobs.tables.erased_rows import NO_NAME, erasing, without_names
 from spark_jobs.tables.parquet_files import write_file
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, declared_schema
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.timeline import CALLS
 
 RAW = "raw_analytics"

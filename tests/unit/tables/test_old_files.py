@@ -14,7 +14,7 @@ from spark_jobs.tables.commit import ALL_BATCHES, commit_once, removal_actions
 from spark_jobs.tables.delta_log import create
 from spark_jobs.tables.old_files import delete_old_files
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.warehouse import Tables
+from spark_jobs.tables.tables import Tables
 from tests.helpers.table_in_a_folder import add_of, written
 from tests.helpers.timeline import CALLS
 
