@@ -130,7 +130,7 @@ class LocalAirflow(LocalServer):
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": self.url,
             # By default the scheduler may sleep for a second between two tasks of a run. Shorter sleeps cost processor time while nothing runs.
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.6",
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
         }
 

@@ -47,7 +47,7 @@ class LocalBroker(LocalServer):
 
     name = "kafka"
     # Of its JVM.
-    options: tuple[str, ...] = ("-Xmx512m", "-XX:+UseSerialGC")
+    options: tuple[str, ...] = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
     @property
     def bootstrap(self) -> str:
@@ -101,8 +101,13 @@ class LocalBroker(LocalServer):
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
             # After a crash the broker is accepted again only when its old session has timed out.
-            "broker.heartbeat.interval.ms": 500,
-            "broker.session.timeout.ms": 2000,
+            "broker.heartbeat.interval.ms": 1000,
+            "broker.session.timeout.ms": 2500,
+            # Each of these costs processor time while nothing runs: by default the controller writes a record of nothing twice a second, and
+            # eleven threads look for requests.
+            "metadata.max.idle.interval.ms": 5000,
+            "num.io.threads": 3,
+            "num.network.threads": 2,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
             "transaction.state.log.replication.factor": 1,
