@@ -22,7 +22,7 @@ from include.local.process import free_port
 from spark_jobs import land_events, pair_events, publish_compounds, reconcile, report_quality, rewind
 from spark_jobs.corrections import unfinished
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.kafka import fencing, offsets, positions, retries, transaction
+from spark_jobs.kafka import fencing, offsets, positions, records, retries, transaction
 from spark_jobs.kafka.offsets import ask_broker
 from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
@@ -203,6 +203,8 @@ def test_a_broker_away_before_during_and_after_each_stage(warehouse, broker, cal
 
     with monkeypatch.context() as patch:
         patch.setattr(landing_stage, "append_raw", append_without_broker)
+        # A broker takes longer to start on a machine under load than a reader waits for one.
+        patch.setattr(records, "ANSWER_WITHIN_S", 120.0)
         planned = Ledger(warehouse).last_batch()[PLANNED]
         assert landing_stage.land_batch(warehouse, Ledger(warehouse), planned).landed.landed == 40
     comes_back.join()
