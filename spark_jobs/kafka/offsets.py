@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.config.tokens import connection_of
@@ -170,6 +170,11 @@ def _ask_offsets(
 
     def ask() -> dict[Partition, ListOffsetsResultInfo]:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_WITHIN_S)
-        return {(place.topic, place.partition): answer.result() for place, answer in answers.items()}
+        found = {(place.topic, place.partition): answer.result() for place, answer in answers.items()}
+        # While a leader moves the client may have an answer without an offset and without an error. Taken for an end, it looks like a log
+        # that was cut.
+        if any(answer.offset == OFFSET_INVALID for answer in found.values()):
+            raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+        return found
 
     return retry_transient(ask)

@@ -1,12 +1,14 @@
-"""What is asked of the broker before the output topic is compared."""
+"""What is asked of the broker before the output topic is compared, and what it says while a leader moves."""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from itertools import chain, repeat
 
 import pytest
-from confluent_kafka import IsolationLevel
+from confluent_kafka import OFFSET_INVALID, IsolationLevel
+from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
 from spark_jobs.kafka import offsets
 
@@ -35,3 +37,16 @@ def test_an_open_transaction_is_not_waited_for_long(monkeypatch):
     begun = time.monotonic()
     offsets.wait_for_markers({"bootstrap.servers": "127.0.0.1:1"}, "t")
     assert len(asked) > 2 and 0.2 <= time.monotonic() - begun < 2
+
+
+def test_an_answer_without_an_offset_is_asked_for_again():
+    """As an end it would look like a log that was cut."""
+    offset_of = iter([OFFSET_INVALID, 7])
+
+    class Admin:
+        def list_offsets(self, wanted, **_):
+            answer = Future()
+            answer.set_result(ListOffsetsResultInfo(next(offset_of), -1, -1))
+            return dict.fromkeys(wanted, answer)
+
+    assert offsets._ask_offsets(Admin(), [("t", 0)], OffsetSpec.latest())["t", 0].offset == 7
