@@ -32,6 +32,7 @@ from include.local.machine import (
     project_variables,
 )
 from include.local.process import (
+    READY_WITHIN_S,
     LocalServer,
     check_port,
     command_line,
@@ -49,7 +50,6 @@ from include.sample.examples import EXAMPLES
 
 FOLDER = demo_folder("airflow")
 DEFAULT_PORT = 8080
-READY_WITHIN_S = 180.0
 ENVIRONMENT = "environment.sh"
 API_SERVER, SCHEDULER = "api-server", "scheduler"
 # Airflow reads the logs of tasks from the disk, so it needs no log servers, which would listen on every interface.

@@ -12,8 +12,6 @@ import psutil
 
 from include.config.pipeline import MAINTENANCE_SUFFIX, REPLAY_SUFFIX, Pipeline
 from include.config.pipeline_file import load_pipeline
-from include.local import airflow as local_airflow
-from include.local import process as local_process
 from include.local.airflow import LocalAirflow
 from include.local.airflow_client import AirflowClient
 from include.local.broker import LocalBroker, create_topics
@@ -23,7 +21,6 @@ from include.local.spark import LocalSpark
 from tests.helpers.copied_project import AirflowOf, copied
 
 PIPELINE = "calls"
-READY_WITHIN_S = 300.0
 # The shipped pipeline, but for these: a run every minute, replays of short intervals, and lag that the broker knows.
 CHANGED = {
     'schedule: "*/5 * * * *"': 'schedule: "* * * * *"\nreplay_schedule: "*/5 * * * *"\nconsumer_group: calls.landed',
@@ -63,8 +60,6 @@ class Servers:
 @contextmanager
 def servers(folder: Path) -> Iterator[Servers]:
     """All servers run inside the block, with topics and unpaused DAGs; then none does, whatever happened. Raises SetupError, AirflowError."""
-    # A machine at its limit takes long to start a server again.
-    local_process.READY_WITHIN_S = local_airflow.READY_WITHIN_S = READY_WITHIN_S
     temporary = folder / "tmp"
     temporary.mkdir()
     # A JVM or job that is killed leaves its temporary files, which must not outlive the folder.
