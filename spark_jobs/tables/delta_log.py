@@ -155,12 +155,7 @@ def lock_in_place(store: Store) -> Iterator[DeltaTable]:
     """As `lock_newest`, of a table that is read where it lies, which can be changed by all that delta-rs offers."""
     with lock_newest(store) as table:
         invalidate(store)
-        cached = _cache[store.uri]
-        if cached.copy is None:
-            yield table
-            return
-        cached.table = cached.copy = None
-        yield _read_log(store, partial(_open, store))
+        yield table if _cache[store.uri].copy is None else _read_log(store, partial(_open, store))
 
 
 def commit_actions(
