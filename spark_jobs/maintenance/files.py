@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.tables.delta_log import all_files, invalidate, lock_newest
+from spark_jobs.tables.delta_log import Action, all_files, commit_actions, lock_in_place, lock_newest
 from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.tables import Tables
 
 _T = TypeVar("_T")
+_Lock = Callable[[Store], AbstractContextManager[DeltaTable]]
 # Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.
 _FULL_SIZE = 64 * 1024 * 1024
 _HOUR_MS = 3_600_000
@@ -41,7 +43,7 @@ def compact(warehouse: Tables, table: str) -> int:
         with lock_newest(place.store) as known:
             groups = _small_files(known)
         merges = [(files, new) for files in groups if (new := _write_merged(place, files))]
-    return _change_newest(warehouse, table, lambda known: _replace(known, merges)) if merges else 0
+    return _change_newest(warehouse, table, lock_newest, lambda known: _replace(place, known, merges)) if merges else 0
 
 
 def _small_files(known: DeltaTable) -> list[list[DataFile]]:
@@ -61,7 +63,7 @@ def _write_merged(place: FilePlace, files: list[DataFile]) -> NewFile | None:
     return write_file(place.store, merge_into_row_groups(pieces))
 
 
-def _replace(known: DeltaTable, merges: list[_Merge]) -> int:
+def _replace(place: FilePlace, known: DeltaTable, merges: list[_Merge]) -> int:
     """Commits the merges on exactly this version, without those that lack a file by now; returns how many files it removes."""
     there = {file.name for file in all_files(known)}
     valid = [(files, new) for files, new in merges if there.issuperset(file.name for file in files)]
@@ -69,36 +71,30 @@ def _replace(known: DeltaTable, merges: list[_Merge]) -> int:
         return 0
     now, old = time.time_ns() // 1_000_000, [file for files, _ in valid for file in files]
     # No row changes: programs that follow the table need not read these files.
-    known.create_write_transaction(
-        [
-            *(RemoveAction(file.name, False, now, file.size) for file in old),
-            *(AddAction(new.name, new.size, {}, now, False, new.stats) for _, new in valid),
-        ],
-        "append",
-        known.schema(),
-        commit_properties=CommitProperties(custom_metadata={"userMetadata": "compaction"}, max_commit_retries=0),
-        post_commithook_properties=_NO_HOOKS,
-    )
+    actions: list[Action] = [
+        *(RemoveAction(file.name, False, now, file.size) for file in old),
+        *(AddAction(new.name, new.size, {}, now, False, new.stats) for _, new in valid),
+    ]
+    as_compaction = CommitProperties(custom_metadata={"userMetadata": "compaction"}, max_commit_retries=0)
+    commit_actions(place.store, known, actions, as_compaction, _NO_HOOKS)
     return len(old)
 
 
-def _change_newest(warehouse: Tables, table: str, change: Callable[[DeltaTable], _T]) -> _T:
+def _change_newest(warehouse: Tables, table: str, lock: _Lock, change: Callable[[DeltaTable], _T]) -> _T:
     """Returns the result of the change on the newest version; if another writer was faster, tries again on the version it left."""
     store = warehouse.store(table)
     with warehouse.translate_table_errors(table):
         for _ in range(_TRIES - 1):
-            with suppress(CommitFailedError), lock_newest(store) as known:
-                invalidate(store)
+            with suppress(CommitFailedError), lock(store) as known:
                 return change(known)
-        with lock_newest(store) as known:
-            invalidate(store)
+        with lock(store) as known:
             return change(known)
 
 
 @between_fault_points("vacuumed")
 def vacuum(warehouse: Tables, table: str, kept_ms: int) -> None:
     """Deletes files that were removed from the table longer ago than `kept_ms`, and files as old that no commit names."""
-    with warehouse.translate_table_errors(table), lock_newest(warehouse.store(table)) as known:
+    with warehouse.translate_table_errors(table), lock_in_place(warehouse.store(table)) as known:
         hours = -(-kept_ms // _HOUR_MS)
         known.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True, post_commithook_properties=_NO_HOOKS)
 
@@ -106,7 +102,7 @@ def vacuum(warehouse: Tables, table: str, kept_ms: int) -> None:
 @between_fault_points("checkpoint")
 def make_checkpoint(warehouse: Tables, table: str, kept_ms: int | None) -> None:
     """Makes a checkpoint, and deletes the log before it that is older than `kept_ms`; None: keeps all of it."""
-    _change_newest(warehouse, table, lambda known: _cut_log(known, kept_ms))
+    _change_newest(warehouse, table, lock_in_place, lambda known: _cut_log(known, kept_ms))
 
 
 def _cut_log(known: DeltaTable, kept_ms: int | None) -> None:

@@ -16,19 +16,19 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
+from obstore.exceptions import BaseError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.tables.delta_log import all_files, files_of, invalidate, lock_newest, place_for_files
+from spark_jobs.tables.delta_log import Action, all_files, commit_actions, files_of, lock_newest, place_for_files
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.read_files import DataFile, Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
 from spark_jobs.tables.tables import TableProblem, Tables
 
-Action = AddAction | RemoveAction
 _TRIES = 20
 # Only maintenance cuts logs: the hook would list the whole log after each commit.
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -174,16 +174,13 @@ def commit_once(
         with lock_newest(store) as table:
             if _has_version(table, app_id, version):
                 return
-            invalidate(store)
             try:
-                table.create_write_transaction(
-                    actions(table), "append", table.schema(), commit_properties=fenced, post_commithook_properties=_HOOKS
-                )
+                commit_actions(store, table, actions(table), fenced, _HOOKS)
                 return
             except CommitFailedError:
                 if not tries_left:
                     raise
-            except (DeltaError, OSError):
+            except (DeltaError, OSError, BaseError):
                 # The put may have arrived without its answer, or the error may have come after it.
                 with lock_newest(store) as again:
                     if _has_version(again, app_id, version):

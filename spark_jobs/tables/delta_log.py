@@ -12,36 +12,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import obstore
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
 from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
+from spark_jobs.tables.log_copy import LogCopy, LogFile
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile
 from spark_jobs.tables.table_format import MARK, check_format
 
+Action = AddAction | RemoveAction
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
 _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 # With it a table asks for this version of writers, and for no more of what jobs write.
 _FEED, _FEED_WRITER, _CONSTRAINTS = "delta.enableChangeDataFeed", 4, "delta.constraints."
-
-
-class LogFile(NamedTuple):
-    """A file of a log."""
-
-    version: int
-    kind: str  # json, crc, or one that begins with checkpoint
-    path: str
-    size: int
-    mark: tuple[Any, ...]  # changes when the file is replaced, even by an equal one
 
 
 class _Listed(NamedTuple):
@@ -59,6 +53,7 @@ class _CachedTable:
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     table: DeltaTable | None = None
     mark: tuple[Any, ...] = ()  # of the version's commit
+    copy: LogCopy | None = None  # whose table it is; None: it is read where it lies
 
 
 _cache: dict[str, _CachedTable] = {}
@@ -115,7 +110,8 @@ def _looked_at(store: Store, trusted: Mapping[str, _Listed] | None) -> Iterator[
                 since = cached.table.version()
                 files = _list_log(store, since)
                 # Another table than before, or one that was put back from a backup, is opened anew.
-                cached.table = cached.table if _mark(files, since) == cached.mark else None
+                if _mark(files, since) != cached.mark:
+                    cached.table = cached.copy = None
             if cached.table is None:
                 since, files = _list_from_checkpoint(store)
             log = _Listed(files, _check_log(store, files, since))
@@ -128,14 +124,58 @@ def _looked_at(store: Store, trusted: Mapping[str, _Listed] | None) -> Iterator[
 
 def _moved_on(store: Store, cached: _CachedTable, log: _Listed) -> DeltaTable:
     """The table, read up to the log's newest version."""
-    table = cached.table
-    if table is None:
-        table = _read_log(store, lambda: DeltaTable(store.uri, storage_options=store.delta_options))
-    elif table.version() < log.last:
-        _read_log(store, table.update_incremental)
+    table, copy = cached.table, cached.copy
+    # What cannot be moved on is of no more use.
+    cached.table = cached.copy = None
+    if table is not None and table.version() < log.last and not _read_log(store, partial(_move_on, table, copy, log.files)):
+        table = copy = None
+    if table is None and store.folder is None and LogCopy.can_be_made(log.files):
+        copy = _read_log(store, partial(LogCopy, store, log.files))
+        table = copy.table
+    elif table is None:
+        table = _read_log(store, partial(_open, store))
     check_format(store.uri, table.metadata().configuration)
-    cached.table, cached.mark = table, _mark(log.files, table.version())
+    cached.table, cached.copy, cached.mark = table, copy, _mark(log.files, table.version())
     return table
+
+
+def _move_on(table: DeltaTable, copy: LogCopy | None, files: Sequence[LogFile]) -> bool:
+    if copy is not None:
+        return copy.move_on(files)
+    table.update_incremental()
+    return True
+
+
+def _open(store: Store, version: int | None = None) -> DeltaTable:
+    return DeltaTable(store.uri, version, store.delta_options)
+
+
+@contextmanager
+def lock_in_place(store: Store) -> Iterator[DeltaTable]:
+    """As `lock_newest`, of a table that is read where it lies, which can be changed by all that delta-rs offers."""
+    with lock_newest(store) as table:
+        invalidate(store)
+        yield table if _cache[store.uri].copy is None else _read_log(store, partial(_open, store))
+
+
+def commit_actions(
+    store: Store, table: DeltaTable, actions: list[Action], fenced: CommitProperties, hooks: PostCommitHookProperties
+) -> None:
+    """Commits the actions on exactly the version of the table, which is that of `lock_newest`; call within it.
+
+    Raises CommitFailedError if another writer was faster. After another error (of delta-rs, OSError, of the store) the commit may be there.
+    """
+    invalidate(store)
+    cached = _cache[store.uri]
+    if (copy := cached.copy) is None:
+        table.create_write_transaction(
+            actions, "append", table.schema(), commit_properties=fenced, post_commithook_properties=hooks
+        )
+        return
+    # Unless all goes well, it is another log than the store's.
+    cached.table = cached.copy = None
+    copy.commit(actions, fenced, hooks)
+    cached.table, cached.copy = copy.table, copy
 
 
 def invalidate(store: Store) -> None:
@@ -214,8 +254,11 @@ def _is_whole(store: Store, commit: LogFile) -> bool:
 
 def table_at_version(store: Store, version: int) -> DeltaTable:
     """The table at an earlier version. Raises delta-rs's own errors where its log was deleted."""
-    table = newest_table(store)
-    return table if table.version() == version else DeltaTable(store.uri, version, store.delta_options)
+    with _looked_at(store, trusted=_trusted) as (cached, log):
+        table = _moved_on(store, cached, log)
+        if table.version() == version:
+            return table
+        return (cached.copy and cached.copy.at(version)) or _open(store, version)
 
 
 def create(store: Store, declared: StructType, properties: dict[str, str | None]) -> None:
@@ -234,9 +277,8 @@ def create(store: Store, declared: StructType, properties: dict[str, str | None]
 
 def mark_format(store: Store) -> None:
     """Gives the table the mark of this version's format, unless it has it: call before something is written that older ones would misread."""
-    with lock_newest(store) as table:
+    with lock_in_place(store) as table:
         if not MARK.items() <= table.metadata().configuration.items():
-            invalidate(store)
             once = CommitProperties(max_commit_retries=0)
             table.alter.set_table_properties(dict(MARK), raise_if_not_exists=False, commit_properties=once)
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import obstore
 
-from spark_jobs.tables.delta_log import lock_newest
+from spark_jobs.tables.delta_log import lock_in_place
 from spark_jobs.tables.tables import Tables
 
 
@@ -18,7 +18,7 @@ def delete_old_files(warehouse: Tables, table: str, before: datetime, kept: Sequ
     Files of the newest version stay, and of the versions `kept`. A younger file may be one that a job is about to commit.
     """
     store = warehouse.store(table)
-    with warehouse.translate_table_errors(table), lock_newest(store) as known:
+    with warehouse.translate_table_errors(table), lock_in_place(store) as known:
         versions = None if kept is None else list(kept)
         list_old = partial(known.vacuum, 0, dry_run=True, enforce_retention_duration=False, keep_versions=versions)
         removed, unnamed = set(list_old(full=False)), set(list_old(full=True))

@@ -209,9 +209,12 @@ def _open_fragment(store: Store, file: DataFile) -> ds.ParquetFileFragment:
     """Opens the file. A small one is fetched whole, by one request instead of one for its footer and one for each range of its columns."""
     if file.size <= _WHOLE_BYTES:
         return _PARQUET.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
-    # The known size saves a request.
-    handler = DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size})
-    return _PARQUET.make_fragment(file.name, pafs.PyFileSystem(handler))
+    return _PARQUET.make_fragment(file.name, file_system(store, [file]))
+
+
+def file_system(store: Store, files: Iterable[DataFile]) -> pafs.FileSystem:
+    """For Arrow: below the table's place. The known sizes save a request for each file."""
+    return pafs.PyFileSystem(DeltaStorageHandler(store.uri, store.delta_options, {file.name: file.size for file in files}))
 
 
 def longest_texts(store: Store, files: Sequence[DataFile]) -> int | None:

@@ -20,7 +20,7 @@ from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import BYTES_OF_FEW, DataFile, Share, read_share, read_small_files
+from spark_jobs.tables.read_files import BYTES_OF_FEW, DataFile, Share, file_system, read_share, read_small_files
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
@@ -157,7 +157,10 @@ class Tables:
     def select_rows(self, table: str, columns: list[str], where: Condition) -> list[dict[str, Any]]:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""
         with self.translate_table_errors(table):
-            return list(self.newest(table).to_pyarrow_dataset().to_table(columns, filter=where(pc.field)).to_pylist())
+            known = self.newest(table)
+            files = file_system(self.store(table), delta_log.all_files(known))
+            rows = known.to_pyarrow_dataset(filesystem=files).to_table(columns, filter=where(pc.field))
+            return list(rows.to_pylist())
 
     def rows_up_to(
         self,

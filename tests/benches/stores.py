@@ -1,10 +1,10 @@
 """A warehouse on an S3 server of this machine against one in a folder: seconds, and requests by job and kind (`make bench-stores`).
 
-    python -m tests.benches.stores [--events 2000000 10000000] [--rounds 3] [--batches 1 5000] [--small-rounds 7]
+    python -m tests.benches.stores [--events 2000000 10000000] [--rounds 3] [--batches 1 5000] [--small-rounds 7] [--delay-ms 30]
 
 Large: everything on the topics is landed, paired and published, each time into tables of its own. Small: batches of 100 calls (200 events) by all four
 jobs, after so many batches of history. All in one process on a warm session; folder and store take turns, so that load from elsewhere meets both.
-Requests are those that the server's own log has.
+Requests are those that the server's own log has. With `--delay-ms` each of them waits as long before the server gets it, as on the way to a cloud's store.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.benches.history import batch, with_history
 from tests.benches.landing import delete_topics, on_topics
 from tests.benches.measuring import Times, scratch, show_ratio, spark_of_two_cores
 from tests.helpers.job_processes import JOBS
+from tests.helpers.store_proxy import StoreProxy
 from tests.helpers.stores import requests_of
 
 FOLDER, STORE = "a folder", "S3"
@@ -175,15 +176,19 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--batches", type=int, nargs="*", default=[1, 5_000], help="lengths of the histories")
     arguments.add_argument("--small-rounds", type=int, default=7)
+    arguments.add_argument("--delay-ms", type=float, default=0)
     given = arguments.parse_args()
     start_workers()
     with (
         scratch() as folder,
         LocalBroker(folder / "broker", free_port()) as broker,
         LocalS3(folder / "s3", free_port()) as store,
+        StoreProxy(store.port) as proxy,
     ):
         os.environ["PAIRING_KAFKA"] = json.dumps({"bootstrap.servers": broker.bootstrap})
-        os.environ[OPTIONS_VARIABLE] = json.dumps(store.options)
+        proxy.delay_s = given.delay_ms / 1000
+        through = {"aws_endpoint_url": proxy.address} if proxy.delay_s else {}
+        os.environ[OPTIONS_VARIABLE] = json.dumps(store.options | through)
         roots = {FOLDER: str(folder / "warehouse"), STORE: f"s3://{BUCKET}/bench"}
         with spark_of_two_cores(folder, as_shipped=not given.events) as spark:
             for events in given.events:
