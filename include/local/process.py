@@ -25,8 +25,8 @@ import psutil
 from include.local.machine import ROOT, SetupError
 
 MARK = "PAIRING_SERVER_FOLDER"
-# Most take seconds; on a machine that does much else, many minutes. One that ends is noticed at once.
-READY_WITHIN_S = 600.0
+# Most take seconds; on a machine that does much else, minutes. One that ends is noticed at once.
+READY_WITHIN_S = 300.0
 # The usual range of outgoing connections begins at 32768 (Linux) or 49152 (elsewhere).
 SERVER_PORTS = range(20_000, 32_768)
 _claims: list[socket.socket] = []

@@ -112,4 +112,3 @@ class LogCopy:
             obstore.put(self._store.client, f"{_LOG}/{name}", content, mode="create", use_multipart=False)
         else:
             obstore.put(self._store.client, f"{_LOG}/{name}", content)
-
