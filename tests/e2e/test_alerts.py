@@ -249,6 +249,12 @@ def test_a_prometheus_scrapes_behind_the_login_by_the_settings_of_the_page(shops
 
         wait_for(lambda: up() == {"event-pairing": 1, "parts": 1, "stranger": 0}, "the first scrapes", 60, every_s=0.5)
         assert [*server.values("event_pairing_state").values()] == [2]
+        # Its runs begin by hand, so none is ever overdue.
+        still = server.values('{__name__=~"event_pairing_(overdue_seconds|paused)"}')
+        assert {json.loads(labels)["__name__"]: value for labels, value in still.items()} == {
+            "event_pairing_overdue_seconds": 0,
+            "event_pairing_paused": 0,
+        }
         (problem,) = map(json.loads, server.values("event_pairing_problem_since_seconds"))
         assert (problem["pipeline"], problem["problem"], problem["severity"]) == (STRICT, "orphan_ratio", "failed")
         assert len(server.values("event_pairing_part_up == 1")) == 7
