@@ -197,7 +197,8 @@ def waiting_after(batches: Iterable[Batch], looks: Sequence[Look]) -> dict[int, 
     """Of each batch, how many of its late events a replay would still pair; also of those that lie in no interval, which none is known to heal."""
     by_time = _ByTime(looks)
     return {
-        batch.batch_id: int(batch.metrics[HEALABLE]) - sum(each.healed for each in late_intervals(batch, by_time.near(batch)))
+        batch.batch_id: int(batch.metrics[HEALABLE])
+        - sum(each.healed for each in late_intervals(batch, by_time.near(batch)))
         for batch in batches
     }
 

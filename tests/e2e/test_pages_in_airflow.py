@@ -157,7 +157,9 @@ def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, 
         text = framed(person, start)
         # The report itself, and not only its name.
         assert "laws hold" in text, path
-        said = f"batch {FAILED}: every event is in a compound, open, collapsed or rejected (left): pairing_difference_left is"
+        said = (
+            f"batch {FAILED}: every event is in a compound, open, collapsed or rejected (left): pairing_difference_left is"
+        )
         assert (said in text) is start.endswith("failed"), path
     client = airflow.client()
     for dag_id, told in (
