@@ -185,7 +185,8 @@ class _ByTime:
 
     def near(self, batch: Batch) -> list[Look]:
         """Those that may touch an interval of the batch, in the order that they were given in."""
-        spans = [(row.bucket, int(row.value)) for row in rows_of(batch.breakdowns, LATE) if row.value is not None]
+        rows = rows_of(batch.breakdowns, LATE)
+        spans = [(row.bucket, int(row.value)) for row in rows if row.bucket is not None and row.value is not None]
         if not spans:
             return []
         first, last = min(spans)[0] - self._longest, max(end for _, end in spans)
