@@ -21,6 +21,7 @@ from include.config.pipeline_file import load_pipeline
 from include.config.time_text import rough
 
 NAME = "overdue"
+_RUNBOOK = "docs/runbooks/pipeline-stands-still.md"
 _AT_LEAST_S = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -59,5 +60,18 @@ def overdue(state: State, schedule: str | None, now: float) -> Problem | None:
     if now - due <= max(2 * (after - due), after - due + _AT_LEAST_S):
         return None
     when = datetime.fromtimestamp(due, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    text = f"no batch is reported after batch {state.batch}: by the schedule {schedule} a run was due at {when}, {rough((now - due) * 1000)} ago"
-    return Problem(name=NAME, severity=WARNING, text=text, batch=state.batch, since=due, last=now)
+    return Problem(
+        name=NAME,
+        severity=WARNING,
+        text=f"no batch is reported after batch {state.batch}: by the schedule {schedule} a run was due at {when}, {rough((now - due) * 1000)} ago",
+        batch=state.batch,
+        since=due,
+        last=now,
+        runbook=_RUNBOOK,
+    )
+
+
+def as_of(state: State, is_paused: bool, now: float) -> State:
+    """The state with the problem that no run has come, if that is so at `now` (epoch s) and the DAG is not paused."""
+    problem = None if is_paused else overdue(state, schedule_of(state.pipeline), now)
+    return state if problem is None else state.model_copy(update={"problems": (problem, *state.problems)})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jinja2 import Template
 from markupsafe import Markup
 
-from include.airflow.overdue import overdue, paused, schedule_of
+from include.airflow.overdue import as_of, paused
 from include.airflow.parts import parts
 from include.config.health import FAILED, HEALTHY, WARNING, State, read_state
 from include.config.health_panel import panel
@@ -55,8 +55,7 @@ def overview_style() -> str:
 def _entry(name: str, state: State | None, now: float, is_paused: bool) -> _Entry:
     if state is None:
         return _Entry(name, UNKNOWN, Markup(""), is_paused)
-    if not is_paused and (problem := overdue(state, schedule_of(name), now)):
-        state = state.model_copy(update={"problems": (problem, *state.problems)})
+    state = as_of(state, is_paused, now)
     links = [(f"{name}/index.html", "report of the newest batch"), (f"{name}/trend.html", "all batches")]
     return _Entry(name, state.verdict, panel(state, links=links, now=now, is_paused=is_paused), is_paused)
 

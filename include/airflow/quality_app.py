@@ -2,7 +2,8 @@
 a page over all of them at /quality/.
 
 Everything shown of a pipeline is a file that a report wrote. The page over all also asks the metadata database which servers live and which DAGs
-are paused; nothing else here reads it. Airflow's own login does (for revoked tokens), and so do its permissions where there are teams.
+are paused; the state and the metrics of a pipeline ask it whether the DAG is paused. Nothing else here reads it. Airflow's own login does (for
+revoked tokens), and so do its permissions where there are teams.
 plugins/event_pairing.py registers the app.
 """
 
@@ -26,8 +27,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, StrictUndefined
 
 from include.airflow.connections import WAREHOUSE, options_of
+from include.airflow.current import current_metrics, current_state
 from include.airflow.overview import overview, overview_style
 from include.airflow.pages import batch_of
+from include.config.health import FILE as STATE_FILE
 from include.config.health import METRICS_FILE, OPENMETRICS
 from include.config.page_head import POLICY, THEME, THEME_FILE
 from include.config.pipeline import MAINTENANCE_SUFFIX, PIPELINES, pipeline_of
@@ -49,7 +52,10 @@ _FILES = {
     re.compile(r"(charts|trend|trend-data|batch-[0-9]{1,18})\.js"): "text/javascript",
     re.compile(r"(page|trend)\.css"): "text/css",
     re.compile(r"metrics\.prom"): OPENMETRICS,
+    re.compile(r"state\.json"): "application/json",
 }
+# These say more than the files of their names: what no report can know.
+_CURRENT = {METRICS_FILE: current_metrics, STATE_FILE: current_state}
 _NOTHING = Environment(autoescape=True, undefined=StrictUndefined).from_string("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>No quality page</title>
 <script src="{{ own }}/theme.js"></script><link rel="stylesheet" href="{{ own }}/message.css"></head>
@@ -143,7 +149,7 @@ def quality_page(request: Request, dag_id: str, page: str) -> Response:
     media_type = next((media_type for form, media_type in _FILES.items() if form.fullmatch(page)), None)
     if media_type is None:
         raise HTTPException(404, "no such page")
-    text = read_text(_pages(name), page)
+    text = _CURRENT[page](_pages(name)) if page in _CURRENT else read_text(_pages(name), page)
     if text is None:
         missing = f"No batch of {name} has been reported yet. The first run of the DAG brings the first one."
         if _is_there(name, "index.html"):

@@ -31,12 +31,6 @@ class Advice(NamedTuple):
 
 # Of checks that have no runbook: what they mean, and what to do.
 _WORDS = {
-    "overdue": (
-        "The pipeline stands still: its runs do not begin, or do not come to their report. What is published is right, but nothing new is.",
-        "Open the newest run of the DAG. If it failed, the line of the failed task has a runbook; clear the task when the fault is mended. If it "
-        "runs or waits, see for what. If there is no newer run, see whether the scheduler and the DAG processor live (Servers, above). The "
-        "next report ends the warning. Pause the DAG if it is to stand still.",
-    ),
     "delivery_not_judged": (
         "Whether all compounds are on the output topic could not be compared. Nothing says that one is missing.",
         "Run `reconcile`: it compares what the topic still has. Retention that is longer than the time between two reports lets the next one "

@@ -8,6 +8,7 @@ a replay whose interval has that time, start inclusive, end exclusive.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -174,10 +175,31 @@ def looks_of(batches: Iterable[Batch], noted: Iterable[LookMark] = ()) -> list[L
     return sorted(found, key=lambda look: (look.through, look.replay or 0))
 
 
+class _ByTime:
+    """Looks, to be found by time: a week may have thousands of replays and of batches with late events, and few pairs of them touch."""
+
+    def __init__(self, looks: Sequence[Look]) -> None:
+        self._looks = sorted(enumerate(looks), key=lambda each: each[1].window.start)
+        self._starts = [look.window.start for _, look in self._looks]
+        self._longest = max((look.window.end - look.window.start for look in looks), default=0)
+
+    def near(self, batch: Batch) -> list[Look]:
+        """Those that may touch an interval of the batch, in the order that they were given in."""
+        rows = rows_of(batch.breakdowns, LATE)
+        spans = [(row.bucket, int(row.value)) for row in rows if row.bucket is not None and row.value is not None]
+        if not spans:
+            return []
+        first, last = min(spans)[0] - self._longest, max(end for _, end in spans)
+        found = self._looks[bisect_left(self._starts, first) : bisect_left(self._starts, last)]
+        return [look for _, look in sorted(found)]
+
+
 def waiting_after(batches: Iterable[Batch], looks: Sequence[Look]) -> dict[int, int]:
     """Of each batch, how many of its late events a replay would still pair; also of those that lie in no interval, which none is known to heal."""
+    by_time = _ByTime(looks)
     return {
-        batch.batch_id: int(batch.metrics[HEALABLE]) - sum(each.healed for each in late_intervals(batch, looks))
+        batch.batch_id: int(batch.metrics[HEALABLE])
+        - sum(each.healed for each in late_intervals(batch, by_time.near(batch)))
         for batch in batches
     }
 

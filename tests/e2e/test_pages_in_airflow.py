@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -156,7 +157,9 @@ def test_a_dag_a_run_and_a_task_have_the_report_of_their_batch(person, airflow, 
         text = framed(person, start)
         # The report itself, and not only its name.
         assert "laws hold" in text, path
-        said = "does not hold: every event is in a compound, open, collapsed or rejected (left)"
+        said = (
+            f"batch {FAILED}: every event is in a compound, open, collapsed or rejected (left): pairing_difference_left is"
+        )
         assert (said in text) is start.endswith("failed"), path
     client = airflow.client()
     for dag_id, told in (
@@ -222,3 +225,23 @@ def test_a_replay_is_asked_for_by_backfill_or_with_an_interval(person, airflow):
     text = person.ask(f"{dialog()}.innerText")
     assert [text.count(f"\n{label}\n") for label in ("From", "To", "Interval begins", "Interval ends")] == [1] * 4
     assert text.count("Backfill: leave it empty.") == 2
+
+
+def test_state_and_metrics_say_that_the_dag_is_paused_or_overdue(person, airflow):
+    asked = f"fetch('{airflow.url}/quality/{CALLS.name}/%s').then((answer) => answer.text())"
+
+    def now():
+        state, text = json.loads(person.ask(asked % "state.json")), person.ask(asked % "metrics")
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        numbers = [float(lines[f'event_pairing_{name}{{pipeline="{CALLS.name}"}}']) for name in ("paused", "state")]
+        is_overdue = float(lines[f'event_pairing_overdue_seconds{{pipeline="{CALLS.name}"}}']) > 3_900
+        return state["verdict"], state["is_paused"], [each["name"] for each in state["problems"]], *numbers, is_overdue
+
+    # The last of the tests: a run may begin.
+    client = airflow.client()
+    assert now() == ("healthy", True, [], 1, 0, False)
+    client.pause(CALLS.name, False)
+    try:
+        assert now() == ("warning", False, ["overdue"], 0, 1, True)
+    finally:
+        client.pause(CALLS.name, True)

@@ -44,7 +44,10 @@ class Page:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=20) as answer:
             page = next(each for each in json.load(answer) if each["type"] == "page")
         self._stack = ExitStack()
-        self._socket = self._stack.enter_context(connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=20))
+        # Without pings: on a busy machine a page that nobody looks at just now may answer late.
+        self._socket = self._stack.enter_context(
+            connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=20, ping_interval=None)
+        )
         self._asked = 0
         self.errors: list[str] = []
         # What a page's policy has stopped: directive and what it was.

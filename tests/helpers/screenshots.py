@@ -47,7 +47,7 @@ def write_history(folder: Path, batches: int, with_pages: int = 200) -> str:
     """Trend and newest pages of a history of so many batches; gives the trend page's address."""
     made = history(batches)
     trend = write_trend(pages_in(folder), "calls", made, list)
-    (folder / METRICS_FILE).write_text(exposition(trend))
+    (folder / METRICS_FILE).write_text(exposition(trend, made_up_state(batches)))
     if made:
         write_state(pages_in(folder), made_up_state(batches))
         write_batches(folder, made[-with_pages:])

@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, Field
 
+from include.airflow.overdue import overdue
 from include.airflow.pages import runbook
 from include.config.health import HEALTHY, read_state
 from include.config.pipeline import BEFORE_PUBLISH, Maintenance, Quality, Side
@@ -725,6 +726,22 @@ def test_late_events(mend, warehouse, broker, pipeline):
     mend(BEGIN=at, END=at + 1)
     state = read_state(pages)
     assert "late_healable" not in {each.name for each in state.problems} and state.news == (f"over: {problem.text}",)
+
+
+@pytest.mark.long
+def test_pipeline_stands_still(mend, warehouse, broker, pipeline, send):
+    """No run comes for two hours, while records do."""
+    pages, schedule = pages_in(pages_folder(warehouse.root, pipeline.name)), "*/5 * * * *"
+    send()
+    run_all(warehouse)
+    problem = overdue(read_state(pages), schedule, time.time() + 7_200)
+    assert runbook(problem.text) == "docs/runbooks/pipeline-stands-still.md" == problem.runbook
+    send()
+    mend()
+    state = read_state(pages)
+    assert (state.batch, overdue(state, schedule, time.time())) == (problem.batch + 1, None)
+    assert len(table_rows(warehouse, "compound_events")) == 6
+    assert_on_topic(warehouse, broker)
 
 
 def send_sides(sides, calls, at=None):

@@ -199,13 +199,16 @@ def messages() -> tuple[str, ...]:
     """Every line that a job can end with, or tell people, as the source has it."""
     sources = [
         *(ROOT / "spark_jobs").rglob("*.py"),
+        ROOT / "include/airflow/overdue.py",
         ROOT / "include/config/pipeline_file.py",
         ROOT / "include/config/store.py",
         ROOT / "include/config/tokens.py",
     ]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in PROBLEMS and call.args]
-    return tuple(text for call in raised if (text := message(call.args[0])) is not None)
+    named = [(call.func.id, call) for call in calls if isinstance(call.func, ast.Name)]
+    told = [call.args[0] for name, call in named if name in PROBLEMS and call.args]
+    told += [each.value for name, call in named if name == "Problem" for each in call.keywords if each.arg == "text"]
+    return tuple(text for each in told if (text := message(each)) is not None)
 
 
 def message_starts() -> list[str]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from include.airflow import overdue as module
 from include.airflow.overdue import overdue, paused, schedule_of
 from include.airflow.overview import overview
+from include.airflow.pages import runbook
 from include.config.advice import advice
 from include.config.health import write_state
 from tests.helpers.pages import pages_in
@@ -39,6 +40,7 @@ def test_overdue_begins_with_the_schedule(schedule, batch, last_good, due):
     assert (problem.name, problem.severity, problem.batch) == ("overdue", "warning", 7)
     assert f"by the schedule {schedule} a run was due at " in problem.text and f"{due} UTC" in problem.text
     assert problem.since < problem.last == at(last_good) + 1
+    assert runbook(problem.text) == problem.runbook
     assert "stands still" in advice(problem.name, problem.runbook).meaning
 
 
@@ -81,7 +83,7 @@ def database(monkeypatch):
 
 def test_the_page_over_all_says_what_stands_still_and_what_is_paused(database, tmp_path, monkeypatch):
     monkeypatch.setattr("include.airflow.overview.parts", list)
-    monkeypatch.setattr("include.airflow.overview.schedule_of", lambda _: "*/5 * * * *")
+    monkeypatch.setattr(module, "schedule_of", lambda _: "*/5 * * * *")
     for name in ("calls", "resting"):
         (tmp_path / name).mkdir()
         # Of January.

@@ -11,7 +11,7 @@ from airflow.api_fastapi.core_api import security
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from include.airflow import overview, quality_app
+from include.airflow import current, overview, quality_app
 from include.airflow.pages import batch_of, note_batch
 from include.config.health import METRICS_FILE, write_state
 from include.config.pipeline import PIPELINES
@@ -75,7 +75,7 @@ def client(pages, monkeypatch):
 
 PLACES = (
     "/quality/calls", "/quality/calls/index.html", "/quality/calls/trend.html", "/quality/calls/trend-data.js", "/quality/calls/batch-17.js",
-    "/quality/calls/charts.js",
+    "/quality/calls/charts.js", "/quality/calls/state.json",
     "/quality/calls/metrics", f"/quality/-/dag/calls/run/{RUN}", "/quality/-/dag/calls", "/quality/calls/batch-99.html", "/quality/nobody/x",
 )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_who_may_see_airflow_but_not_the_dag_gets_nothing(client, monkeypatch):
             return details.id != "calls"
 
     monkeypatch.setattr(quality_app, "get_auth_manager", NotCalls)
-    assert {client("viewer").get(place).status_code for place in PLACES[:9]} == {403}
+    assert {client("viewer").get(place).status_code for place in PLACES[:10]} == {403}
     assert set(others) == {("GET", "calls")}
 
 
@@ -145,6 +145,16 @@ def test_a_viewer_gets_the_files(page, media_type, client, pages):
     assert (answer.status_code, answer.content) == (200, file.read_bytes())
     assert answer.headers["content-type"].startswith(media_type)
     assert answer.headers["cache-control"] == "no-store"
+
+
+def test_state_and_metrics_say_whether_the_dag_is_paused(client, pages, monkeypatch):
+    write_state(pages_in(pages), made_up_state(17))
+    monkeypatch.setattr(current, "paused", set)
+    answer = client("viewer").get("/quality/calls/state.json")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert (answer.json()["verdict"], answer.json()["is_paused"]) == ("healthy", True)
+    for page in ("metrics", "metrics.prom"):
+        assert 'event_pairing_paused{pipeline="calls"} 1\n' in client("viewer").get(f"/quality/calls/{page}").text
 
 
 @pytest.mark.parametrize("role", [None, "nothing", "viewer"])

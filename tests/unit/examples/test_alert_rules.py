@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from include.airflow import current
+from include.config.health import METRICS_FILE
+from include.config.store import write_text
 from spark_jobs.quality import metrics_text
+from spark_jobs.quality.trend import Trend
 from tests.helpers.batch_history import history
 from tests.helpers.prometheus import promtool
 from tests.helpers.timeline import ROOT
@@ -22,14 +27,31 @@ def reports(tmp_path, monkeypatch):
     return Reports(tmp_path, monkeypatch)
 
 
-def series_of(reports, minutes):
+@pytest.fixture
+def served(reports, monkeypatch):
+    """served(text, minute): what Airflow makes of the text then; its database, in which nothing is paused, is not there."""
+
+    def at(text, minute):
+        write_text(reports.pages, METRICS_FILE, text)
+        monkeypatch.setattr(current, "time", SimpleNamespace(time=lambda: minute * 60.0))
+        return current.current_metrics(reports.pages)
+
+    monkeypatch.setattr(current, "paused", set().intersection)
+    return at
+
+
+def as_written(text, minute):
+    return text
+
+
+def series_of(reports, minutes, served=as_written):
     """`metrics.prom` as it is scraped each minute up to `minutes`, inclusive. `reports`: minute -> the metrics of a batch that is reported then."""
     text, scraped = "# EOF\n", []
     for minute in range(minutes + 1):
         if minute in reports.story:
             state = reports.report(batch(minute, **reports.story[minute]))
             text = metrics_text.exposition(reports.trend, state)
-        scraped.append(dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")))
+        scraped.append(dict(line.rsplit(" ", 1) for line in served(text, minute).splitlines() if not line.startswith("#")))
     # A scrape that lacks a series which the one before had ends it.
     scrapes = [*zip([{}, *scraped], scraped, strict=False)]
     names = sorted({name for sample in scraped for name in sample})
@@ -46,23 +68,26 @@ def run(folder, *arguments, **documents):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_rules_read_metrics_that_reports_write(reports):
+def test_the_rules_read_metrics_that_reports_write_and_airflow_serves(reports, served):
     reports.story = {1: {"left_only": 12.0}}
-    written = {each["series"].split("{")[0] for each in series_of(reports, 1)} | {"event_pairing_oldest_unread_seconds"}
+    written = {each["series"].split("{")[0] for each in series_of(reports, 1, served)} | {
+        "event_pairing_oldest_unread_seconds"
+    }
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     read = {word.split("{")[0].lstrip("(") for rule in rules for word in rule["expr"].split() if "event_pairing_" in word}
-    assert len(rules) == 5 and read <= written, read - written
+    assert len(rules) == 7 and read <= written, read - written
 
 
 @pytest.mark.long
-def test_prometheus_accepts_the_rules_and_the_metrics(reports, tmp_path):
+def test_prometheus_accepts_the_rules_and_the_metrics(reports, served, tmp_path):
     status, said = run(tmp_path, "check", "rules", str(RULES))
-    assert status == 0 and "5 rules found" in said
-    trend = reports.trend
+    assert status == 0 and "7 rules found" in said
+    state = reports.report(batch(1))
+    trend = Trend("calls")
     trend.add(history(40))
     done = subprocess.run(
         [str(promtool()), "check", "metrics", "--extended", "--lint=none"],
-        input=metrics_text.exposition(trend),
+        input=served(metrics_text.exposition(trend, state), 90),
         capture_output=True,
         text=True,
     )
@@ -101,10 +126,40 @@ def test_an_alert_fires_through_two_empty_batches_and_ends_when_a_good_batch_hea
         "exp_annotations": {"summary": "calls: the newest batch is 31m 0s old"},
     }
     tests += [at(55, "EventPairingStandsStill", []), at(56, "EventPairingStandsStill", [still])]
+    assert_alerts(tmp_path, series, tests)
+
+
+def assert_alerts(folder, series, tests):
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": tests}],
     }
-    status, said = run(tmp_path, "test", "rules", "orphans.yaml", orphans=document)
+    status, said = run(folder, "test", "rules", "rules.yaml", rules=document)
     assert status == 0, said
+
+
+@pytest.mark.long
+def test_an_alert_fires_while_no_run_comes_and_one_when_a_dag_stays_paused(reports, served, tmp_path):
+    # By the schedule */5 a run is due at minute 10. It is overdue an interval and an hour later.
+    reports.story = {5: {}, 120: {}}
+    series = series_of(reports, 140, served)
+    labels = {"pipeline": "calls", "severity": "critical"}
+    text = "calls: a run was due {} ago, and no batch was reported since"
+
+    def at(minute, name, *alerts):
+        return {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": list(alerts)}
+
+    def overdue(ago):
+        return {"exp_labels": labels, "exp_annotations": {"summary": text.format(ago)}}
+
+    tests = [at(minute, "EventPairingOverdue") for minute in (75, 85, 120)]
+    tests += [at(86, "EventPairingOverdue", overdue("1h 16m 0s")), at(119, "EventPairingOverdue", overdue("1h 49m 0s"))]
+    # Airflow knows the schedule, so the age of the newest batch says nothing.
+    tests += [at(minute, "EventPairingStandsStill") for minute in (40, 86)]
+    assert_alerts(tmp_path, series, tests)
+    resting = {"exp_labels": {"pipeline": "calls", "severity": "warning"}}
+    resting |= {"exp_annotations": {"summary": "calls has been paused for a day"}}
+    series = [{"series": 'event_pairing_paused{pipeline="calls"}', "values": "0x4 1x1500"}]
+    tests = [at(1444, "EventPairingPaused"), at(1445, "EventPairingPaused", resting)]
+    assert_alerts(tmp_path, series, tests)

@@ -115,6 +115,29 @@ def test_what_lies_in_no_interval_waits():
     assert waiting_after([far], [Look(8, Window(0, 2 * NOON))]) == {7: 2}
 
 
+def test_of_many_replays_those_count_that_touch_an_interval():
+    """Long and short ones, before, after, around and at both ends of the intervals of two batches: as if each had been asked for all."""
+    first = batch(7, rows(NOON, NOON + MINUTE, 3, 3, "0 7 59999") + rows(NOON + HOUR, NOON + HOUR + MINUTE, 1, 1, "0"))
+    second = batch(8, rows(NOON + MINUTE, NOON + 2 * MINUTE, 2, 2))
+    spans = [
+        (-HOUR, 0),
+        (-1, 1),
+        (-HOUR, 1),
+        (7, 8),
+        (MINUTE - 1, MINUTE),
+        (MINUTE, 2 * MINUTE),
+        (0, 3 * HOUR),
+        (HOUR, HOUR + 1),
+    ]
+    for start, end in spans:
+        others = [Look(9 + number, Window(NOON + (9 + number) * HOUR, NOON + (10 + number) * HOUR)) for number in range(50)]
+        # One of the others is as long as all of them together.
+        looks = [*others, Look(70, Window(NOON + 9 * HOUR, NOON + 60 * HOUR)), Look(71, Window(NOON + start, NOON + end))]
+        healed = [sum(each.healed for each in late_intervals(each, looks)) for each in (first, second)]
+        found = waiting_after([replace(each, metrics={"late_healable": 4.0}) for each in (first, second)], looks)
+        assert found == {7: 4 - healed[0], 8: 4 - healed[1]}, (start, end)
+
+
 def test_parts_add_up_to_the_whole():
     late = batch(7, rows(NOON, NOON + 2 * MINUTE, 4, 3, AT))
     # The first one corrected nothing, so it made no batch.
