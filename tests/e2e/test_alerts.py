@@ -131,7 +131,7 @@ def send_shopping(broker, name, orders, *topics):
     producer, at = Producer({"bootstrap.servers": broker.bootstrap}), time.time_ns() // 1_000_000 - 30_000
     for topic, payload in {"orders": "items", "payments": "amount"}.items():
         for order in orders if topic in topics else ():
-            producer.produce(f"{name}.{topic}", json.dumps({"order": order, "at": at, payload: 1}), timestamp=at)
+            producer.produce(f"{name}.{topic}", json.dumps({"order": f"o{order}", "at": at, payload: 1}), timestamp=at)
     assert producer.flush(20) == 0
 
 
