@@ -1,7 +1,10 @@
-"""Every alert is sent once, and none that is not true: with all parts of Airflow alive, and with one of them killed in between."""
+"""Every alert is sent once, and none that is not true: with all parts of Airflow alive, and with one of them killed in between. What a report
+failed for also reaches Slack, and a Prometheus that scrapes behind the login.
+"""
 
 from __future__ import annotations
 
+import html
 import json
 import threading
 import time
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 from confluent_kafka import Producer
 
 from include.airflow.part_alerts import DOWN_VARIABLE
@@ -22,6 +26,9 @@ from spark_jobs import acknowledge
 from tests.helpers.alert_listener import listening
 from tests.helpers.copied_project import AirflowOf, copied
 from tests.helpers.job_processes import wait_for
+from tests.helpers.prometheus import prometheus
+from tests.helpers.timeline import ROOT
+from tests.unit.test_doc_examples import code_blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -43,6 +50,7 @@ quality: {2}
 # A problem warns in the one pipeline, and fails the runs of the other one.
 LASTING, STRICT = "shop_lasting", "shop_strict"
 BOUND = "{silence: null, max_orphan_ratio: 0.5}"
+WEBHOOK = "T0/B0/s3cret"
 
 
 def name_of(killed):
@@ -60,12 +68,15 @@ def shops(tmp_path_factory):
     names = [*qualities]
     for name, quality in qualities.items():
         (project / f"include/pipelines/{name}.yaml").write_text(SHOP.format(name, DEADLINE_S, quality))
+    with (project / f"include/pipelines/{STRICT}.yaml").open("a") as file:
+        file.write("alerts: {slack: slack_shop}\n")
     broker, spark = LocalBroker(folder / "broker", free_port()), LocalSpark(folder / "spark", free_port())
     places = folder / "airflow", free_port(), broker.bootstrap, str(folder / "tables")
     airflow = AirflowOf(project, "", *places, spark=spark.url)
     over = threading.Event()
-    with listening() as (address, heard):
-        airflow.more |= {"PAIRING_ALERT_URL": address, DOWN_VARIABLE: "5"}
+    with listening() as (address, heard), listening() as (slack, told):
+        connection = {"conn_type": "slackwebhook", "host": slack, "password": WEBHOOK}
+        airflow.more |= {"PAIRING_ALERT_URL": address, DOWN_VARIABLE: "5", "AIRFLOW_CONN_SLACK_SHOP": json.dumps(connection)}
         with broker, spark, airflow:
             topics = [f"{name}.{topic}" for name in names for topic in ("orders", "payments", "paid")]
             create_topics(broker.bootstrap, dict.fromkeys(topics, 1))
@@ -75,9 +86,8 @@ def shops(tmp_path_factory):
                 client.wait_for_dag(f"{name}_replay", 30)
             watching = threading.Thread(target=watch, args=((broker, spark, airflow), over.is_set), daemon=True)
             watching.start()
-            yield SimpleNamespace(
-                broker=broker, spark=spark, airflow=airflow, client=client, heard=heard, tables=str(folder / "tables")
-            )
+            places = {"tables": str(folder / "tables"), "slack": told}
+            yield SimpleNamespace(broker=broker, spark=spark, airflow=airflow, client=client, heard=heard, **places)
             over.set()
             watching.join(60)
 
@@ -183,17 +193,73 @@ def page(shops, name, file):
         return answer.read().decode()
 
 
-def test_a_run_whose_report_fails_says_why_and_how_the_pipeline_is(shops):
+@pytest.fixture(scope="module")
+def failed_run(shops):
+    """A run of STRICT whose report fails."""
     client = shops.client
     send_shopping(shops.broker, STRICT, range(12), "orders")
     client.pause(STRICT, False)
     run_id = client.trigger(STRICT)
     assert client.wait_for_run(STRICT, run_id, 300) == "failed"
-    (note,) = (each["note"] for each in client.runs(STRICT) if each["dag_run_id"] == run_id)
+    return run_id
+
+
+def test_a_run_whose_report_fails_says_why_and_how_the_pipeline_is(shops, failed_run):
+    (note,) = (each["note"] for each in shops.client.runs(STRICT) if each["dag_run_id"] == failed_run)
     assert (
         "12 records landed" in note and "report_quality failed: checks failed that quality.severities sets to fail" in note
     )
     assert note.endswith("last known state of the pipeline: failed after batch 1 (orphan_ratio: failed since batch 1)")
+
+
+def test_slack_is_told_of_a_run_that_fails_once_and_the_log_keeps_the_webhook_to_itself(shops, failed_run):
+    # On a slow machine another one says that the run is late.
+    (alert,) = (alert for alert in shops.heard if alert.get("run") == failed_run and "task" in alert)
+    begin = f"{STRICT}: report_quality failed: "
+    messages = [message["text"] for message in shops.slack if message["text"].startswith(begin)]
+    shown = [f"{name}: {alert[name]}" for name in ("run", "task", "batch", "runbook") if name in alert]
+    assert messages == ["\n".join([html.escape(alert["text"], quote=False), *shown])]
+    log = "\n".join(shops.client.task_log(STRICT, failed_run, "report_quality"))
+    assert begin in log and WEBHOOK not in log
+
+
+def test_a_prometheus_scrapes_behind_the_login_by_the_settings_of_the_page(shops, failed_run, tmp_path):
+    (text,) = code_blocks((ROOT / "docs/quality.md").read_text(), "yaml")
+    token = tmp_path / "token"
+    token.write_text(shops.client._token)
+    for shown, mine in {
+        "/quality/calls/": f"/quality/{STRICT}/",
+        "airflow:8080": shops.airflow.url.removeprefix("http://"),
+        "/etc/prometheus/airflow-token": str(token),
+    }.items():
+        assert shown in text
+        text = text.replace(shown, mine)
+    (report,) = yaml.safe_load(text)["scrape_configs"]
+    parts = report | {"job_name": "parts", "metrics_path": "/parts/metrics"}
+    stranger = {name: setting for name, setting in report.items() if name != "authorization"} | {"job_name": "stranger"}
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ROOT / "docs/examples/prometheus/alerts.yaml")],
+        "scrape_configs": [report, parts, stranger],
+    }
+    with prometheus(tmp_path, config) as server:
+
+        def up():
+            return {json.loads(labels)["job"]: value for labels, value in server.values("up").items()}
+
+        wait_for(lambda: up() == {"event-pairing": 1, "parts": 1, "stranger": 0}, "the first scrapes", 60, every_s=0.5)
+        assert [*server.values("event_pairing_state").values()] == [2]
+        # Its runs begin by hand, so none is ever overdue.
+        still = server.values('{__name__=~"event_pairing_(overdue_seconds|paused)"}')
+        assert {json.loads(labels)["__name__"]: value for labels, value in still.items()} == {
+            "event_pairing_overdue_seconds": 0,
+            "event_pairing_paused": 0,
+        }
+        (problem,) = map(json.loads, server.values("event_pairing_problem_since_seconds"))
+        assert (problem["pipeline"], problem["problem"], problem["severity"]) == (STRICT, "orphan_ratio", "failed")
+        assert len(server.values("event_pairing_part_up == 1")) == 7
+        firing = 'ALERTS{alertname="EventPairingFailed", alertstate="firing"}'
+        wait_for(lambda: server.values(firing), "the alert of the rules", 60, every_s=0.5)
 
 
 def test_a_part_that_is_down_is_told_of_once_and_once_when_it_is_back(shops):
