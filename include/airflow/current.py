@@ -39,11 +39,10 @@ def current_metrics(pages: Store) -> str | None:
         return text
     state, is_paused = found
     labels = f'pipeline="{state.pipeline}"'
-    since = next((each.since for each in state.problems if each.name == NAME), None)
-    if since is not None:
+    overdue = next((round(each.last - each.since) for each in state.problems if each.name == NAME), 0)
+    if overdue:
         healthy, warning = (f"event_pairing_state{{{labels}}} {number}\n" for number in (0, 1))
         text = text.replace(healthy, warning)
-    overdue = 0 if since is None else round(time.time() - since)
     return text.removesuffix(_END) + _FAMILIES.format(labels=labels, overdue=overdue, paused=is_paused) + _END
 
 

@@ -26,14 +26,13 @@ from pyspark.sql.types import StructType
 from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
-from spark_jobs.tables.log_copy import LogCopy, LogFile
+from spark_jobs.tables.log_copy import COMMIT, LAST_CHECKPOINT, LOG, LogCopy, LogFile
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.read_files import DataFile
 from spark_jobs.tables.table_format import MARK, check_format
 
 Action = AddAction | RemoveAction
 _VERSION = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*(?:parquet|json))")
-_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 # With it a table asks for this version of writers, and for no more of what jobs write.
 _FEED, _FEED_WRITER, _CONSTRAINTS = "delta.enableChangeDataFeed", 4, "delta.constraints."
 
@@ -187,12 +186,12 @@ def invalidate(store: Store) -> None:
 def _list_from_checkpoint(store: Store) -> tuple[int, list[LogFile]]:
     """The version of the last checkpoint (0 if there is none that can be read), and the files of the log from there on."""
     try:
-        version = json.loads(bytes(obstore.get(store.client, _LAST_CHECKPOINT).bytes()))["version"]
+        version = json.loads(bytes(obstore.get(store.client, f"{LOG}/{LAST_CHECKPOINT}").bytes()))["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         version = 0
     if isinstance(version, int) and version > 0:
         files = _list_log(store, version)
-        if any(file.version == version and file.kind not in ("json", "crc") for file in files):
+        if any(file.version == version and file.is_checkpoint for file in files):
             return version, files
     return 0, _list_log(store, 0)
 
@@ -202,27 +201,27 @@ def _list_log(store: Store, since: int) -> list[LogFile]:
     found: list[LogFile] = []
     if (folder := store.folder) is not None and not folder.is_dir():
         return found
-    for file in obstore.list(store.client, "_delta_log", offset=f"_delta_log/{since:020d}").collect():
-        if name := _VERSION.fullmatch(file["path"].removeprefix("_delta_log/")):
+    for file in obstore.list(store.client, LOG, offset=f"{LOG}/{since:020d}").collect():
+        if name := _VERSION.fullmatch(file["path"].removeprefix(f"{LOG}/")):
             mark = file["size"], file["last_modified"], file["e_tag"]
             found.append(LogFile(int(name[1]), name[2], f"{store.uri}/{file['path']}", file["size"], mark))
     return found
 
 
 def _mark(files: Sequence[LogFile], version: int) -> tuple[Any, ...]:
-    return next((file.mark for file in files if (file.version, file.kind) == (version, "json")), ())
+    return next((file.mark for file in files if (file.version, file.kind) == (version, COMMIT)), ())
 
 
 def _check_log(store: Store, files: Sequence[LogFile], since: int) -> int:
     """The newest version, -1 if there is none. `since`: the version from which on `files` were listed. Raises NeedsOperator."""
     # A checkpoint holds everything that came before it.
-    last = max((file.version for file in files if file.kind not in ("json", "crc")), default=-1)
+    last = max((file.version for file in files if file.is_checkpoint), default=-1)
     read = [file for file in files if file.version >= last]
     for file in read:
         # Delta takes an empty file for a version that changed nothing.
         if not file.size:
             raise damaged(file.path, "is empty")
-    commits = {file.version for file in read if file.kind == "json"}
+    commits = {file.version for file in read if file.kind == COMMIT}
     newest_version = max((file.version for file in read), default=-1)
     # A checksum is written after its commit.
     for version in range(max(last + 1, since), newest_version + 1):
@@ -239,7 +238,7 @@ def _read_log(store: Store, read: Callable[[], Any]) -> Any:
     except DeltaError:
         # delta-rs does not say which file it cannot read.
         for file in _list_log(store, 0):
-            if file.kind == "json" and not _is_whole(store, file):
+            if file.kind == COMMIT and not _is_whole(store, file):
                 raise damaged(file.path, "is cut off or overwritten") from None
         raise
 

@@ -8,12 +8,11 @@ its name is there, by the client that delta-rs itself uses.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import obstore
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
@@ -23,8 +22,8 @@ from obstore.exceptions import AlreadyExistsError
 
 from include.config.store import Store
 
-_LOG = "_delta_log"
-COMMIT, CHECKPOINT, LAST_CHECKPOINT = "json", "checkpoint.parquet", "_last_checkpoint"
+LOG, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
+COMMIT, CHECKSUM, _CHECKPOINT = "json", "crc", "checkpoint.parquet"
 _AT_ONCE = 8
 
 
@@ -37,6 +36,16 @@ class LogFile(NamedTuple):
     size: int
     mark: tuple[object, ...]  # changes when the file is replaced, even by an equal one
 
+    @property
+    def name(self) -> str:
+        """In the folder of the log."""
+        return f"{self.version:020d}.{self.kind}"
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is one, or a part of one."""
+        return self.kind not in (COMMIT, CHECKSUM)
+
 
 class LogCopy:
     """`table`: the table as the copy has it; paths of its data files are relative, so they are those of the store."""
@@ -45,18 +54,18 @@ class LogCopy:
         """`files`: the log from its last checkpoint on, or all of it. Raises delta-rs's errors and those of the store."""
         self._store = store
         self._folder = TemporaryDirectory(prefix="pairing-log-", ignore_cleanup_errors=True)
-        self._log = Path(self._folder.name) / _LOG
+        self._log = Path(self._folder.name) / LOG
         self._log.mkdir()
-        self._first = max((file.version for file in files if file.kind == CHECKPOINT), default=0)
+        self._first = max((file.version for file in files if file.is_checkpoint), default=0)
         # delta-rs wants the commit of a checkpoint's version, too, before it makes the next one.
-        self._fetch(file for file in files if file.kind in (COMMIT, CHECKPOINT) and file.version >= self._first)
+        self._fetch(file for file in files if file.kind != CHECKSUM and file.version >= self._first)
         self.table = DeltaTable(self._folder.name)
 
     @staticmethod
     def can_be_made(files: Sequence[LogFile]) -> bool:
         """Whether the log has only what this copies, and its newest commit: other programs may write checkpoints in parts."""
         newest = max((file.version for file in files), default=0)
-        return {file.kind for file in files} <= {COMMIT, CHECKPOINT, "crc"} and any(
+        return {file.kind for file in files} <= {COMMIT, _CHECKPOINT, CHECKSUM} and any(
             (file.version, file.kind) == (newest, COMMIT) for file in files
         )
 
@@ -87,28 +96,23 @@ class LogCopy:
             actions, "append", self.table.schema(), commit_properties=fenced, post_commithook_properties=hooks
         )
         try:
-            self._put(f"{version:020d}.{COMMIT}", if_absent=True)
+            self._put(f"{version:020d}.{COMMIT}", "create")
         except AlreadyExistsError:
             raise CommitFailedError(f"another writer has committed version {version}") from None
         # delta-rs makes one as often as the table asks for.
-        if (self._log / (checkpoint := f"{version:020d}.{CHECKPOINT}")).exists():
-            self._put(checkpoint)
-            self._put(LAST_CHECKPOINT)
+        if (self._log / (checkpoint := f"{version:020d}.{_CHECKPOINT}")).exists():
+            self._put(checkpoint, "overwrite")
+            self._put(LAST_CHECKPOINT, "overwrite")
 
     def _fetch(self, files: Iterable[LogFile]) -> None:
-        def fetch(file: LogFile) -> None:
-            name = os.path.basename(file.path)
-            (self._log / name).write_bytes(bytes(obstore.get(self._store.client, f"{_LOG}/{name}").bytes()))
+        def fetch(name: str) -> None:
+            (self._log / name).write_bytes(bytes(obstore.get(self._store.client, f"{LOG}/{name}").bytes()))
 
         # Those that this copy has put are here.
-        missing = [file for file in files if not (self._log / os.path.basename(file.path)).exists()]
+        missing = [file.name for file in files if not (self._log / file.name).exists()]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(fetch, missing))
 
-    def _put(self, name: str, if_absent: bool = False) -> None:
-        content = (self._log / name).read_bytes()
-        if if_absent:
-            # A put in parts could not be refused.
-            obstore.put(self._store.client, f"{_LOG}/{name}", content, mode="create", use_multipart=False)
-        else:
-            obstore.put(self._store.client, f"{_LOG}/{name}", content)
+    def _put(self, name: str, mode: Literal["create", "overwrite"]) -> None:
+        # A put in parts could not be refused.
+        obstore.put(self._store.client, f"{LOG}/{name}", (self._log / name).read_bytes(), mode=mode, use_multipart=False)

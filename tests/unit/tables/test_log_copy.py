@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ PROPERTIES = {"delta.checkpointInterval": "5", "delta.dataSkippingStatsColumns":
 def place(s3, request, monkeypatch):
     """Of a table without rows, which this process has not opened."""
     monkeypatch.setattr(delta_log, "_cache", {})
-    root = root_on(s3, f"log_copy_{abs(hash(request.node.name))}", monkeypatch)
+    root = root_on(s3, re.sub(r"\W+", "_", request.node.name), monkeypatch)
     store = warehouse_store(root).at("table")
     create(store, StructType().add("batch_id", LongType()), PROPERTIES)
     return FilePlace(store, SCHEMA)
