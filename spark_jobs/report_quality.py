@@ -20,6 +20,7 @@ _judge_there = _at_the_end.enter_context(judge_beside()) if __name__ == "__main_
 
 from spark_jobs.corrections.erasure_end import finish_erasures
 from spark_jobs.job.run import job_parser, run_job
+from spark_jobs.maintenance.files import merge_recent
 from spark_jobs.quality.suite import Judge
 from spark_jobs.stages.report import report_batches
 from spark_jobs.tables.warehouse import Warehouse
@@ -27,6 +28,7 @@ from spark_jobs.tables.warehouse import Warehouse
 
 def main(warehouse: Warehouse, judge: Judge = judge, again: bool = False) -> dict[str, Any]:
     """Reports as `report_batches`, then completes an erasure whose command was killed when its batch is published and reported."""
+    merge_recent(warehouse)
     counts = report_batches(warehouse, judge, again)
     finish_erasures(warehouse)
     return counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
@@ -15,13 +15,16 @@ from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.tables.delta_log import Action, all_files, commit_actions, lock_in_place, lock_newest
 from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
-from spark_jobs.tables.read_files import DataFile, Share, read_share
+from spark_jobs.tables.read_files import WHOLE_BYTES, DataFile, Share, read_share
+from spark_jobs.tables.schemas import LEDGER, METRICS
 from spark_jobs.tables.tables import Tables
 
 _T = TypeVar("_T")
 _Lock = Callable[[Store], AbstractContextManager[DeltaTable]]
 # Smaller files are merged into files of up to this size, so that merged ones are seldom rewritten.
 _FULL_SIZE = 64 * 1024 * 1024
+# A report has read as many anyway, so it is only the new file and its commit that merging them costs.
+_MANY = 20
 _HOUR_MS = 3_600_000
 _TRIES = 20
 _LOG_RETENTION = "delta.logRetentionDuration"
@@ -33,29 +36,40 @@ _Merge = tuple[list[DataFile], NewFile]
 
 
 @between_fault_points("compacted")
-def compact(warehouse: Tables, table: str) -> int:
-    """Merges the small files; returns how many there were. Rows and ledger stay the same.
+def compact(warehouse: Tables, table: str, at_least: int = 2, full_size: int = _FULL_SIZE) -> int:
+    """Merges small files, where there are `at_least` so many, into files of up to `full_size` bytes; returns how many there were. Rows and ledger
+    stay the same.
 
     delta-rs's own compaction is no choice: if two merge the same files at once, both succeed, and every row is there twice.
     """
+    groups = _small_files(warehouse.files(table), at_least, full_size)
+    if not groups:
+        return 0
     place = warehouse.place_for_files(table)
     with warehouse.translate_table_errors(table):
-        with lock_newest(place.store) as known:
-            groups = _small_files(known)
         merges = [(files, new) for files in groups if (new := _write_merged(place, files))]
     return _change_newest(warehouse, table, lock_newest, lambda known: _replace(place, known, merges)) if merges else 0
 
 
-def _small_files(known: DeltaTable) -> list[list[DataFile]]:
-    """Groups of two or more small files, neighbours by their batches, together not larger than a full file."""
+def _small_files(files: Iterable[DataFile], at_least: int, full_size: int) -> list[list[DataFile]]:
+    """Groups of small files, neighbours by their batches, together not larger than a full file."""
     groups: list[list[DataFile]] = [[]]
-    for file in sorted(all_files(known), key=lambda each: (each.first_batch or 0, each.modified_at)):
-        if file.size >= _FULL_SIZE:
+    for file in sorted(files, key=lambda each: (each.first_batch or 0, each.modified_at)):
+        if file.size >= full_size:
             continue
-        if sum(each.size for each in groups[-1]) + file.size > _FULL_SIZE:
+        if sum(each.size for each in groups[-1]) + file.size > full_size:
             groups.append([])
         groups[-1].append(file)
-    return [group for group in groups if len(group) > 1]
+    return [group for group in groups if len(group) >= at_least]
+
+
+def merge_recent(warehouse: Tables) -> None:
+    """Merges the newest files of the tables of which every report reads rows of many batches, once there are many of them.
+
+    So what a report asks of a store stays the same however many batches there were since the last maintenance.
+    """
+    for table in (LEDGER, METRICS):
+        compact(warehouse, table, _MANY, WHOLE_BYTES)
 
 
 def _write_merged(place: FilePlace, files: list[DataFile]) -> NewFile | None:

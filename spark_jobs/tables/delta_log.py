@@ -28,7 +28,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
 from spark_jobs.tables.log_copy import COMMIT, LAST_CHECKPOINT, LOG, LogCopy, LogFile
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.read_files import DataFile, keep_small_files
 from spark_jobs.tables.table_format import MARK, check_format
 
 Action = AddAction | RemoveAction
@@ -64,12 +64,13 @@ _trusted: dict[str, _Listed] | None = None
 def trust_cache() -> Iterator[None]:
     """During the block, `newest_table` and `newest_version` look at each log once, and again after this process has changed the table. A look is a
     request, which users of a store pay for and wait for. Changes by other writers are not seen meanwhile, as if they came later; commits always
-    look at the log.
+    look at the log. Small files are kept, too.
     """
     global _trusted
     _trusted = {}
     try:
-        yield
+        with keep_small_files():
+            yield
     finally:
         _trusted = None
 

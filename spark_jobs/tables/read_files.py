@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,7 +30,8 @@ _ROWS_AT_ONCE = 65_536
 # For large rows: a piece on its way to the JVM takes several times that.
 _BYTES_AT_ONCE = 16_000_000
 # Files up to this size are fetched whole: a store sends some megabytes in the time of one request.
-_WHOLE_BYTES = 1_000_000
+WHOLE_BYTES = 1_000_000
+_KEPT_BYTES = 16_000_000
 _FILES_AT_ONCE = 8
 # A DELETE of delta-rs writes views of texts, which Arrow cannot filter.
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -46,6 +47,21 @@ _DAMAGED = (
     "range was invalid",
     "InvalidRange",
 )
+
+
+# (place of the table, name) -> what is in the file; None outside of `keep_small_files`.
+_kept: dict[tuple[str, str], pa.Buffer] | None = None
+
+
+@contextmanager
+def keep_small_files() -> Iterator[None]:
+    """During the block, a small file is fetched once: a file of a table never changes, and a job reads the newest ones of its ledger again and again."""
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _kept = None
 
 
 class DataFile(NamedTuple):
@@ -207,9 +223,19 @@ def _file_schema(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> pa.Sche
 
 def _open_fragment(store: Store, file: DataFile) -> ds.ParquetFileFragment:
     """Opens the file. A small one is fetched whole, by one request instead of one for its footer and one for each range of its columns."""
-    if file.size <= _WHOLE_BYTES:
-        return _PARQUET.make_fragment(pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes())))
+    if file.size <= WHOLE_BYTES:
+        return _PARQUET.make_fragment(_whole(store, file))
     return _PARQUET.make_fragment(file.name, file_system(store, [file]))
+
+
+def _whole(store: Store, file: DataFile) -> pa.Buffer:
+    place = store.uri, file.name
+    if (known := _kept.get(place) if _kept else None) is not None:
+        return known
+    content = pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes()))
+    if _kept is not None and sum(each.size for each in _kept.values()) + content.size <= _KEPT_BYTES:
+        _kept[place] = content
+    return content
 
 
 def file_system(store: Store, files: Iterable[DataFile]) -> pafs.FileSystem:

@@ -49,6 +49,34 @@ def read(store, given, columns=SCHEMA.names, where=None):
     return [row for piece in found for row in piece.to_pylist()]
 
 
+def test_a_small_file_is_fetched_once_by_a_job(store, monkeypatch):
+    small, large = file_of(store, batch(1, 2)), file_of(store, batch(*range(30_000)))
+    monkeypatch.setattr(reading, "WHOLE_BYTES", small.size)
+    with reading.keep_small_files():
+        for _ in range(2):
+            assert [row["offset"] for row in read(store, [Share((small,))])] == [1, 2]
+            assert len(read(store, [Share((large,))])) == 30_000
+            for file in Path(store.uri).glob(small.name):
+                file.unlink()
+        Path(store.uri, large.name).unlink()
+        with pytest.raises(NeedsOperator, match="is missing"):
+            read(store, [Share((large,))])
+    with pytest.raises(NeedsOperator, match="is missing"):
+        read(store, [Share((small,))])
+
+
+def test_not_more_is_kept_than_there_is_room_for(store, monkeypatch):
+    first, second = file_of(store, batch(1)), file_of(store, batch(2))
+    monkeypatch.setattr(reading, "_KEPT_BYTES", first.size)
+    with reading.keep_small_files():
+        for file in (first, second):
+            read(store, [Share((file,))])
+            Path(store.uri, file.name).unlink()
+        assert len(read(store, [Share((first,))])) == 1
+        with pytest.raises(NeedsOperator, match="is missing"):
+            read(store, [Share((second,))])
+
+
 # Portions
 
 
