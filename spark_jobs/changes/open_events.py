@@ -22,7 +22,8 @@ from spark_jobs.rules.outcomes import Outcome, decide_outcomes
 from spark_jobs.rules.rules import LEFT, RIGHT, SUPERSEDED, Ints, Rules, event_schema
 from spark_jobs.rules.sessions import cut_sessions
 from spark_jobs.rules.side_topics import SideTopics, pack
-from spark_jobs.tables.delta_log import all_files, table_at_version
+from spark_jobs.tables.data_files import all_files
+from spark_jobs.tables.delta_log import table_at_version
 from spark_jobs.tables.read_files import Share, read_share
 from spark_jobs.tables.schemas import OPEN
 from spark_jobs.tables.tables import Tables

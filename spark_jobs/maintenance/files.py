@@ -13,9 +13,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.tables.delta_log import Action, all_files, commit_actions, lock_in_place, lock_newest
+from spark_jobs.tables.data_files import DataFile, all_files
+from spark_jobs.tables.delta_log import Action, commit_actions, lock_in_place, lock_newest
 from spark_jobs.tables.parquet_files import FilePlace, NewFile, merge_into_row_groups, write_file
-from spark_jobs.tables.read_files import WHOLE_BYTES, DataFile, Share, read_share
+from spark_jobs.tables.read_files import WHOLE_BYTES, Share, read_share
 from spark_jobs.tables.schemas import LEDGER, METRICS
 from spark_jobs.tables.tables import Tables
 

@@ -21,7 +21,7 @@ from spark_jobs.maintenance.archive import Archive
 from spark_jobs.maintenance.removable import first_waiting, last_removable, sum_batches, unreplayed_events, valid_batches
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import remove_batches
-from spark_jobs.tables.delta_log import oldest_batch
+from spark_jobs.tables.data_files import oldest_batch
 from spark_jobs.tables.ledger import (
     LANDED,
     PAIRED,

@@ -29,7 +29,7 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.local_shuffle import COMPRESSED_OF_A_BUCKET, ROWS_OF_A_BUCKET, Buckets, TooLarge, shuffled
 from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.workers import Stage, are_for_own_workers, release_memory
-from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.warehouse import Warehouse
 

@@ -18,7 +18,7 @@ from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message,
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
 from spark_jobs.tables import ledger as steps
-from spark_jobs.tables.delta_log import newest_batch
+from spark_jobs.tables.data_files import newest_batch
 from spark_jobs.tables.ledger import Ledger, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table

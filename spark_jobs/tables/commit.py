@@ -23,9 +23,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from include.config.pipeline import Pipeline
 from include.config.store import Store
 from spark_jobs.faults.fault_points import between_fault_points
-from spark_jobs.tables.delta_log import Action, all_files, commit_actions, files_of, lock_newest, place_for_files
+from spark_jobs.tables.data_files import DataFile, all_files, files_of
+from spark_jobs.tables.delta_log import Action, commit_actions, lock_newest, place_for_files
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
-from spark_jobs.tables.read_files import DataFile, Share, read_share
+from spark_jobs.tables.read_files import Share, read_share
 from spark_jobs.tables.schemas import declared_schema, raw_table
 from spark_jobs.tables.tables import TableProblem, Tables
 

@@ -1,4 +1,4 @@
-"""The log of a Delta table, read through delta-rs in 1 to 20 ms, where a Spark job takes 300: its newest version and its files.
+"""The log of a Delta table, read through delta-rs in 1 to 20 ms, where a Spark job takes 300: its newest version, and commits to it.
 
 A table that was opened stays in memory: opening one with hundreds of files takes ten times as long as seeing that nothing was added to it.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import obstore
 import pyarrow as pa
@@ -28,7 +26,7 @@ from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
 from spark_jobs.tables.log_copy import COMMIT, LAST_CHECKPOINT, LOG, LogCopy, LogFile
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, keep_small_files
+from spark_jobs.tables.read_files import keep_small_files
 from spark_jobs.tables.table_format import MARK, check_format
 
 Action = AddAction | RemoveAction
@@ -306,43 +304,3 @@ def place_for_files(store: Store, table: DeltaTable, declared: StructType) -> Fi
             "the pipeline back from one backup"
         )
     return FilePlace(store, schema)
-
-
-def all_files(table: DeltaTable) -> list[DataFile]:
-    """All data files of this version of the table."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    unknown = pa.nulls(actions.num_rows)
-    # In the order of DataFile's fields.
-    wanted = (
-        "path size_bytes num_records min.offset max.offset min.batch_id max.batch_id modification_time min.ts max.ts".split()
-    )
-    columns = [(actions.column(name) if name in actions.column_names else unknown).to_pylist() for name in wanted]
-    # Delta escapes names, once.
-    return [DataFile(unquote(name), size, rows or 0, *more) for name, size, rows, *more in zip(*columns, strict=True)]
-
-
-def files_of(table: DeltaTable, batches: Sequence[int]) -> list[DataFile]:
-    """The files that can have rows of one of the batches (ascending), by their statistics."""
-
-    return [
-        file
-        for file in all_files(table)
-        if file.first_batch is None
-        or file.last_batch is None
-        or bisect_left(batches, file.first_batch) < bisect_right(batches, file.last_batch)
-    ]
-
-
-def files_between(table: DeltaTable, first: int, last: int | None) -> list[DataFile]:
-    """The files that can have rows of the batches first..last, both inclusive; `last` None: all from `first` on."""
-    return [file for file in all_files(table) if file.can_have(first, last)]
-
-
-def newest_batch(table: DeltaTable) -> int | None:
-    """The largest batch_id, by the statistics of the files; None if there are no rows."""
-    return max((file.last_batch for file in all_files(table) if file.last_batch is not None), default=None)
-
-
-def oldest_batch(table: DeltaTable) -> int | None:
-    """The smallest batch_id, by the statistics of the files; None if there are no rows."""
-    return min((file.first_batch for file in all_files(table) if file.first_batch is not None), default=None)

@@ -19,9 +19,9 @@ from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
 
 from include.config.store import Store
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.diagnose import damaged
 from spark_jobs.tables.parquet_files import LONGEST_TEXTS, name_place_in_errors
-from spark_jobs.tables.records import Window
 
 # Python and its socket take 60 ms of every task; 128 MB of files are some millions of rows of ordinary size.
 _ROWS_A_TASK = 500_000
@@ -62,31 +62,6 @@ def keep_small_files() -> Iterator[None]:
         yield
     finally:
         _kept = None
-
-
-class DataFile(NamedTuple):
-    """A data file of a version of a table, with its statistics; None where one is not known."""
-
-    name: str  # below the table's place
-    size: int  # bytes
-    rows: int
-    first: int | None = None  # smallest offset of its rows
-    last: int | None = None  # largest one
-    first_batch: int | None = None  # smallest batch_id of its rows
-    last_batch: int | None = None  # largest one
-    modified_at: int = 0  # epoch ms
-    first_ts: int | None = None  # smallest timestamp of its rows
-    last_ts: int | None = None  # largest one
-
-    def can_have(self, first: int, last: int | None) -> bool:
-        """Whether it can have rows of the batches first..last, both inclusive; `last` None: of any from `first` on."""
-        begins_later = last is not None and self.first_batch is not None and self.first_batch > last
-        return not begins_later and (self.last_batch is None or self.last_batch >= first)
-
-    def can_have_times(self, times: Window) -> bool:
-        """Whether it can have rows with a timestamp in the interval."""
-        begins_later = self.first_ts is not None and self.first_ts >= times.end
-        return not begins_later and (self.last_ts is None or self.last_ts >= times.start)
 
 
 class Share(NamedTuple):

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 from include.config.store import Store
 from spark_jobs.spark.session import tune_for_row_count
 from spark_jobs.spark.workers import are_few, read_in_tasks
-from spark_jobs.tables.read_files import DataFile, InWorker, Share, read_few, read_share, shares
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.read_files import InWorker, Share, read_few, read_share, shares
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.tables import Condition, Tables
 

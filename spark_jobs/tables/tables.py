@@ -18,9 +18,10 @@ from include.config.pipeline import Pipeline
 from include.config.store import Store, warehouse_store
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables import delta_log
+from spark_jobs.tables.data_files import DataFile, all_files, files_between, files_of, newest_batch
 from spark_jobs.tables.diagnose import translate_file_errors
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import BYTES_OF_FEW, DataFile, Share, file_system, read_share, read_small_files
+from spark_jobs.tables.read_files import BYTES_OF_FEW, Share, file_system, read_share, read_small_files
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import LEDGER, declared_schema
 
@@ -98,7 +99,7 @@ class Tables:
         with self.translate_table_errors(table):
             known = self.newest(table) if version is None else delta_log.table_at_version(self.store(table), version)
             delta_log.place_for_files(self.store(table), known, declared_schema(self.pipeline, table))
-            return delta_log.all_files(known) if batches is None else delta_log.files_of(known, batches)
+            return all_files(known) if batches is None else files_of(known, batches)
 
     def place_for_files(self, table: str) -> FilePlace:
         """Where workers write files of the table. Raises NeedsOperator if another program has changed its columns."""
@@ -117,7 +118,7 @@ class Tables:
     def newest_rows(self, table: str, before: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """As `small_rows`, of the newest batch and the `before` batch_ids ahead of it."""
         known = self.newest(table)
-        newest = delta_log.newest_batch(known)
+        newest = newest_batch(known)
         return [] if newest is None else self._rows(table, known, newest - before, None, columns)
 
     def _rows(
@@ -126,7 +127,7 @@ class Tables:
         schema = pa.schema(known.schema().to_arrow())
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with self.translate_table_errors(table):
-            files = delta_log.files_between(known, first, last)
+            files = files_between(known, first, last)
             return list(read_small_files(self.store(table), files, wanted, between(first, last)).to_pylist())
 
     def stream_rows(self, table: str, first: int, last: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -136,7 +137,7 @@ class Tables:
 
         def rows() -> Iterator[pa.RecordBatch]:
             with self.translate_table_errors(table):
-                share = Share(tuple(delta_log.files_between(known, first, last)))
+                share = Share(tuple(files_between(known, first, last)))
                 yield from read_share(self.store(table), share, schema, between(first, last))
 
         return schema, rows()
@@ -158,7 +159,7 @@ class Tables:
         """Some columns of the rows that fit. Of a large table only the parts are read that can fit."""
         with self.translate_table_errors(table):
             known = self.newest(table)
-            files = file_system(self.store(table), delta_log.all_files(known))
+            files = file_system(self.store(table), all_files(known))
             rows = known.to_pyarrow_dataset(filesystem=files).to_table(columns, filter=where(pc.field))
             return list(rows.to_pylist())
 
@@ -185,7 +186,7 @@ class Tables:
             if not {"ts", *(columns or ())} <= {*schema.names}:
                 return None
             wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-            files = tuple(file for file in delta_log.all_files(known) if file.can_have_times(times))
+            files = tuple(file for file in all_files(known) if file.can_have_times(times))
             for rows in read_share(store, Share(files), wanted, condition):
                 found.append(rows)
                 if sum(each.num_rows for each in found) > at_most or sum(each.nbytes for each in found) > BYTES_OF_FEW:

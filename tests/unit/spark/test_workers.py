@@ -12,8 +12,9 @@ from include.config.store import Store
 from spark_jobs.spark import workers as stages
 from spark_jobs.spark.session import override_settings
 from spark_jobs.spark.workers import release_memory, skip_size_checks
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.parquet_files import FileWriter
-from spark_jobs.tables.read_files import DataFile, longest_texts
+from spark_jobs.tables.read_files import longest_texts
 
 ROWS = 20_000
 SIZED, COUNTED = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -26,8 +26,9 @@ from spark_jobs.stages.outcome_rows import (
     _reasons,
     _writing_stage,
 )
+from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.parquet_files import FilePlace
-from spark_jobs.tables.read_files import DataFile, Share
+from spark_jobs.tables.read_files import Share
 from tests.helpers.table_in_a_folder import written
 
 PLACE = [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("record_timestamp", pa.int64())]

@@ -10,7 +10,7 @@ import pytest
 from spark_jobs.kafka.messages import MESSAGE_COLUMNS
 from spark_jobs.stages import send
 from spark_jobs.stages.send import _ordered, _Slots
-from spark_jobs.tables.read_files import DataFile
+from spark_jobs.tables.data_files import DataFile
 
 ORDER = ("ts", "key", "value")
 PARTITIONS, BATCHES = 3, range(5, 8)

@@ -18,18 +18,8 @@ from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.commit import commit_once
-from spark_jobs.tables.delta_log import (
-    all_files,
-    create,
-    files_between,
-    files_of,
-    newest_batch,
-    newest_table,
-    newest_version,
-    oldest_batch,
-    place_for_files,
-    table_at_version,
-)
+from spark_jobs.tables.data_files import all_files, files_between, files_of, newest_batch, oldest_batch
+from spark_jobs.tables.delta_log import create, newest_table, newest_version, place_for_files, table_at_version
 from spark_jobs.tables.read_files import read_small_files
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.table_format import MARK

@@ -17,7 +17,8 @@ from deltalake import DeltaTable, write_deltalake
 from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables import read_files as reading
-from spark_jobs.tables.read_files import DataFile, Share, longest_texts, read_share, shares
+from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.read_files import Share, longest_texts, read_share, shares
 from tests.helpers.table_in_a_folder import written
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("offset", pa.int64()), ("value", pa.binary()), ("payload", pa.string())])
