@@ -38,7 +38,7 @@ ROWS = 3
 KEPT_BATCHES = 5
 # Maintenance looks after files and log in one round of so many.
 _CARE_EVERY = 10
-_WITHIN_S = 120.0
+_WITHIN_S = 400.0
 _COMMITS_A_ROUND = 4
 # The other may have nothing to commit in this round.
 _PATIENCE_S = 0.1
