@@ -8,10 +8,16 @@ its name is there, by the client that delta-rs itself uses.
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import os
+import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir, mkdtemp
 from typing import Literal, NamedTuple
 
 import obstore
@@ -25,6 +31,7 @@ from include.config.store import Store
 LOG, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
 COMMIT, CHECKSUM, _CHECKPOINT = "json", "crc", "checkpoint.parquet"
 _AT_ONCE = 8
+_PREFIX = "pairing-log-"
 
 
 class LogFile(NamedTuple):
@@ -47,13 +54,47 @@ class LogFile(NamedTuple):
         return self.kind not in (COMMIT, CHECKSUM)
 
 
+@cache
+def _folder_of_process() -> Path:
+    """Where this process has its copies. It holds a flock, which the kernel frees however it ends: what a killed one has left is deleted here."""
+    for left in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        # It may be another user's, or gone by now.
+        with suppress(OSError):
+            descriptor = _lock(left)
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(descriptor)
+    new = Path(mkdtemp(prefix="pairing-new-"))
+    # Until it is locked it has a name that nobody looks for.
+    _lock(new)
+    folder = new.rename(new.with_name(new.name.replace("pairing-new-", _PREFIX)))
+    atexit.register(_delete, folder, os.getpid())
+    return folder
+
+
+def _delete(folder: Path, process: int) -> None:
+    # A fork of the process, at its end, leaves it alone.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock(folder: Path) -> int:
+    """The descriptor that holds the folder's flock. Raises OSError, too, if another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class LogCopy:
     """`table`: the table as the copy has it; paths of its data files are relative, so they are those of the store."""
 
     def __init__(self, store: Store, files: Sequence[LogFile]) -> None:
         """`files`: the log from its last checkpoint on, or all of it. Raises delta-rs's errors and those of the store."""
         self._store = store
-        self._folder = TemporaryDirectory(prefix="pairing-log-", ignore_cleanup_errors=True)
+        self._folder = TemporaryDirectory(dir=_folder_of_process(), ignore_cleanup_errors=True)
         self._log = Path(self._folder.name) / LOG
         self._log.mkdir()
         self._first = max((file.version for file in files if file.is_checkpoint), default=0)

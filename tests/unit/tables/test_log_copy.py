@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import obstore
 import pyarrow as pa
@@ -17,6 +21,7 @@ from obstore.exceptions import GenericError
 from pyspark.sql.types import LongType, StructType
 
 from include.config.store import list_names, warehouse_store
+from include.local.machine import ROOT
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.commit import BatchRange, commit_once, removal_actions
 from spark_jobs.tables.delta_log import create, lock_in_place, newest_table, table_at_version
@@ -231,12 +236,11 @@ def log_requests(s3, begin):
 
 
 def test_a_copy_is_deleted_with_it(place, monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("spark_jobs.tables.log_copy._folder_of_process", lambda: tmp_path)
     add(place, 1)
-    assert len([*tmp_path.glob("pairing-log-*")]) == 1
+    assert len([*tmp_path.iterdir()]) == 1
     forget()
-    assert not [*tmp_path.glob("pairing-log-*")]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_version_that_is_there_is_refused_by_the_store(place):
@@ -250,3 +254,44 @@ def test_a_version_that_is_there_is_refused_by_the_store(place):
     with pytest.raises(CommitFailedError, match="version 2"):
         second.commit([], fence, hooks)
     assert there(place).version() == 2
+
+
+ANOTHER = """
+import time
+from spark_jobs.tables.log_copy import _folder_of_process
+folder = _folder_of_process()
+(folder / "a copy").mkdir()
+print(folder, flush=True)
+time.sleep({})
+"""
+
+
+@pytest.fixture
+def another(tmp_path):
+    """Starts a process that has a folder for copies; gives it and the folder."""
+    started = []
+
+    def start(seconds=60):
+        command = [sys.executable, "-c", ANOTHER.format(seconds)]
+        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
+        return started[-1], Path(started[-1].stdout.readline().strip())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_what_a_killed_process_left_is_deleted_by_the_next(another, tmp_path):
+    alive, its = another()
+    killed, left = another()
+    killed.kill()
+    killed.wait()
+    assert (its / "a copy").is_dir() and (left / "a copy").is_dir()
+    ended, third = another(0)
+    assert ended.wait(20) == 0
+    # Not one of those that are in use, and the third has deleted its own.
+    assert alive.poll() is None and [*tmp_path.iterdir()] == [its]
+    assert third.parent == tmp_path
