@@ -204,12 +204,13 @@ def _open_fragment(store: Store, file: DataFile) -> ds.ParquetFileFragment:
 
 
 def _whole(store: Store, file: DataFile) -> pa.Buffer:
-    place = store.uri, file.name
-    if (known := _kept.get(place) if _kept else None) is not None:
-        return known
+    kept, place = _kept, (store.uri, file.name)
+    if kept is not None and place in kept:
+        return kept[place]
     content = pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes()))
-    if _kept is not None and sum(each.size for each in _kept.values()) + content.size <= _KEPT_BYTES:
-        _kept[place] = content
+    # Other threads add to it meanwhile, so it is copied before it is gone through.
+    if kept is not None and sum(each.size for each in [*kept.values()]) + content.size <= _KEPT_BYTES:
+        kept[place] = content
     return content
 
 
