@@ -87,6 +87,13 @@ def test_paths_in_the_image_are_where_the_set_up_puts_things() -> None:
     assert conf["spark.pyspark.python"] == f"{in_image(VENV)}/bin/python"
 
 
+@pytest.mark.parametrize("file", ["include/image/Dockerfile", "docs/examples/image/Dockerfile"])
+def test_uv_trusts_the_image_s_certificates(file: str) -> None:
+    """As in the set-up: behind a company's proxy, uv's own list of authorities refuses the registry."""
+    installs = re.findall(r"\buv pip install [^&]*", re.sub(r"^#.*\n", "", (ROOT / file).read_text(), flags=re.MULTILINE))
+    assert installs and [command for command in installs if " --system-certs " not in command] == []
+
+
 def test_volumes_begin_as_folders_of_the_image_s_user() -> None:
     assert 'install -d -o pairing -g pairing "$AIRFLOW_HOME" "$PAIRING_WAREHOUSE"' in DOCKERFILE
     services = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
