@@ -31,16 +31,16 @@ FRAME = "document.querySelector('iframe')?.contentDocument?.body"
 
 @contextmanager
 def airflow_with_history(
-    folder: Path, shown: range, database: str | None = None
+    folder: Path, shown: range, database: str | None = None, bootstrap: str = "127.0.0.1:1"
 ) -> Iterator[tuple[LocalAirflow, dict[int, str]]]:
     """A running Airflow, and the ids of the runs of the batches `shown`; those of the others are long gone.
 
-    `database`: as LocalAirflow has it.
+    `database`: as LocalAirflow has it. `bootstrap`: of Kafka, where by default nobody answers.
     """
     warehouse = folder / "warehouse"
     pages = pages_folder(str(warehouse), CALLS.name)
     write_history(pages, BATCHES)
-    with LocalAirflow(folder / "airflow", free_port(), "127.0.0.1:1", str(warehouse), database=database) as airflow:
+    with LocalAirflow(folder / "airflow", free_port(), bootstrap, str(warehouse), database=database) as airflow:
         airflow.client().wait_for_dag(CALLS.name, 120)
         yield airflow, {batch: _made_up_run(airflow, pages, batch) for batch in shown}
 

@@ -4,6 +4,7 @@ made-up history, and stops it.
 
 from __future__ import annotations
 
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -55,16 +56,18 @@ def main() -> int:
     if chromium() is None:
         print(f"error: {NEEDED}", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    # The page over all pipelines asks only whether somebody listens at Kafka's address.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, socket.create_server(("127.0.0.1", 0)) as kafka:
+        folder, bootstrap = Path(name), "127.0.0.1:{1}".format(*kafka.getsockname())
         print("starting an Airflow with a made-up history ...", flush=True)
-        with airflow_with_history(folder, range(FAILED - 9, FAILED + 1)) as (airflow, runs):
+        with airflow_with_history(folder, range(FAILED - 9, FAILED + 1), bootstrap=bootstrap) as (airflow, runs):
             print(f"Airflow is up {airflow.where()}", flush=True)
             with Page(folder / "chromium", **SIZE) as page:
                 log_in(page, airflow)
                 for shot, show in SHOTS.items():
                     show(page, airflow, runs)
-                    # What has just come in fades in.
+                    # What still loads is drawn as a grey bar; what has just come in fades in.
+                    page.wait_for("!document.querySelector('.chakra-skeleton')", 60)
                     page.ask("new Promise((done) => setTimeout(done, 1500))")
                     page.screenshot(IMAGES / f"{shot}.png")
                     print(IMAGES / f"{shot}.png", flush=True)
