@@ -31,6 +31,8 @@ SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     # The jobs of a pipeline share a session, and a session that the server has closed can never be used again.
     "spark.connect.session.manager.defaultSessionTimeout": "3650d",
+    # Otherwise its clients look up the caller of each function of a column.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 WARM_UP = ROOT / "spark_jobs" / "warm_up.py"
 _CODE, _PORT = "PAIRING_CODE", "PAIRING_SPARK_PORT"

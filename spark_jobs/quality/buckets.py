@@ -19,9 +19,10 @@ BOUNDS_MS = (
 MISSES = ("miss_left", "miss_right")
 
 
-def bound(value: Column) -> Column:
-    """The bucket of a duration, by its upper end (inclusive); null beyond the last one, or of null."""
-    return F.coalesce(*(F.when(value <= each, each) for each in BOUNDS_MS))
+def bound(column: str) -> Column:
+    """The bucket of a duration, by its upper end (inclusive); null beyond the last one, or of null. `column`: a plain name."""
+    # As a text: built as columns it takes a hundred calls, and a duration that is an expression would be in the plan once for each end.
+    return F.expr(f"CASE {' '.join(f'WHEN {column} <= {each}L THEN {each}L' for each in BOUNDS_MS)} END")
 
 
 def histogram(breakdowns: Iterable[Breakdown], *families: str) -> dict[int, int]:

@@ -33,7 +33,7 @@ _TYPES = dict.fromkeys(("what", "label", "text"), "string") | dict.fromkeys(
 _OPEN_LABEL = "open"
 # Facts of events that would be late without grace, by the bound of what they need.
 GRACE = "grace_of_all"
-_OF_EACH = ("bucket", "value", "mark", "at")
+_OF_EACH = ("bucket", "value", "mark", "at", "duration")
 _HOUR_MS = MS_PER_UNIT["h"]
 # Times further away are one: timestamps may lie anywhere, and every hour is a number that is kept.
 _HOURS_MS = 31 * MS_PER_UNIT["d"]
@@ -90,7 +90,7 @@ def facts_of(rows: DataFrame, what: Column, label: Column, **others: Column) -> 
 
 
 def fact(what: Column | str, label: Column, **numbers: Column) -> Column:
-    """One of several facts of a row, for `facts_of_each`; `numbers`: bucket, value, mark, at."""
+    """One of several facts of a row, for `facts_of_each`; `numbers`: bucket, or the duration that has one, and value, mark, at."""
     fields = [numbers.get(name, F.lit(None)).cast("bigint").alias(name) for name in _OF_EACH]
     return F.struct(F.lit(what).alias("what"), label.alias("label"), *fields)
 
@@ -99,7 +99,8 @@ def facts_of_each(rows: DataFrame, found: Sequence[Column]) -> DataFrame:
     """Several facts a row, those of `found` that are not null. A union would plan and compute the rows once for each of them."""
     there = F.filter(F.array(*found), lambda each: each.isNotNull())
     each = rows.select("batch_id", F.explode(there).alias("fact")).select("batch_id", "fact.*")
-    return facts_of(each, F.col("what"), F.col("label"), **{name: F.col(name) for name in _OF_EACH})
+    others = {name: F.col(name) for name in ("value", "mark", "at")}
+    return facts_of(each, F.col("what"), F.col("label"), bucket=F.coalesce("bucket", bound("duration")), **others)
 
 
 def count_facts(known: Iterable[Counted], *groups: Sequence[DataFrame]) -> Facts:
@@ -185,7 +186,7 @@ def _grace_needed(needless: Mapping[int, int]) -> list[Column]:
         return []
     since = F.create_map(*(F.lit(each).cast("bigint") for pair in needless.items() for each in pair))
     needed = F.when(F.col("problem").isNull(), F.try_element_at(since, "batch_id") - F.col("ts"))
-    return [F.when(needed > 0, fact(GRACE, F.lit(""), bucket=bound(needed)))]
+    return [F.when(needed > 0, fact(GRACE, F.lit(""), duration=needed))]
 
 
 def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFrame:
@@ -197,7 +198,7 @@ def _compound_facts(rows: DataFrame, topics: SideTopics, around: int) -> DataFra
         fact("compound", F.concat_ws(" ", "op", "kind", revised), mark=message_mark()),
         fact("hour", kind, bucket=hour.otherwise(ELSEWHERE)),
         F.when(kind == "pair", fact("skew", kind, value=skew)),
-        F.when(kind == "pair", fact("distance", kind, bucket=bound(F.abs(skew)))),
+        F.when(kind == "pair", fact("distance", kind, duration=F.abs(skew))),
     ]
     for side, mine in zip(SIDES, topics, strict=True):
         place = placed(mine, f"{side}_")

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline
 from spark_jobs.quality.batch import Batch
-from spark_jobs.quality.buckets import bound
 from spark_jobs.quality.facts import ELSEWHERE, GRACE, FactCount, Facts, fact, facts_of, facts_of_each, is_near
 from spark_jobs.quality.late_intervals import HEALABLE, LATE_FACT, MINUTE_MS, PARTNER, is_exact, late_breakdowns
 from spark_jobs.quality.numbers import ORPHANS, SIDES, Breakdown, Metrics
@@ -104,13 +103,13 @@ def _nearest(warehouse: Warehouse, scope: OrphanScope) -> DataFrame:
     near = both.withColumn(_AWAY, F.least(_SINCE, _UNTIL)).where(F.col(_MINE))
     away, late = F.col(_AWAY), F.col(_LATE)
     which = F.when(F.col(_IS_LEFT), "miss_left").otherwise("miss_right")
-    found = [F.when(~late, fact(which, F.lit(""), bucket=bound(away)))]
+    found = [F.when(~late, fact(which, F.lit(""), duration=away))]
     if len(alone) > 1:
         before = {batch.batch_id: batch.planned.clock or 0 for batch in scope.batches}
         clock = F.create_map(*(F.lit(each).cast("bigint") for pair in before.items() for each in pair))
         # Not late is what ends at clock - gap - grace or later; alone in its session, an event is its end.
         needed = F.try_element_at(clock, "batch_id") - pipeline.gap_ms - F.col(_AT)
-        found.append(F.when(late, fact("grace", F.lit(""), bucket=bound(needed))))
+        found.append(F.when(late, fact("grace", F.lit(""), duration=needed)))
         has_partner = away <= pipeline.tolerance_ms
         # The compound that a replay would make has the smaller time of both.
         at = F.when(has_partner & (away == F.col(_SINCE)), F.col(_AT) - away).otherwise(F.col(_AT))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import cache
 from typing import Any, NamedTuple
 
 from include.config.pipeline import AFTER_PUBLISH, Quality
@@ -202,8 +203,13 @@ def _judged(check: Check, entry: Any) -> JudgedCheck:
 
 def _page(result: Any) -> str:
     renderer = importlib.import_module("great_expectations.render.renderer").ValidationResultsPageRenderer()
-    view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
-    return str(view.render(renderer.render(result)))
+    return str(_view().render(renderer.render(result)))
+
+
+@cache
+def _view() -> Any:
+    """The same for all batches: it compiles its templates for a third of a second."""
+    return importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
 
 
 def in_words(verdict: Verdict) -> str:

@@ -28,6 +28,8 @@ _DEFAULT_PORT = 15002
 _LOCAL = re.compile(r"local(\[((?P<cores>\d{1,4})|(?P<all>\*))(, ?\d{1,9})?\])?")
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
+# Otherwise PySpark looks up the caller of each function of a column, and tells Spark: half the time in which a report builds its plans.
+_NO_CALL_SITES = ("spark.python.sql.dataFrameDebugging.enabled", "false")
 # Of the rows that Spark hands over to Python in one piece.
 BYTES_TO_PYTHON = 16_000_000
 # Rows of one table. From here on compiling a plan, or 0.1 s to look for a faster way, takes less time than it saves.
@@ -119,7 +121,8 @@ def interrupt_work() -> None:
 def _start(job: str, pipeline: str) -> SparkSession:
     hide_cloud_variables(os.environ)
     try:
-        spark = _prepared(SparkSession.builder.appName(f"{pipeline}.{job}").getOrCreate())
+        builder = SparkSession.builder.appName(f"{pipeline}.{job}").config(*_NO_CALL_SITES)
+        spark = _prepared(builder.getOrCreate())
     except Exception as error:
         # What Spark says when it has given up a master that did not answer for a minute.
         if "stopped SparkContext" in str(error):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors.utils import is_debugging_enabled
 
 from include.config.health import read_state
 from include.config.pipeline import BEFORE_PUBLISH, Quality
@@ -188,6 +189,11 @@ def test_a_job_that_lies_is_caught_by_name(sabotage, said, warehouse, traffic, m
     assert said in str(broken.value)
     page = page_of(warehouse, "batch-1")
     assert page.count('<td class="critical">failed<') == str(broken.value).count("batch 1:")
+
+
+def test_no_caller_of_a_column_is_looked_up(spark):
+    """That would take half the time in which a report builds its plans."""
+    assert not is_debugging_enabled()
 
 
 def test_a_batch_that_is_not_published_has_its_page_and_is_reported_when_it_is(warehouse, traffic):
