@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -25,6 +27,7 @@ from spark_jobs.tables.schemas import REJECTED
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.comparing import rows
 from tests.helpers.job_processes import JOBS, Faults, Jobs, wait_for
+from tests.helpers.stores import data_files, table_of
 from tests.helpers.two_warehouses import Both, both_on
 
 pytestmark = pytest.mark.integration
@@ -43,6 +46,12 @@ BATCHES = (
 FAST_START = {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 # A task of a second is overtaken, whatever the others take.
 SPECULATION = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "1s"}
+# An executor is lost that is silent for so long.
+SILENT = {
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.network.timeout": "15s",
+    "spark.network.timeoutInterval": "1s",
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,16 @@ class Attacked(NamedTuple):
         """Starts the job, and returns it with the worker that stands at the point."""
         running = self.jobs.start_and_stand(job, point)
         return running, psutil.Process(self.jobs.faults.who(point))
+
+    def files(self) -> set[str]:
+        """The data files of the stored tables, those of no commit, too."""
+        return data_files(self.both.stored.root, self.jobs.pipeline)
+
+    def visible(self) -> set[str]:
+        """Those that the newest versions of the tables have."""
+        tables = {name.partition("/")[0] for name in self.files()}
+        opened = {table: table_of(self.both.stored.root, self.jobs.pipeline, table) for table in tables}
+        return {f"{table}/{uri.rpartition('/')[2]}" for table, each in opened.items() for uri in each.file_uris()}
 
     def finish(self) -> None:
         """Does the batch in the folder, and compares everything."""
@@ -210,6 +229,70 @@ def test_tasks_are_overtaken_at_every_point_and_nothing_differs(attacked):
             attacked.jobs.faults.release(points[job])
             wait_for(lambda worker=worker: not worker.is_running(), "the first attempt to end")
         attacked.finish()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attacked", [SILENT], indirect=True)
+def test_stragglers_write_files_after_their_job_and_nobody_sees_them(attacked):
+    of_nobody = set()
+    attacked.both.portions.send()
+    for job, point in (("land_events", "records_read"), ("pair_events", "paired_file_begun")):
+        with left_behind(attacked, job, point) as worker:
+            before = attacked.files()
+            worker.resume()
+            wait_for(lambda before=before: attacked.files() - before, "a late file")
+        of_nobody |= attacked.files() - before
+    for job in JOBS[2:]:
+        attacked.jobs.run(job)
+    attacked.finish()
+    assert of_nobody.isdisjoint(attacked.visible())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attacked", [SILENT], indirect=True)
+def test_transactions_of_stragglers_are_fenced_after_their_job_and_nothing_differs(attacked):
+    faults = attacked.jobs.faults
+    for point in ("transaction_all_sent", "transaction_offsets_sent"):
+        attacked.both.portions.send()
+        for job in JOBS[:2]:
+            attacked.jobs.run(job)
+        with left_behind(attacked, "publish_compounds", point) as worker:
+            before = clients(worker)
+            faults.arm("transaction_committed")
+            worker.resume()
+            # At its end a publisher closes its consumer.
+            wait_for(lambda seen=(worker, before): clients(seen[0]) < seen[1], "the end of the late publisher")
+            assert not faults.is_reached("transaction_committed")
+            faults.disarm("transaction_committed")
+        attacked.jobs.run(JOBS[3])
+        attacked.finish()
+
+
+@contextmanager
+def left_behind(attacked, job, point):
+    """The worker of a task that stands at the point with its whole machine, when others have done the task and the job is over.
+
+    It goes on when it is resumed. Its executor, which would end it, and the program above that do so after the block.
+    """
+    running, worker = attacked.stand(job, point)
+    executor, daemon = above(worker, "CoarseGrainedExecutorBackend"), above(worker, "deploy.worker.Worker")
+    machine = daemon, executor, worker
+    for process in machine:
+        process.suspend()
+    try:
+        # A task of another machine may have come to the point as well.
+        attacked.jobs.faults.release(point)
+        assert running.wait(300) == 0, running.told()
+        yield worker
+    finally:
+        for process in machine:
+            process.resume()
+    wait_for(lambda: not executor.is_running(), "the executor to end")
+
+
+def clients(worker):
+    """How many threads of this name the Kafka clients of a process have. Those of a client that is closed are gone."""
+    return [file.read_text() for file in Path(f"/proc/{worker.pid}/task").glob("*/comm")].count("rdk:main\n")
 
 
 @pytest.mark.long
