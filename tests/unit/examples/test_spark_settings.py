@@ -19,7 +19,7 @@ DECLARED_IN = [
     "org.apache.spark.deploy.k8s.Config$",
     "org.apache.spark.deploy.yarn.config.package$",
     "org.apache.spark.sql.connect.config.Connect$",
-    "org.apache.spark.sql.internal.SQLConf$",
+    *(f"org.apache.spark.sql.internal.{name}$" for name in ("SQLConf", "StaticSQLConf")),
 ]
 # Written by an option of spark-submit, and declared nowhere.
 UNDECLARED = {"spark.app.name"}
