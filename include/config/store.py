@@ -215,12 +215,17 @@ def normal_options(given: Mapping[str, Any]) -> dict[str, str]:
     return options
 
 
-def read_text(store: Store, name: str) -> str | None:
-    """The text at a name below the place; None if there is none."""
+def read_bytes(store: Store, name: str) -> bytes:
+    """What is in the file. Raises FileNotFoundError, and the store's own errors."""
     import obstore
 
+    return bytes(obstore.get(store.client, name).bytes())
+
+
+def read_text(store: Store, name: str) -> str | None:
+    """The text at a name below the place; None if there is none."""
     try:
-        return bytes(obstore.get(store.client, name).bytes()).decode("utf-8")
+        return read_bytes(store, name).decode("utf-8")
     except FileNotFoundError:
         return None
 

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql.types import StructType
 
-from include.config.store import Store
+from include.config.store import Store, read_bytes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.diagnose import damaged, log_file
 from spark_jobs.tables.log_copy import COMMIT, LAST_CHECKPOINT, LOG, LogCopy, LogFile
@@ -185,7 +185,7 @@ def invalidate(store: Store) -> None:
 def _list_from_checkpoint(store: Store) -> tuple[int, list[LogFile]]:
     """The version of the last checkpoint (0 if there is none that can be read), and the files of the log from there on."""
     try:
-        version = json.loads(bytes(obstore.get(store.client, f"{LOG}/{LAST_CHECKPOINT}").bytes()))["version"]
+        version = json.loads(read_bytes(store, f"{LOG}/{LAST_CHECKPOINT}"))["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         version = 0
     if isinstance(version, int) and version > 0:
@@ -244,7 +244,7 @@ def _read_log(store: Store, read: Callable[[], Any]) -> Any:
 
 def _is_whole(store: Store, commit: LogFile) -> bool:
     try:
-        text = bytes(obstore.get(store.client, commit.path.removeprefix(f"{store.uri}/")).bytes()).decode()
+        text = read_bytes(store, f"{LOG}/{commit.name}").decode()
         return all(isinstance(json.loads(line), dict) for line in text.splitlines())
     except ValueError:
         return False

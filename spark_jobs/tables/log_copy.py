@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from obstore.exceptions import AlreadyExistsError
 
-from include.config.store import Store
+from include.config.store import Store, read_bytes
 
 LOG, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
 COMMIT, CHECKSUM, _CHECKPOINT = "json", "crc", "checkpoint.parquet"
@@ -147,7 +147,7 @@ class LogCopy:
 
     def _fetch(self, files: Iterable[LogFile]) -> None:
         def fetch(name: str) -> None:
-            (self._log / name).write_bytes(bytes(obstore.get(self._store.client, f"{LOG}/{name}").bytes()))
+            (self._log / name).write_bytes(read_bytes(self._store, f"{LOG}/{name}"))
 
         # Those that this copy has put are here.
         missing = [file.name for file in files if not (self._log / file.name).exists()]

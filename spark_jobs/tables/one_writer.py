@@ -23,7 +23,7 @@ from pathlib import Path
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from include.config.store import Store, local_folder
+from include.config.store import Store, local_folder, read_bytes
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.tables.diagnose import translate_file_errors
 
@@ -80,7 +80,7 @@ def check_store(store: Store) -> None:
     address = {"uri": store.uri, "endpoint": endpoint}
     with translate_file_errors(store.uri):
         try:
-            if json.loads(bytes(obstore.get(store.made().client, PROBE_RESULT).bytes())).get("store") == address:
+            if json.loads(read_bytes(store.made(), PROBE_RESULT)).get("store") == address:
                 return
         except (FileNotFoundError, ValueError, AttributeError):
             pass

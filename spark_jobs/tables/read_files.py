@@ -11,14 +11,13 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
 
-import obstore
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
 
-from include.config.store import Store
+from include.config.store import Store, read_bytes
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.diagnose import damaged
 from spark_jobs.tables.parquet_files import LONGEST_TEXTS, name_place_in_errors
@@ -207,7 +206,7 @@ def _whole(store: Store, file: DataFile) -> pa.Buffer:
     kept, place = _kept, (store.uri, file.name)
     if kept is not None and place in kept:
         return kept[place]
-    content = pa.py_buffer(bytes(obstore.get(store.client, file.name).bytes()))
+    content = pa.py_buffer(read_bytes(store, file.name))
     # Other threads add to it meanwhile, so it is copied before it is gone through.
     if kept is not None and sum(each.size for each in [*kept.values()]) + content.size <= _KEPT_BYTES:
         kept[place] = content
