@@ -37,7 +37,15 @@ from spark_jobs.job.lineage import lineage
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.executors import executor_problem, is_cluster
 from spark_jobs.spark.local_workers import has_workers, start_workers, stop_workers
-from spark_jobs.spark.session import LazySession, cores_here, end_session, interrupt_work, reading_session, spark_session
+from spark_jobs.spark.session import (
+    LazySession,
+    cores_here,
+    end_session,
+    interrupt_work,
+    reading_session,
+    server_problem,
+    spark_session,
+)
 from spark_jobs.spark.shipping import SHIPPED
 from spark_jobs.tables.delta_log import trust_cache
 from spark_jobs.tables.diagnose import full_text, java_line, translate_file_errors
@@ -178,7 +186,7 @@ def errors_in_one_line() -> Iterator[None]:
     except (JobProblem, BrokenInvariant, PipelineError, OSError) as error:
         _end_with(error, f"{' '.join(str(error).split())}")
     except Exception as error:
-        if problem := executor_problem(full_text(error)):
+        if problem := executor_problem(full_text(error)) or server_problem(error):
             _end_with(problem, str(problem))
         print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         first_line = next(iter(str(error).strip().splitlines()), "")

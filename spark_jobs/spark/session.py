@@ -36,6 +36,8 @@ BYTES_TO_PYTHON = 16_000_000
 MANY_ROWS = 100_000
 # How long the end of a job may wait for a server to end the job's work there.
 _INTERRUPTED_WITHIN_S = 2.0
+# What gRPC says of a server that is gone, in an error of Spark's client.
+_GONE = re.compile(r'StatusCode\.UNAVAILABLE(?:\s+details = "(?P<why>.{0,300})")?')
 # The writer's session on a server, while it has one.
 _writing: list[SparkSession] = []
 
@@ -189,11 +191,27 @@ def _check_it_answers(server: str) -> None:
             raise ValueError("it is not of the form sc://host:port")
         socket.create_connection((parts.hostname, parts.port or _DEFAULT_PORT), timeout=10).close()
     except (OSError, ValueError) as error:
-        # Spark's client would try for minutes. The part behind the address may be a token.
-        address = server.partition(";")[0].rstrip("/")
+        # Spark's client would try for minutes.
         raise NoSparkServer(
-            f"no Spark server answers at {address} ({error}): start it, or correct spark_default (by hand: {REMOTE_VARIABLE})"
+            f"no Spark server answers at {_address(server)} ({error}): start it, or correct spark_default (by hand: {REMOTE_VARIABLE})"
         ) from None
+
+
+def _address(server: str) -> str:
+    """Without the part behind it, which may be a token."""
+    return server.partition(";")[0].rstrip("/")
+
+
+def server_problem(error: Exception) -> NoSparkServer | None:
+    """The problem if the error of a query says that the server went away while the job used it."""
+    server = os.environ.get(REMOTE_VARIABLE)
+    gone = _GONE.search(str(error)) if server and isinstance(error, PySparkException) else None
+    if not server or not gone:
+        return None
+    why = f" ({gone['why']})" if gone["why"] else ""
+    return NoSparkServer(
+        f"the Spark server at {_address(server)} went away during the job{why}: start it; the next try goes on from there"
+    )
 
 
 @contextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+from include.config.project import REMOTE_VARIABLE
 from include.config.secret_values import secret_settings, without_secrets
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.job.run import errors_in_one_line
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
 from spark_jobs.quality.pages import write_unjudged
-from spark_jobs.spark.session import NoSparkServer, reading_session
+from spark_jobs.spark.session import NoSparkServer, reading_session, server_problem
 from tests.helpers.pages import pages_in
 
 PASSWORD = 'p"a\\ss wörd'
@@ -93,6 +95,20 @@ def test_a_server_that_does_not_answer_is_named_without_its_token():
     with pytest.raises(NoSparkServer, match=r"no Spark server answers at sc://127\.0\.0\.1:1 ") as problem:
         reading_session("test", "calls")
     assert "to-ken" not in str(problem.value)
+
+
+def test_the_token_of_a_server_that_goes_away_is_not_shown(monkeypatch):
+    gone = SparkConnectGrpcException(
+        'terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "refused (\'a "b"\')"\n\tdebug = "c"'
+    )
+    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
+    assert server_problem(gone) is None
+    monkeypatch.setenv(REMOTE_VARIABLE, "sc://spark:15002/;token=hidden")
+    assert str(server_problem(gone)).startswith(
+        "the Spark server at sc://spark:15002 went away during the job (refused ('a \"b\"')): start it"
+    )
+    assert server_problem(SparkConnectGrpcException("StatusCode.INTERNAL")) is None
+    assert server_problem(ValueError("StatusCode.UNAVAILABLE")) is None
 
 
 @pytest.mark.parametrize(
