@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,26 @@ def pytest_configure(config):
     """Not when this is imported: a broker of a bench is compiled in full."""
     # None of a test lives long enough for that to pay: a start takes two thirds of the processor time without.
     LocalBroker.options += ("-XX:TieredStopAtLevel=1",)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """The first of several workers compiles the files of the tests, half of the work there; the others wait, and load them."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid")
+    compiled = Path(session.config.getoption("basetemp")).parent / "compiled" if worker else None
+    if compiled and worker != "gw0":
+        deadline = time.monotonic() + 120
+        while not compiled.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    # What is made here stays until the end; later collections of garbage need not look at it, either.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        if compiled and worker == "gw0":
+            compiled.touch()
 
 
 @pytest.fixture(scope="session")
