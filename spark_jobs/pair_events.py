@@ -11,7 +11,8 @@ from __future__ import annotations
 from spark_jobs.job.run import Counts, job_parser, run_job
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.integrity import check_tables, newest_row
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED
 from spark_jobs.tables.warehouse import Warehouse
 
 

@@ -26,7 +26,8 @@ from spark_jobs.stages.landed_counts import landed_counts
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, LedgerRow, OffsetRange
 from spark_jobs.tables.records import LandedCounts, LivePlan, TopicIds
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, declared_schema, raw_table
 from spark_jobs.tables.warehouse import Warehouse

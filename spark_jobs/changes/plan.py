@@ -16,7 +16,8 @@ from spark_jobs.changes.topics import topic_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.tables.integrity import newest_row
-from spark_jobs.tables.ledger import ALL_PUBLICATIONS, PAIRED, PLANNED, PUBLISHED, Ledger, LedgerRow, check_identity
+from spark_jobs.tables.ledger import Ledger, check_identity
+from spark_jobs.tables.ledger_rows import ALL_PUBLICATIONS, PAIRED, PLANNED, PUBLISHED, LedgerRow
 from spark_jobs.tables.schemas import LEDGER, OPEN
 from spark_jobs.tables.tables import Tables
 

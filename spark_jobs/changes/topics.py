@@ -16,7 +16,7 @@ from spark_jobs.kafka.input_topics import check_ids, find_topics
 from spark_jobs.kafka.output_topic import cleanup_of, partitions_and_id
 from spark_jobs.kafka.positions import check_same_topic
 from spark_jobs.kafka.ranges import check_partitions
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 
 _MORE_INPUT = Consequence(NEXT_BATCH, "the new partitions are read from offset 0, and the clock waits for them, too")
 _NEW_INPUT = Consequence(

@@ -20,7 +20,8 @@ from spark_jobs.stages.publish import publish_batches
 from spark_jobs.stages.report import report_batches
 from spark_jobs.tables.delta_log import mark_format
 from spark_jobs.tables.integrity import check_ledger, table_versions
-from spark_jobs.tables.ledger import ERASED, PAIRED, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import ERASED, PAIRED, REPORTED
 from spark_jobs.tables.schemas import LEDGER, schemas
 from spark_jobs.tables.warehouse import Warehouse
 

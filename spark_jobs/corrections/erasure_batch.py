@@ -16,7 +16,8 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import commit_frame, commit_rewritten
 from spark_jobs.tables.erased_rows import erasing
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, LedgerRow
 from spark_jobs.tables.outbox import corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ErasurePlan, correction_counts

@@ -21,7 +21,8 @@ from spark_jobs.kafka.records import Span, read_records
 from spark_jobs.tables.commit import commit_rewritten
 from spark_jobs.tables.erased_rows import RowId, erasing, without_names
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     ERASED,
     PAIRED,
     PLANNED,
@@ -30,7 +31,6 @@ from spark_jobs.tables.ledger import (
     PUBLISHED_REJECTED,
     PUBLISHING,
     REPORTED,
-    Ledger,
     LedgerRow,
 )
 from spark_jobs.tables.old_files import delete_old_files

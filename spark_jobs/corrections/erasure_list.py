@@ -20,7 +20,7 @@ from spark_jobs.corrections.erasure_search import Person, PersonalData
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.erased_rows import RowId
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.tables import Tables
 
 _BEGIN, _END = "rows-", ".json"

@@ -21,7 +21,8 @@ from spark_jobs.quality.orphans import user_labels
 from spark_jobs.rules.parsing import normal_key
 from spark_jobs.rules.reasons import ERASED, Reason
 from spark_jobs.tables.erased_rows import NO_NAME, RowId, id_columns, row_ids
-from spark_jobs.tables.ledger import REMOVED_RAW, Ledger, removed_through
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import REMOVED_RAW, removed_through
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, raw_table

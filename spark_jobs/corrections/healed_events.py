@@ -21,7 +21,8 @@ from spark_jobs.rules.reasons import Reason
 from spark_jobs.rules.rules import SUPERSEDED, event_schema
 from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
-from spark_jobs.tables.ledger import LANDED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED
 from spark_jobs.tables.places import placed
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import LIVE, Window

@@ -19,7 +19,8 @@ from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SOURCE, source_names
 from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
 from spark_jobs.stages.revisions import newest_revisions, revised_batches, superseded_events
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow, find_rewinds, paired_batches
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, LedgerRow, find_rewinds, paired_batches
 from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import OPEN, REJECTED

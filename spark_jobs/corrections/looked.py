@@ -7,7 +7,8 @@ from include.config.store import pages_store
 from spark_jobs.quality.current_pages import write_current
 from spark_jobs.quality.late_intervals import Look, late_history, late_intervals
 from spark_jobs.quality.pages import rewrite_late
-from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.tables import Tables
 

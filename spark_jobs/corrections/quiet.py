@@ -22,7 +22,8 @@ from spark_jobs.rules.rules import Rules
 from spark_jobs.stages.outcome_rows import make_compounds
 from spark_jobs.stages.pairing_input import accepted_up_to, has_no_problem
 from spark_jobs.tables.integrity import check_tables, newest_row
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHED, REPORTED, LedgerRow
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table

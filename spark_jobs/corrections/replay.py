@@ -26,7 +26,8 @@ from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.stages.outcome_rows import decide
 from spark_jobs.tables.commit import commit_frame
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, REMOVED_RAW, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, REMOVED_RAW, LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT, corrections
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import ReplayPlan, Window, correction_counts

@@ -20,7 +20,8 @@ from spark_jobs.corrections.healed_events import HealedEvents, healed
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages.pairing_input import accepted_events, accepted_rows
 from spark_jobs.stages.revisions import mark_events, newest_revisions, revised_batches
-from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS

@@ -24,7 +24,8 @@ from spark_jobs.kafka.input_topics import ask_inputs
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import ALL_BATCHES, BatchRange, commit, commit_frame
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, LedgerRow
 from spark_jobs.tables.outbox import RETRACT, changed_since, corrections
 from spark_jobs.tables.records import PairedCounts, correction_counts
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN

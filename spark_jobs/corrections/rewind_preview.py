@@ -21,7 +21,7 @@ from spark_jobs.corrections.rewind_target import (
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.kafka.ranges import lost_range
-from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.ledger_rows import OffsetRange
 from spark_jobs.tables.outbox import changed_since
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse

@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     PAIRED,
     PLANNED,
     PUBLISHED,
     REMOVED_COMPOUNDS,
     REMOVED_RAW,
-    Ledger,
     LedgerRow,
     OffsetRange,
     removed_through,

@@ -10,7 +10,8 @@ from spark_jobs.corrections.rewind import finish_rewind
 from spark_jobs.stages.land import land_batch
 from spark_jobs.stages.pair import pair_batch
 from spark_jobs.tables.integrity import check_tables, newest_row
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 from spark_jobs.tables.warehouse import Warehouse
 

@@ -14,15 +14,8 @@ from include.config.pipeline import Pipeline
 from spark_jobs.kafka.clusters import settings_of
 from spark_jobs.kafka.settings import address
 from spark_jobs.rules.side_topics import SideTopics, topics_of
-from spark_jobs.tables.ledger import (
-    ALL_PUBLICATIONS,
-    LANDED,
-    PAIRED,
-    PUBLISHED_REJECTED,
-    REMOVALS,
-    LedgerRow,
-    recorded_steps,
-)
+from spark_jobs.tables.ledger import recorded_steps
+from spark_jobs.tables.ledger_rows import ALL_PUBLICATIONS, LANDED, PAIRED, PUBLISHED_REJECTED, REMOVALS, LedgerRow
 from spark_jobs.tables.records import LIVE, LandedCounts, ReplayPlan
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED, declared_columns, raw_table, schemas
 from spark_jobs.tables.tables import Tables

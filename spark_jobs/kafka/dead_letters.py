@@ -22,7 +22,8 @@ from spark_jobs.kafka.records import Spans, read_records
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.rules.parsed_columns import HEADERS
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.schemas import REJECTED, raw_table
 from spark_jobs.tables.tables import Condition

@@ -31,7 +31,7 @@ from spark_jobs.kafka.settings import (
     kafka_settings,
 )
 from spark_jobs.rules.side_topics import MOST_PARTITIONS, MOST_TOPICS, SideTopics, topics_of
-from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.ledger_rows import OffsetRange
 
 # The client fetches no more than one batch of records behind a position that is right.
 _ASKING = {"auto.offset.reset": "error", "max.partition.fetch.bytes": 1, "queued.min.messages": 1}

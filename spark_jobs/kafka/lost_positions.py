@@ -20,7 +20,7 @@ from spark_jobs.kafka.output_topic import cleanup_of
 from spark_jobs.kafka.positions import Position, PublishRun
 from spark_jobs.kafka.records import Span, read_records, translate_read_errors
 from spark_jobs.kafka.settings import kafka_settings
-from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
+from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS
 from spark_jobs.tables.warehouse import Warehouse
 

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.retries import retry_transient
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S
-from spark_jobs.tables.ledger import PUBLISHED
+from spark_jobs.tables.ledger_rows import PUBLISHED
 
 _METADATA = re.compile(r"(\S+) (\d{1,19}) (\S+)((?: \d{1,19}:\d{1,19}(?:<\d{1,19})?)*)", re.ASCII)
 _NONE: Mapping[int, int] = MappingProxyType({})

@@ -26,7 +26,7 @@ from spark_jobs.kafka.routing import ExpectedMessages
 from spark_jobs.kafka.settings import BrokerProblem, Settings, address, consumer_settings
 from spark_jobs.kafka.transaction import Transaction
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.records import OutputState, PublishedCounts
 
 _RECORDS_A_TRANSACTION = 200_000

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import Partition, TopicsNow
-from spark_jobs.tables.ledger import PAIRED, Ledger, OffsetRange, paired_batches
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, OffsetRange, paired_batches
 
 
 class LandedSpan(NamedTuple):

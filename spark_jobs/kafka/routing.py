@@ -18,7 +18,7 @@ from spark_jobs.kafka.messages import ALL_JSON, Schemas, reading_of_compounds
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.spark.session import MANY_ROWS
 from spark_jobs.tables.batch_settings import BatchSettings
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.outbox import RETRACT, UPSERT
 from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.records import LIVE

@@ -12,7 +12,15 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import MS_PER_UNIT
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, OffsetRange, acknowledged_compounds, paired_batches
+from spark_jobs.tables.ledger_rows import (
+    LANDED,
+    PAIRED,
+    PLANNED,
+    LedgerRow,
+    OffsetRange,
+    acknowledged_compounds,
+    paired_batches,
+)
 from spark_jobs.tables.records import LIVE, OUTCOMES, REPLAY
 from spark_jobs.tables.schemas import REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse

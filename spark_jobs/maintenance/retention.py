@@ -22,7 +22,8 @@ from spark_jobs.maintenance.removable import first_waiting, last_removable, sum_
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables.commit import remove_batches
 from spark_jobs.tables.data_files import oldest_batch
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     LANDED,
     PAIRED,
     PUBLISHED,
@@ -31,7 +32,6 @@ from spark_jobs.tables.ledger import (
     REMOVED_RAW,
     REMOVED_REJECTED,
     REPORTED,
-    Ledger,
     LedgerRow,
     removed_through,
 )

@@ -17,7 +17,8 @@ from spark_jobs.maintenance.files import compact, make_checkpoint, vacuum
 from spark_jobs.maintenance.retention import remove_old_rows
 from spark_jobs.maintenance.uploads import unfinished_uploads
 from spark_jobs.tables.integrity import check_tables, newest_row
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, PUBLISHED, REPORTED, LedgerRow
 from spark_jobs.tables.records import RewindPlan
 from spark_jobs.tables.schemas import LEDGER, OPEN, schemas
 from spark_jobs.tables.warehouse import Warehouse

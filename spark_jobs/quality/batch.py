@@ -10,7 +10,7 @@ from include.config.setting_changes import Change, changed_settings
 from spark_jobs.kafka.ranges import new_topics
 from spark_jobs.quality.numbers import FAILED, PASSED, Breakdown, Metrics
 from spark_jobs.quality.suite import Verdict
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, LedgerRow, landing_of
 from spark_jobs.tables.records import LIVE, REWIND, LandedCounts, PairedCounts
 from spark_jobs.tables.schemas import METRICS
 from spark_jobs.tables.tables import Tables

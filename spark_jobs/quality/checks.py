@@ -20,7 +20,7 @@ from spark_jobs.quality.facts import Facts
 from spark_jobs.quality.numbers import SIDES, Metrics
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, AT_PAIRING
-from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.ledger_rows import OffsetRange
 from spark_jobs.tables.records import ERASURE
 from spark_jobs.tables.schemas import OPEN
 

@@ -18,7 +18,7 @@ from spark_jobs.quality.facts import Facts, facts_of, record_mark
 from spark_jobs.quality.numbers import SIDES, Metrics, NotJudged
 from spark_jobs.quality.sent_compounds import SentBatch
 from spark_jobs.rules.side_topics import SideTopics
-from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
+from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.places import placed_by_side
 from spark_jobs.tables.schemas import REJECTED
 from spark_jobs.tables.warehouse import Warehouse

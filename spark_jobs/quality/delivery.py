@@ -35,7 +35,8 @@ from spark_jobs.quality.sent_compounds import (
     with_compaction,
 )
 from spark_jobs.rules.outcomes import Outcome
-from spark_jobs.tables.ledger import PUBLICATIONS, PUBLISHED, PUBLISHING, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLICATIONS, PUBLISHED, PUBLISHING, LedgerRow
 from spark_jobs.tables.warehouse import Warehouse
 
 

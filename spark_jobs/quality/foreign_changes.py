@@ -10,7 +10,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Breakdown, rows_of
 from spark_jobs.quality.silence import WARNING, Notice, checked_sentences, notices
 from spark_jobs.tables.foreign_commits import foreign_commits
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.tables import Tables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.tables.ledger import REPORTED, LedgerRow, find_rewinds
+from spark_jobs.tables.ledger_rows import REPORTED, LedgerRow, find_rewinds
 
 
 def held_back(paired: Sequence[LedgerRow], rows: Sequence[LedgerRow], released: int) -> LedgerRow | None:

@@ -20,7 +20,7 @@ from spark_jobs.quality.facts import facts_of, fingerprint
 from spark_jobs.quality.ledger_checks import RawRows
 from spark_jobs.quality.numbers import SIDES
 from spark_jobs.rules.reasons import ERASED, FILTERED
-from spark_jobs.tables.ledger import LedgerRow, OffsetRange
+from spark_jobs.tables.ledger_rows import LedgerRow, OffsetRange
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.tables import Condition
 from spark_jobs.tables.warehouse import Warehouse

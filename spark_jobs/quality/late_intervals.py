@@ -21,7 +21,8 @@ from include.config.store import pages_store
 from spark_jobs.quality.batch import Batch, chosen_batches
 from spark_jobs.quality.facts import ELSEWHERE, Facts
 from spark_jobs.quality.numbers import Breakdown, rows_of
-from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED
 from spark_jobs.tables.records import LIVE, REPLAY, Window
 from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.tables import Tables

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from spark_jobs.kafka.offsets import Partition
 from spark_jobs.quality.checks import Finding, Offence, breaks, ends_of_ranges
 from spark_jobs.quality.sent_compounds import SentBatch, sent_batch
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     LANDED,
     PAIRED,
     PLANNED,
@@ -29,7 +30,6 @@ from spark_jobs.tables.ledger import (
     REMOVED_RAW,
     REMOVED_REJECTED,
     STEPS,
-    Ledger,
     LedgerRow,
     OffsetRange,
     Rewind,

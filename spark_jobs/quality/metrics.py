@@ -33,12 +33,12 @@ from spark_jobs.quality.orphans import LOOK_BACK, orphan_breakdowns, orphan_fact
 from spark_jobs.quality.silence import silence_metrics
 from spark_jobs.rules.reasons import AT_PAIRING, FILTERED, Reason
 from spark_jobs.rules.side_topics import SideTopics
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     ALL_PUBLICATIONS,
     PUBLISHED,
     PUBLISHING,
     REPORTED,
-    Ledger,
     LedgerRow,
     acknowledged_compounds,
     paired_batches,

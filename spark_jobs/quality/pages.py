@@ -31,7 +31,7 @@ from spark_jobs.quality.silence import Notice, notices
 from spark_jobs.quality.suite import INFO, LAWS, Verdict, in_words
 from spark_jobs.quality.trend import took
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
+from spark_jobs.tables.ledger_rows import PLANNED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, STEPS, LedgerRow
 from spark_jobs.tables.records import ERASURE, REPLAY, REWIND, plan_struct
 
 _PAGE = re.compile(r"batch-(\d+)\.html")

@@ -34,12 +34,7 @@ from spark_jobs.quality.sent_compounds import (
     with_compaction,
 )
 from spark_jobs.quality.suite import LAWS
-from spark_jobs.tables.ledger import (
-    REMOVED_COMPOUNDS,
-    REMOVED_RAW,
-    REMOVED_REJECTED,
-    removed_through,
-)
+from spark_jobs.tables.ledger_rows import REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, removed_through
 from spark_jobs.tables.tables import Tables
 from spark_jobs.tables.warehouse import Warehouse
 

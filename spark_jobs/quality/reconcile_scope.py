@@ -15,15 +15,8 @@ from spark_jobs.kafka.settings import Settings, kafka_settings
 from spark_jobs.quality.ledger_checks import LedgerSummary, RemovedRows, find_removed, read_ledger
 from spark_jobs.quality.sent_compounds import SentBatch
 from spark_jobs.rules.side_topics import SideTopics
-from spark_jobs.tables.ledger import (
-    ALL_PUBLICATIONS,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REMOVED_LEDGER,
-    Ledger,
-    removed_through,
-)
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import ALL_PUBLICATIONS, PAIRED, PLANNED, PUBLISHED, REMOVED_LEDGER, removed_through
 from spark_jobs.tables.schemas import LEDGER, OPEN
 from spark_jobs.tables.warehouse import Warehouse
 

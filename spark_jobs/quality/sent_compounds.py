@@ -24,7 +24,7 @@ from spark_jobs.kafka.routing import Route, read_messages
 from spark_jobs.quality.checks import Finding, flagged
 from spark_jobs.quality.facts import fingerprint
 from spark_jobs.rules.side_topics import SideTopics
-from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
+from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.output_schemas import OutputSchemas
 from spark_jobs.tables.warehouse import Warehouse
 

@@ -16,7 +16,7 @@ from include.config.store import Store, read_text
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import Metrics
 from spark_jobs.quality.silence import WARNING, notices
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, STEPS, LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND
 
 FILE = "trend-data.js"

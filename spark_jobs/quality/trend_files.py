@@ -15,7 +15,8 @@ from spark_jobs.quality.numbers import PASSED, WARNED
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, judge_bounds
 from spark_jobs.quality.trend import FILE, KEPT, Trend
-from spark_jobs.tables.ledger import PAIRED, REMOVED_LEDGER, REPORTED, Ledger, removed_through
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, REMOVED_LEDGER, REPORTED, removed_through
 from spark_jobs.tables.records import StepCounts
 from spark_jobs.tables.warehouse import Warehouse
 

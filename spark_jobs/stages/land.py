@@ -43,7 +43,8 @@ from spark_jobs.stages.revisions import revised_records
 from spark_jobs.tables.commit import commit, is_committed
 from spark_jobs.tables.integrity import check_ledger, table_versions
 from spark_jobs.tables.known_schemas import SCHEMAS, KnownSchemas
-from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PLANNED, LedgerRow, OffsetRange
 from spark_jobs.tables.outbox import pending_corrections
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, NewFile, merge_into_row_groups, write_file
 from spark_jobs.tables.records import LivePlan, TopicIds

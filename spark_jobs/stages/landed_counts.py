@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.local_workers import has_workers, run_parts
 from spark_jobs.spark.workers import are_for_own_workers
-from spark_jobs.tables.ledger import LedgerRow, OffsetRange
+from spark_jobs.tables.ledger_rows import LedgerRow, OffsetRange
 from spark_jobs.tables.read_files import InWorker
 from spark_jobs.tables.reading import Reading
 from spark_jobs.tables.records import LandedCounts, LivePlan

@@ -25,7 +25,7 @@ from spark_jobs.rules.side_topics import SideTopics, pack, unpack
 from spark_jobs.spark.local_workers import run_parts
 from spark_jobs.spark.workers import Stage, are_few, are_for_own_workers, release_memory
 from spark_jobs.stages.pairing_input import by_key, decide_keys
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.outbox import UPSERT
 from spark_jobs.tables.parquet_files import NEW_FILE, FilePlace, FileWriter, NewFile
 from spark_jobs.tables.read_files import Share, read_share, shares

@@ -36,7 +36,8 @@ from spark_jobs.stages.pairing_input import (
 )
 from spark_jobs.tables.commit import ALL_BATCHES, commit, is_committed
 from spark_jobs.tables.integrity import table_versions
-from spark_jobs.tables.ledger import PAIRED, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, LedgerRow
 from spark_jobs.tables.parquet_files import FilePlace, FileWriter, NewFile
 from spark_jobs.tables.read_files import longest_texts
 from spark_jobs.tables.records import OUTCOMES, PairedCounts

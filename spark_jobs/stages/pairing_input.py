@@ -22,7 +22,7 @@ from spark_jobs.rules.rules import LEFT, REVERSED, RIGHT, SUPERSEDED, Rules, eve
 from spark_jobs.rules.side_topics import SideTopics, pack
 from spark_jobs.stages.revisions import few_revised, mark_events, newest_revisions
 from spark_jobs.tables.key_order import in_key_order
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.places import placed, placed_by_side, topic_column
 from spark_jobs.tables.read_files import InWorker, Share
 from spark_jobs.tables.reading import Reading

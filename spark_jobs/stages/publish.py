@@ -35,14 +35,14 @@ from spark_jobs.stages.sent import SentToTopic, counts_of, refuse_too_large
 from spark_jobs.tables.batch_settings import BatchSettings, output_of
 from spark_jobs.tables.delta_log import mark_format
 from spark_jobs.tables.integrity import check_tables
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     ALL_PUBLICATIONS,
     PAIRED,
     PUBLISHED,
     PUBLISHED_ORPHANS,
     PUBLISHED_REJECTED,
     PUBLISHING,
-    Ledger,
     LedgerRow,
 )
 from spark_jobs.tables.output_schemas import OutputSchemas, keep_key_schema

@@ -16,7 +16,7 @@ from spark_jobs.kafka.settings import Settings
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages.send import dead_letters_of, send
 from spark_jobs.stages.sent import SentToTopic
-from spark_jobs.tables.ledger import LedgerRow, Rewind
+from spark_jobs.tables.ledger_rows import LedgerRow, Rewind
 from spark_jobs.tables.records import DeadLetterCounts, OutputState
 from spark_jobs.tables.schemas import REJECTED
 from spark_jobs.tables.warehouse import Warehouse

@@ -32,7 +32,8 @@ from spark_jobs.quality.suite import INFO, LAWS, Judge, Verdict, in_words, judge
 from spark_jobs.quality.trend_files import add_to_trend
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.diagnose import translate_file_errors
-from spark_jobs.tables.ledger import ERASED, PAIRED, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import ERASED, PAIRED, REPORTED
 from spark_jobs.tables.records import ReportedCounts
 from spark_jobs.tables.schemas import METRICS
 from spark_jobs.tables.warehouse import Warehouse

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from include.config.pipeline import Pipeline, Side
 from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE, SOURCE_PAIR_ID, SOURCE_REVISION, SUPERSEDED
-from spark_jobs.tables.ledger import LANDED, LedgerRow
+from spark_jobs.tables.ledger_rows import LANDED, LedgerRow
 from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.schemas import LEDGER, OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.job.run import Counts
 from spark_jobs.kafka.publisher import PartitionReport
-from spark_jobs.tables.ledger import PUBLISHED_REJECTED, LedgerRow
+from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED, LedgerRow
 
 _SHOWN = 20
 

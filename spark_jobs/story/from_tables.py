@@ -17,9 +17,10 @@ from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE_PAIR_ID, source_names
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
-from spark_jobs.tables import ledger as steps
+from spark_jobs.tables import ledger_rows as steps
 from spark_jobs.tables.data_files import newest_batch
-from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
 from spark_jobs.tables.tables import Condition, Tables

@@ -15,7 +15,8 @@ from spark_jobs.kafka.records import decoded_headers, read_messages
 from spark_jobs.kafka.settings import ANSWER_WITHIN_S, Settings, consumer_settings, kafka_settings
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.story.history import Compound, Revision
-from spark_jobs.tables.ledger import PAIRED, PUBLICATIONS, Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLICATIONS, LedgerRow
 from spark_jobs.tables.output_schemas import known_key_schema
 from spark_jobs.tables.tables import Tables
 

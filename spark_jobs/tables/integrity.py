@@ -13,7 +13,7 @@ from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.tables.data_files import newest_batch
 from spark_jobs.tables.delta_log import create
-from spark_jobs.tables.ledger import STEPS, LedgerRow
+from spark_jobs.tables.ledger_rows import STEPS, LedgerRow
 from spark_jobs.tables.parquet_files import SEARCHED
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, declared_schema, raw_table, schemas
 from spark_jobs.tables.tables import TableProblem, Tables

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_jobs.tables.ledger import Ledger, LedgerRow
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.records import CorrectedBatches
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN
 from spark_jobs.tables.warehouse import Warehouse

@@ -22,7 +22,7 @@ from include.config.pipeline import Pipeline
 from spark_jobs.rules.outcomes import COMPOUNDS, Outcome, outcome_batches
 from spark_jobs.rules.rules import Rules, event_schema
 from spark_jobs.stages.pairing_input import complete_keys
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.schemas import raw_table
 from spark_jobs.tables.warehouse import Warehouse
 

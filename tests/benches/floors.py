@@ -33,7 +33,7 @@ from spark_jobs.spark.local_shuffle import ROWS_OF_A_BUCKET, Buckets, shuffled
 from spark_jobs.spark.local_workers import run_parts, start_workers
 from spark_jobs.stages import land, pair
 from spark_jobs.stages.pairing_input import bucket_of_key, events_to_shuffle
-from spark_jobs.tables.ledger import LedgerRow
+from spark_jobs.tables.ledger_rows import LedgerRow
 from spark_jobs.tables.schemas import raw_table
 from spark_jobs.tables.warehouse import Warehouse
 from tests.benches.floor_work import PROCESSES, Processes, hold_messages, hold_rows, produce, read, write

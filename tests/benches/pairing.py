@@ -31,7 +31,8 @@ from spark_jobs.stages import pair
 from spark_jobs.stages.pairing_input import EVENTS_A_TASK, batch_events
 from spark_jobs.tables.commit import commit
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PLANNED, LedgerRow, OffsetRange
 from spark_jobs.tables.parquet_files import CODEC, FileWriter
 from spark_jobs.tables.read_files import longest_texts
 from spark_jobs.tables.schemas import OPEN, raw_table

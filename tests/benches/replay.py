@@ -30,7 +30,8 @@ from spark_jobs import replay_interval
 from spark_jobs.stages import pair
 from spark_jobs.tables.commit import commit
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger, OffsetRange
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, OffsetRange
 from spark_jobs.tables.parquet_files import write_file
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, raw_table

@@ -11,7 +11,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import FAILED, PASSED, SIDES, WARNED, Metrics
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, LedgerRow, OffsetRange
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, LedgerRow, OffsetRange
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
 from tests.helpers.ledger_rows import ledger_rows
 from tests.helpers.timeline import CALLS

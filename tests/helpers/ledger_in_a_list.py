@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from spark_jobs.tables.ledger import REMOVALS, STEPS, find_rewinds
+from spark_jobs.tables.ledger_rows import REMOVALS, STEPS, find_rewinds
 from spark_jobs.tables.records import ERASURE
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.config.pipeline import Pipeline
-from spark_jobs.tables.ledger import _COUNTS, ALL_PUBLICATIONS, PUBLISHING, LedgerRow
+from spark_jobs.tables.ledger_rows import _COUNTS, ALL_PUBLICATIONS, PUBLISHING, LedgerRow
 from spark_jobs.tables.records import _PLANS, LIVE, AnyPlan, OutputState, StepCounts, TopicIds, Window
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -25,7 +25,8 @@ from include.config.pipeline import MS_PER_UNIT, Pipeline
 from spark_jobs.maintenance.files import compact, make_checkpoint, vacuum
 from spark_jobs.tables import schemas as tables
 from spark_jobs.tables.commit import ALL_BATCHES, commit, commit_rows, remove_batches
-from spark_jobs.tables.ledger import PLANNED, PUBLISHED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED, PUBLISHED
 from spark_jobs.tables.parquet_files import FileWriter, NewFile
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table
 from spark_jobs.tables.tables import Tables

@@ -18,7 +18,7 @@ from spark_jobs.quality.metrics_text import exposition
 from spark_jobs.quality.pages import batch_details, write_pages
 from spark_jobs.quality.suite import JudgedCheck, Verdict, checks
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger_rows import PAIRED
 from tests.helpers.batch_history import history, offenders
 from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.pages import pages_in

@@ -8,7 +8,7 @@ from include.config.pipeline import Side
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import SIDES
 from spark_jobs.quality.silence import LandedSide, _carried, _judged, next_states, state_of
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger_rows import PAIRED
 from tests.helpers.batch_history import history
 from tests.helpers.timeline import CALLS
 

@@ -21,7 +21,8 @@ from spark_jobs import check_pipelines, land_events, pair_events, publish_compou
 from spark_jobs.changes.plan import CHANGED, UNCHANGED, plan_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.settings import VARIABLE
-from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PLANNED
 from spark_jobs.tables.schemas import OPEN, schemas
 from tests.helpers import stored_tables, stream_clock
 from tests.helpers.all_stages import land, run_all

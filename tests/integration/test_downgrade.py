@@ -10,7 +10,8 @@ from collections import Counter
 import pytest
 
 from spark_jobs import land_events, pair_events, reconcile
-from spark_jobs.tables.ledger import LANDED, PAIRED, PUBLISHED, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PUBLISHED, REPORTED
 from spark_jobs.tables.schemas import COMPOUNDS, OPEN, REJECTED
 from tests.helpers.all_stages import land, run_all
 from tests.helpers.comparing import records, rows

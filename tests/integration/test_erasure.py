@@ -19,7 +19,8 @@ from spark_jobs.corrections.erasure import erase, preview
 from spark_jobs.corrections.erasure_search import person
 from spark_jobs.faults.fault_points import FAULT_POINTS
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
-from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.table_format import MARK
 from spark_jobs.tables.warehouse import Warehouse

@@ -32,7 +32,8 @@ from spark_jobs.stages.outcome_rows import decide
 from spark_jobs.stages.pairing_input import batch_events
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, REPORTED
 from spark_jobs.tables.parquet_files import REPEATED
 from spark_jobs.tables.schemas import raw_table, schemas
 from spark_jobs.tables.tables import TableProblem

@@ -28,7 +28,8 @@ from spark_jobs.kafka.positions import publisher_group
 from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, consumer_settings, kafka_settings
 from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import publish
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED
 from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS
 from tests.helpers.cut_logs import batch_starts

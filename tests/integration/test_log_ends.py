@@ -24,7 +24,8 @@ from spark_jobs.kafka.offsets import ask_broker, wait_for_markers
 from spark_jobs.kafka.records import Share, Span, read_shares
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.stages import land as landing_stage
-from spark_jobs.tables.ledger import LANDED, PLANNED, Ledger, OffsetRange
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PLANNED, OffsetRange
 from spark_jobs.tables.records import REWIND
 from tests.helpers.all_stages import land
 from tests.helpers.cut_logs import cut_log

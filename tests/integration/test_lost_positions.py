@@ -16,7 +16,8 @@ from spark_jobs import publish_compounds
 from spark_jobs.faults.problems import JobProblem, NeedsOperator
 from spark_jobs.kafka.output_topic import output_topic
 from spark_jobs.kafka.settings import VARIABLE, kafka_settings
-from spark_jobs.tables.ledger import PUBLISHED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLISHED
 from tests.conftest import PARTITIONS, fresh_pipeline
 from tests.helpers.reading import consume, table_rows
 from tests.integration import test_publishing

@@ -33,7 +33,8 @@ from spark_jobs.maintenance import upkeep
 from spark_jobs.maintenance.upkeep import needed_since
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.tables import delta_log
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, REMOVED_RAW, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, REMOVED_RAW
 from spark_jobs.tables.records import Window
 from tests.helpers import comparing, stream_clock
 from tests.helpers.all_stages import run_all

@@ -15,7 +15,8 @@ from include.config.project import REMOTE_VARIABLE
 from include.local.machine import ROOT, project_environment
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.ledger import PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.tables import Tables
 from tests.conftest import yaml_of
 from tests.helpers.job_processes import JOBS, Jobs

@@ -9,7 +9,8 @@ import pytest
 
 from spark_jobs import land_events, pair_events, publish_compounds, replay_interval, report_quality
 from spark_jobs.tables.commit import commit_rows
-from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED
 from spark_jobs.tables.records import Window
 from tests.helpers.pages import pages_folder
 from tests.helpers.reading import table_rows

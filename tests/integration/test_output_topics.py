@@ -24,7 +24,8 @@ from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.reconcile import report_text
 from spark_jobs.story.from_tables import explain
 from spark_jobs.tables import schemas
-from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLISHED, PUBLISHED_ORPHANS
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land, run_all

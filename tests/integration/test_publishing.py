@@ -24,7 +24,8 @@ from spark_jobs.kafka.settings import VARIABLE, BrokerProblem, kafka_settings, p
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import publish
 from spark_jobs.tables.commit import commit_frame
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHING, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHED, PUBLISHING
 from spark_jobs.tables.records import PublishedCounts
 from spark_jobs.tables.schemas import COMPOUNDS, declared_schema
 from tests.conftest import PARTITIONS

@@ -26,7 +26,8 @@ from spark_jobs.stages import land as landing_stage
 from spark_jobs.stages import pair, publish
 from spark_jobs.stages.report import BrokenBatch
 from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.ledger import PUBLISHED, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLISHED, REPORTED
 from spark_jobs.tables.parquet_files import FileWriter
 from spark_jobs.tables.read_files import read_small_files
 from spark_jobs.tables.schemas import REJECTED, raw_table

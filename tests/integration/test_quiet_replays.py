@@ -18,7 +18,8 @@ from spark_jobs.corrections.quiet import nothing_waits
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.stages import pairing_input
 from spark_jobs.tables import schemas
-from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.tables import Tables
 from tests.conftest import yaml_of

@@ -21,7 +21,8 @@ from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.stages import send as send_stage
 from spark_jobs.stages.report import BrokenBatch
-from spark_jobs.tables.ledger import PUBLISHED_REJECTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED
 from spark_jobs.tables.records import DeadLetterCounts
 from tests.helpers import stream_clock
 from tests.helpers.all_stages import land, run_all

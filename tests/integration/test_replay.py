@@ -18,7 +18,8 @@ from spark_jobs.corrections import replay_events as replayed_events
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.story.from_files import BatchFile, read_batches, rehearse
-from spark_jobs.tables.ledger import PAIRED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock
 from tests.helpers.pages import pages_folder

@@ -19,7 +19,8 @@ from spark_jobs.corrections import unfinished
 from spark_jobs.spark import session, workers
 from spark_jobs.spark.session import override_settings
 from spark_jobs.stages import land, pair, pairing_input
-from spark_jobs.tables.ledger import PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.schemas import OPEN, raw_table
 from spark_jobs.tables.warehouse import Warehouse
 from tests.conftest import PARTITIONS, yaml_of

@@ -26,15 +26,8 @@ from spark_jobs.quality.trend import FILE, Trend
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.history import UnknownKey
-from spark_jobs.tables.ledger import (
-    PLANNED,
-    REMOVALS,
-    REMOVED_COMPOUNDS,
-    REMOVED_LEDGER,
-    REMOVED_RAW,
-    REMOVED_REJECTED,
-    Ledger,
-)
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED, REMOVALS, REMOVED_COMPOUNDS, REMOVED_LEDGER, REMOVED_RAW, REMOVED_REJECTED
 from spark_jobs.tables.one_writer import writer_lock
 from spark_jobs.tables.records import Window
 from tests.helpers import stream_clock

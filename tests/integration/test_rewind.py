@@ -22,7 +22,8 @@ from spark_jobs.job.run import job_parser, run_job
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages import pair
 from spark_jobs.tables.commit import commit_frame, commit_rows
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED
 from spark_jobs.tables.one_writer import writer_lock
 from spark_jobs.tables.records import CorrectedBatches
 from spark_jobs.tables.schemas import METRICS, declared_schema

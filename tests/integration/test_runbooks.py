@@ -54,7 +54,8 @@ from spark_jobs.stages import report
 from spark_jobs.tables import delta_log
 from spark_jobs.tables import one_writer as probe
 from spark_jobs.tables.diagnose import damaged, log_file, translate_file_errors
-from spark_jobs.tables.ledger import PAIRED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED
 from spark_jobs.tables.one_writer import writer_lock
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.warehouse import Warehouse

@@ -25,7 +25,8 @@ from spark_jobs.rules.rules import LEFT, RIGHT, Rules
 from spark_jobs.rules.side_topics import SideTopics, pack
 from spark_jobs.spark.workers import FEW_VARIABLE
 from spark_jobs.story.from_topics import read_topics
-from spark_jobs.tables.ledger import PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.places import placed_by_side
 from spark_jobs.tables.records import Window
 from spark_jobs.tables.schemas import COMPOUNDS, METRICS, OPEN, REJECTED

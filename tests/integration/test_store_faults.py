@@ -22,7 +22,7 @@ from include.local.machine import ROOT, project_environment
 from spark_jobs import land_events, pair_events
 from spark_jobs.tables.commit import commit, commit_rows
 from spark_jobs.tables.integrity import create_missing
-from spark_jobs.tables.ledger import PLANNED
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.parquet_files import FileWriter
 from spark_jobs.tables.schemas import LEDGER, OPEN, raw_table, schemas
 from spark_jobs.tables.warehouse import Warehouse

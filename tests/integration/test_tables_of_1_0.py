@@ -15,7 +15,8 @@ from spark_jobs import land_events, pair_events, publish_compounds, reconcile, r
 from spark_jobs.changes.plan import plan_changes
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.maintenance.upkeep import maintain_tables
-from spark_jobs.tables.ledger import PAIRED, PLANNED, STEPS, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, STEPS
 from spark_jobs.tables.records import LivePlan, ReplayPlan, RewindPlan
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, schemas
 from spark_jobs.tables.table_format import FORMAT

@@ -20,7 +20,8 @@ from spark_jobs import land_events, maintain_tables, pair_events, publish_compou
 from spark_jobs.changes.plan import UNCHANGED, plan_changes
 from spark_jobs.kafka.settings import VARIABLE
 from spark_jobs.quality.trend import Trend
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED
 from spark_jobs.tables.warehouse import Warehouse
 from tests.helpers import stored_pipeline as stored
 from tests.helpers.all_stages import run_all

@@ -22,7 +22,7 @@ from include.local.broker import LocalBroker
 from include.local.machine import ROOT, SetupError, say
 from include.local.process import free_port
 from include.local.spark import LocalSpark
-from spark_jobs.tables.ledger import PLANNED
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.schemas import LEDGER
 from tests.benches.measuring import scratch
 from tests.helpers.comparing import differences

@@ -17,7 +17,7 @@ from include.config.pipeline_file import load_pipeline
 from include.config.setting_types import file_key
 from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING, Reason
-from spark_jobs.tables.ledger import PUBLISHED_ORPHANS, PUBLISHED_REJECTED, PUBLISHING, STEPS
+from spark_jobs.tables.ledger_rows import PUBLISHED_ORPHANS, PUBLISHED_REJECTED, PUBLISHING, STEPS
 from spark_jobs.tables.schemas import schemas
 from tests.helpers.timeline import CALLS, ROOT
 

@@ -8,7 +8,7 @@ from include.config.pipeline import PIPELINES
 from include.config.pipeline_file import load_pipeline
 from spark_jobs.corrections.erasure_end import _sent
 from spark_jobs.kafka.records import Span
-from spark_jobs.tables.ledger import PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, PUBLISHING
+from spark_jobs.tables.ledger_rows import PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, PUBLISHING
 from tests.helpers.ledger_rows import ledger_row
 
 PIPELINE = replace(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.corrections.late import ReplayRequest, by_interval, is_done, is_due, late_batches
-from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND, Window
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS

@@ -11,7 +11,7 @@ import pytest
 from include.config.time_text import point_in_time
 from spark_jobs.corrections.replay import check_window, plan_replay
 from spark_jobs.faults.problems import NeedsOperator
-from spark_jobs.tables.ledger import PAIRED, REMOVED_RAW, OffsetRange
+from spark_jobs.tables.ledger_rows import PAIRED, REMOVED_RAW, OffsetRange
 from spark_jobs.tables.records import REPLAY, CorrectedBatches, ReplayPlan, StepCounts, TopicIds, Window
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import SMALL

@@ -11,7 +11,7 @@ from spark_jobs.corrections.rewind_target import find_target, plan_rewind, start
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.kafka.ranges import batch_before
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, OffsetRange, paired_batches
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, OffsetRange, paired_batches
 from spark_jobs.tables.records import LIVE, REWIND, CorrectedBatches, RewindPlan, StepCounts, TopicIds
 from tests.helpers.ledger_in_a_list import FakeLedger
 from tests.helpers.ledger_rows import IDS, ledger_rows

@@ -11,7 +11,15 @@ import pytest
 from spark_jobs.job import lineage as module
 from spark_jobs.job.lineage import lineage
 from spark_jobs.tables import ledger
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHED_ORPHANS, PUBLISHED_REJECTED, OffsetRange
+from spark_jobs.tables.ledger_rows import (
+    LANDED,
+    PAIRED,
+    PLANNED,
+    PUBLISHED,
+    PUBLISHED_ORPHANS,
+    PUBLISHED_REJECTED,
+    OffsetRange,
+)
 from spark_jobs.tables.records import REPLAY, Window
 from spark_jobs.tables.schemas import declared_columns
 from spark_jobs.tables.tables import Tables

@@ -13,7 +13,7 @@ from spark_jobs.kafka import dead_letters
 from spark_jobs.kafka.dead_letters import COLUMNS, check_policy, dead_letters_for
 from spark_jobs.kafka.messages import Message, fits, name_of, size
 from spark_jobs.rules.conservation import BrokenInvariant
-from spark_jobs.tables.ledger import LANDED, PLANNED, OffsetRange
+from spark_jobs.tables.ledger_rows import LANDED, PLANNED, OffsetRange
 from tests.helpers.ledger_rows import ledger_rows
 
 ROW = {

@@ -7,7 +7,7 @@ import pytest
 from spark_jobs.kafka.lost_positions import UnfinishedPublication, _position
 from spark_jobs.kafka.positions import Position, PublishRun
 from spark_jobs.stages import publish
-from spark_jobs.tables.ledger import PAIRED, PUBLISHING
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHING
 from spark_jobs.tables.records import OutputState, StepCounts, TopicIds
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS

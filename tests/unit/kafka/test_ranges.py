@@ -15,7 +15,7 @@ from spark_jobs.kafka.ranges import (
     ranges_given_up,
     ranges_left,
 )
-from spark_jobs.tables.ledger import OffsetRange
+from spark_jobs.tables.ledger_rows import OffsetRange
 
 A0, A1, M0 = ("a", 0), ("a", 1), ("m", 0)
 

@@ -13,7 +13,8 @@ from spark_jobs.maintenance import files
 from spark_jobs.maintenance.files import merge_recent
 from spark_jobs.tables.commit import commit_rows
 from spark_jobs.tables.delta_log import create
-from spark_jobs.tables.ledger import PLANNED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PLANNED
 from spark_jobs.tables.schemas import LEDGER, METRICS, declared_schema
 from spark_jobs.tables.tables import Tables
 from tests.helpers.ledger_rows import ledger_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_jobs.maintenance.removable import UnreplayedEvents, first_waiting, last_removable, sum_batches
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_LEDGER, OffsetRange
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_LEDGER, OffsetRange
 from spark_jobs.tables.records import LIVE, OUTCOMES, REPLAY, REWIND, CorrectedBatches
 from tests.helpers.ledger_rows import ledger_row, ledger_rows
 from tests.helpers.timeline import CALLS

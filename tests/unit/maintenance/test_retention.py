@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs.maintenance import retention
 from spark_jobs.maintenance.retention import LedgerState, parts
-from spark_jobs.tables.ledger import PAIRED, PLANNED, REMOVED_COMPOUNDS, REMOVED_RAW
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, REMOVED_COMPOUNDS, REMOVED_RAW
 from spark_jobs.tables.records import LIVE, REPLAY
 from tests.helpers.ledger_rows import ledger_row, ledger_rows
 from tests.helpers.timeline import CALLS

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from spark_jobs.maintenance.upkeep import needed_since, nothing_pending
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, STEPS
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REPORTED, STEPS
 from spark_jobs.tables.records import LIVE, REWIND
 from tests.helpers.ledger_in_a_list import FakeLedger
 from tests.helpers.ledger_rows import ledger_rows

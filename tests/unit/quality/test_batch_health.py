@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.batch_health import health
 from spark_jobs.quality.suite import CRITICAL, INFO, WARNING, Check, JudgedCheck, Verdict
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger_rows import PAIRED
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.states import SILENT, made_up_state
 from tests.helpers.timeline import CALLS

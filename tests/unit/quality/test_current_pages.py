@@ -14,7 +14,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.suite import Verdict
 from spark_jobs.quality.trend import FILE as TREND
 from spark_jobs.quality.trend import Trend
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger_rows import PAIRED
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_in
 from tests.unit.quality.test_pages import row

@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.quality.gate import held_back, refuse_held
-from spark_jobs.tables.ledger import PAIRED, PLANNED, REPORTED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, REPORTED
 from spark_jobs.tables.records import LIVE, REWIND
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS

@@ -30,7 +30,7 @@ from spark_jobs.quality.late_intervals import (
 )
 from spark_jobs.quality.late_section import healed_lines, late_section, replays, rewrite_section
 from spark_jobs.quality.numbers import Breakdown
-from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED
 from spark_jobs.tables.records import Window
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.pages import pages_in

@@ -8,7 +8,7 @@ from spark_jobs.kafka.offsets import TopicsNow
 from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.checks import continuity, totals
 from spark_jobs.quality.landed_records import with_gaps
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, OffsetRange
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, OffsetRange
 from tests.helpers.ledger_rows import ledger_rows
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.quality.checks import Finding
 from spark_jobs.quality.ledger_checks import RawRows, find_removed, planned_ranges, read_ledger
-from spark_jobs.tables.ledger import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, OffsetRange
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, PUBLISHING, OffsetRange
 from spark_jobs.tables.records import LIVE, REPLAY, REWIND
 from tests.helpers.ledger_in_a_list import FakeLedger
 from tests.helpers.ledger_rows import ledger_row

@@ -18,7 +18,7 @@ from spark_jobs.quality.orphan_section import orphan_section, sentences
 from spark_jobs.quality.rendering import render
 from spark_jobs.quality.suite import INFO, Check, JudgedCheck, Verdict, checks
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PAIRED
+from spark_jobs.tables.ledger_rows import PAIRED
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.pages import pages_in
 from tests.helpers.timeline import CALLS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_jobs.quality.checks import Finding, Offenders
 from spark_jobs.quality.ledger_checks import find_removed
 from spark_jobs.quality.reconcile import without_collapsed
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED, PUBLISHED_ORPHANS
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHED, PUBLISHED_ORPHANS
 from tests.helpers.ledger_in_a_list import FakeLedger
 from tests.helpers.ledger_rows import ledger_row, ledger_rows
 

@@ -22,7 +22,7 @@ from spark_jobs.quality.metrics import rewind_targets
 from spark_jobs.quality.silence import checked_sentences, notices, silence_metrics, state_of
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import PAIRED, PLANNED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED
 from spark_jobs.tables.records import REPLAY, REWIND
 from tests.helpers.alert_listener import listening
 from tests.helpers.ledger_rows import ledger_row, ledger_rows

@@ -13,7 +13,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.numbers import FAILED, PASSED, WARNED, Breakdown
 from spark_jobs.quality.trend import Trend
 from spark_jobs.quality.trend_files import write_trend
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHED
 from tests.helpers import batch_history
 from tests.helpers.batch_history import history
 from tests.helpers.pages import pages_in

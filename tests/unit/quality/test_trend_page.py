@@ -11,7 +11,7 @@ from spark_jobs.quality.batch import Batch
 from spark_jobs.quality.catalogue import MEANINGS
 from spark_jobs.quality.offenders import SHOWN, Offender
 from spark_jobs.rules.reasons import Reason
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, PUBLISHED
 from spark_jobs.tables.records import REWIND, CorrectedBatches
 from tests.helpers.batch_history import history, offenders
 from tests.helpers.ledger_rows import ledger_rows

@@ -10,7 +10,7 @@ from spark_jobs.kafka.positions import PublishRun
 from spark_jobs.kafka.publisher import PartitionReport
 from spark_jobs.rules.conservation import BrokenInvariant
 from spark_jobs.stages.publish_rejected import _record, due_dead_letters
-from spark_jobs.tables.ledger import PAIRED, PUBLISHED_REJECTED, Rewind
+from spark_jobs.tables.ledger_rows import PAIRED, PUBLISHED_REJECTED, Rewind
 from spark_jobs.tables.records import DeadLetterCounts
 from tests.helpers.ledger_rows import ledger_row
 

@@ -10,7 +10,7 @@ from spark_jobs.story import output_topic
 from spark_jobs.story.from_files import explain as rehearsed
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.history import UnknownKey
-from spark_jobs.tables.ledger import PAIRED, PLANNED, PUBLISHED
+from spark_jobs.tables.ledger_rows import PAIRED, PLANNED, PUBLISHED
 from spark_jobs.tables.records import REPLAY, REWIND, Window
 from tests.helpers.story_lines import about
 from tests.helpers.story_tables import compound_rows, played, record, row_at, write

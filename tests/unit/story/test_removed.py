@@ -6,7 +6,8 @@ import pytest
 
 from spark_jobs.story.from_tables import explain
 from spark_jobs.story.history import UnknownKey
-from spark_jobs.tables.ledger import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED, Ledger
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import PAIRED, REMOVED_COMPOUNDS, REMOVED_RAW, REMOVED_REJECTED
 from tests.helpers.ledger_rows import AT, counts
 from tests.helpers.reading import table_rows
 from tests.helpers.story_tables import played, record, remove_up_to

@@ -7,17 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_jobs.tables.ledger import (
-    LANDED,
-    PAIRED,
-    PLANNED,
-    PUBLISHED,
-    REMOVED_RAW,
-    REPORTED,
-    STEPS,
-    Ledger,
-    OffsetRange,
-)
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, PUBLISHED, REMOVED_RAW, REPORTED, STEPS, OffsetRange
 from spark_jobs.tables.records import REPLAY, TopicIds
 from tests.helpers.ledger_rows import ledger_row
 from tests.helpers.timeline import CALLS

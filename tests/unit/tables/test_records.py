@@ -15,7 +15,8 @@ from spark_jobs.rules.outcomes import Outcome
 from spark_jobs.rules.reasons import AT_LANDING
 from spark_jobs.rules.side_topics import SideTopics
 from spark_jobs.tables import schemas as tables
-from spark_jobs.tables.ledger import (
+from spark_jobs.tables.ledger import Ledger
+from spark_jobs.tables.ledger_rows import (
     _COUNTS,
     _IN_ORDER,
     LANDED,
@@ -28,7 +29,6 @@ from spark_jobs.tables.ledger import (
     PUBLISHING,
     REMOVALS,
     REPORTED,
-    Ledger,
 )
 from spark_jobs.tables.records import (
     KINDS,

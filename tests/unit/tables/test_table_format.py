@@ -17,7 +17,7 @@ from include.config.store import Store
 from spark_jobs.faults.problems import NeedsOperator
 from spark_jobs.kafka.positions import Position
 from spark_jobs.tables import delta_log
-from spark_jobs.tables.ledger import _COUNTS, _IN_ORDER, OffsetRange
+from spark_jobs.tables.ledger_rows import _COUNTS, _IN_ORDER, OffsetRange
 from spark_jobs.tables.schemas import LEDGER
 from spark_jobs.tables.table_format import FORMAT, MARK
 from tests.helpers.timeline import ROOT
