@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import obstore
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from include.config.pipeline import Pipeline
-from include.config.store import OPTIONS_VARIABLE, Store, list_names, local_folder, warehouse_store
+from include.config.store import OPTIONS_VARIABLE, Store, local_folder, warehouse_store
 from include.local.process import free_port
 from include.local.store import BUCKET, KINDS, LocalS3, LocalStore, missing_for
 from tests.helpers.google_store import LocalGoogle
@@ -65,9 +66,10 @@ def texts_in(place: Store) -> dict[str, str]:
     return {name: bytes(obstore.get(place.client, name).bytes()).decode() for name in sorted(names)}
 
 
-def data_files(warehouse: str | Path, pipeline: Pipeline) -> set[str]:
-    """The data files of all its tables, those of no commit, too."""
-    return {name for name in list_names(warehouse_store(str(warehouse)).at(pipeline.name)) if name.endswith(".parquet")}
+def data_files(warehouse: str | Path, pipeline: Pipeline) -> dict[str, datetime]:
+    """The data files of all its tables, those of no commit, too: name -> when it was written last."""
+    found = obstore.list(warehouse_store(str(warehouse)).at(pipeline.name).client).collect()
+    return {file["path"]: file["last_modified"] for file in found if file["path"].endswith(".parquet")}
 
 
 def requests_of(store: LocalStore, since: int = 0) -> list[tuple[str, str]]:
