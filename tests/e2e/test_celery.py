@@ -15,12 +15,11 @@ from confluent_kafka import Producer
 from include.local.airflow_client import FINAL_RUN_STATES
 from include.local.demo import pause_when_idle
 from tests.helpers.celery_team import SCHEDULERS, WITHIN_S, WORKERS, celery_team
-from tests.helpers.compose_images import NEEDED, are_here
 from tests.helpers.job_processes import wait_for
 from tests.helpers.reading import consume
 from tests.helpers.timeline import CALLS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.skipif(not are_here("redis-server"), reason=NEEDED)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 # Each in the middle of its task's work.
 POINTS = {

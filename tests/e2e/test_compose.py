@@ -10,12 +10,12 @@ import pytest
 from include.config.pipeline import MAINTENANCE_SUFFIX
 from include.local.demo import pause_when_idle
 from include.local.machine import ROOT
-from tests.helpers.compose_images import NEEDED, are_here
+from tests.helpers.compose_images import require_servers
 from tests.helpers.composed import Composed
 from tests.helpers.job_processes import wait_for
 from tests.helpers.timeline import CALLS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.skipif(not are_here("redis-server"), reason=NEEDED)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 CELERY = {"AIRFLOW_EXECUTOR": "CeleryExecutor"}
 
 
@@ -27,6 +27,7 @@ def documented():
 
 @pytest.mark.parametrize(("profiles", "variables"), [((), {}), (("celery",), CELERY)], ids=["default", "celery"])
 def test_the_services_pair_a_batch_as_the_manual_says(profiles, variables):
+    require_servers()
     *before, compare = documented()
     assert compare[1][:3] == ["python", "-m", "include.sample.truth"] and len(before) == 4
     with Composed(profiles, variables) as compose:

@@ -19,7 +19,7 @@ from include.sample.examples import EXAMPLES
 from include.sample.truth import EQUAL
 from tests.helpers.copied_project import copied
 from tests.helpers.gallery_page import came_out, shown
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -66,7 +66,7 @@ def test_what_comes_out_of_an_example_equals_its_truth(project, command, example
         if EXAMPLES[example].schemas:
             registry_program()
     except SetupError as problem:
-        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(str(problem))
+        skip_or_fail(problem)
     pipelines = [each.name for each in EXAMPLES[example].pipelines]
     status, printed = command("include.local.demo", example)
     assert (status, printed.count(EQUAL)) == (0, len(pipelines)), printed

@@ -29,6 +29,7 @@ from tests.helpers.browser import NEEDED, Page, chromium
 from tests.helpers.local_postgres import NEEDED as NO_POSTGRES
 from tests.helpers.local_postgres import local_postgres, programs
 from tests.helpers.pages import pages_folder, pages_in
+from tests.helpers.stores import skip_or_fail
 from tests.helpers.timeline import CALLS
 
 pytestmark = [
@@ -53,7 +54,7 @@ def airflow_and_runs(request, tmp_path_factory):
         database = None
         if request.param == "postgres":
             if programs() is None:
-                pytest.skip(NO_POSTGRES)
+                skip_or_fail(NO_POSTGRES)
             database = until_then.enter_context(local_postgres())
         shown = range(FAILED - 2, FAILED + 1)
         yield until_then.enter_context(airflow_with_history(tmp_path_factory.mktemp("airflow"), shown, database))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from include.local.tools import CACHE, cache_lock
 from tests.helpers.browser import Page
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 _VERSION = "4.14.1"
 _SCRIPT = CACHE / f"axe-core-{_VERSION}" / "node_modules" / "axe-core" / "axe.min.js"
@@ -23,9 +20,7 @@ def axe_script() -> str:
     """The library's text. Skips the test where it cannot be had, or fails it in continuous integration."""
     with cache_lock("axe"):
         if not _SCRIPT.is_file() and (problem := _install(_SCRIPT.parents[2])):
-            if os.environ.get(REQUIRED):
-                pytest.fail(problem)
-            pytest.skip(problem)
+            skip_or_fail(problem)
     return _SCRIPT.read_text(encoding="utf-8")
 
 

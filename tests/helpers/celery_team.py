@@ -27,6 +27,7 @@ from include.sample.calls import generate, send
 from include.sample.truth import Verdict
 from tests.helpers.alert_listener import listening
 from tests.helpers.comparing import commits
+from tests.helpers.compose_images import require_servers
 from tests.helpers.composed import Composed
 from tests.helpers.job_processes import Faults, wait_for
 from tests.helpers.stores import table_of
@@ -125,6 +126,7 @@ class Team(NamedTuple):
 @contextmanager
 def celery_team(folder: Path) -> Iterator[Team]:
     """All of it, while the block runs; the DAG `calls` runs only when it is triggered."""
+    require_servers()
     faults, truths = Faults(folder / "faults"), folder / "truths"
     for each in (faults.folder, truths):
         each.mkdir()

@@ -21,8 +21,9 @@ from include.local.packages_beside import packages_beside
 from tests.helpers import local_postgres
 from tests.helpers.compose_file import Service, image_environment
 from tests.helpers.compose_places import Places
+from tests.helpers.stores import skip_or_fail
 
-NEEDED = "no PostgreSQL or Redis server is installed (apt-get install postgresql redis-server)"
+_NEEDED = "no PostgreSQL or Redis server is installed (apt-get install postgresql redis-server)"
 Environment = dict[str, str]
 # Asks a broker what its script asks, which is in none of the project's jars.
 _ASK_BROKER = (
@@ -31,9 +32,10 @@ _ASK_BROKER = (
 )
 
 
-def are_here(*programs: str) -> bool:
-    """Whether this machine can play PostgreSQL, and has these programs."""
-    return local_postgres.programs() is not None and all(map(shutil.which, programs))
+def require_servers() -> None:
+    """Skips the test where this machine lacks PostgreSQL or Redis, or fails it where nothing may be skipped."""
+    if local_postgres.programs() is None or shutil.which("redis-server") is None:
+        skip_or_fail(_NEEDED)
 
 
 def environment(service: Service, places: Places) -> Environment:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-import pytest
-
 from include.local.cluster import worker_python
 from include.local.machine import ROOT, VENV, SetupError, console_logging, java
 from include.local.process import MARK, LocalServer, free_port, log_path, start_program
@@ -25,7 +23,7 @@ from include.local.setup import SMALL_BUFFERS
 from include.local.tools import CACHE, cache_lock
 from spark_jobs.spark.workers import FEW_VARIABLE
 from tests.helpers.job_processes import wait_for
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 RM, NM = "resourcemanager", "nodemanager"
 _CLASSES = {
@@ -66,7 +64,7 @@ def running_yarn(folder: Path) -> Iterator[LocalYarn]:
     try:
         server_jars()
     except SetupError as problem:
-        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(str(problem))
+        skip_or_fail(problem)
     with LocalYarn(folder, free_port()) as running:
         yield running
 

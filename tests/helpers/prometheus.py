@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 import yaml
 
 from include.local.process import free_port
 from include.local.tools import CACHE, cache_lock
 from tests.helpers.job_processes import wait_for
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 _MODULE, _VERSION = "github.com/prometheus/prometheus/cmd", "v0.316.0"
 
@@ -35,7 +34,7 @@ def _built(name: str) -> Path:
     if program.exists():
         return program
     if shutil.which("go") is None:
-        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(f"{name} is built by Go, and there is no Go")
+        skip_or_fail(f"{name} is built by Go, and there is no Go")
     command = ["go", "install", f"{_MODULE}/{name}@{_VERSION}"]
     with cache_lock(name):
         # Go moves it there when it is whole; who has waited for another process finds it at once.

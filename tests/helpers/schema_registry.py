@@ -4,19 +4,16 @@ schemas if these are registered in the same order.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from include.local import registry as local_registry
 from include.local.machine import SetupError
 from include.local.process import free_port, running_program
 from include.local.registry import registry_program
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 
 @contextmanager
@@ -25,7 +22,7 @@ def running_registry(folder: Path) -> Iterator[LocalRegistry]:
     try:
         registry_program()
     except SetupError as problem:
-        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(str(problem))
+        skip_or_fail(problem)
     with LocalRegistry(folder, free_port()) as running:
         yield running
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 import obstore
 import pytest
@@ -20,7 +21,7 @@ from include.local.store import BUCKET, KINDS, LocalS3, LocalStore, missing_for
 from tests.helpers.google_store import LocalGoogle
 from tests.helpers.store_users import S3WithUsers
 
-# Set in continuous integration: there a store that is missing is a failure.
+# Set in continuous integration: there a server or program that is missing is a failure.
 REQUIRED = "PAIRING_REQUIRE_STORES"
 
 # Of what takes long one run is enough: on an object store where this machine can have one, else in a folder.
@@ -30,13 +31,16 @@ _ORDER = ("folder", "s3") if _FOLDER_FIRST else ("s3", "folder")
 ON_A_STORE_IF_POSSIBLE = [_ORDER[0], pytest.param(_ORDER[1], marks=pytest.mark.long)]
 
 
+def skip_or_fail(problem: object) -> NoReturn:
+    """Skips the test, or fails it if REQUIRED is set. `problem`: what this machine lacks, and what to install."""
+    (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(str(problem))
+
+
 @contextmanager
 def running_store(kind: str, folder: Path) -> Iterator[LocalStore]:
     """A store of the kind while the block runs. Skips the test where this machine cannot have one, or fails it if REQUIRED is set."""
     if problem := missing_for(kind if kind in KINDS else "s3"):
-        if os.environ.get(REQUIRED):
-            pytest.fail(problem)
-        pytest.skip(problem)
+        skip_or_fail(problem)
     with _KINDS[kind](folder, free_port()) as store:
         yield store
 

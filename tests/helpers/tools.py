@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from include.local.machine import SetupError
 from include.local.tools import tool_python
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 
 def python_with(*packages: str, alone: bool = False) -> Path:
@@ -17,6 +14,4 @@ def python_with(*packages: str, alone: bool = False) -> Path:
     try:
         return tool_python(*packages, alone=alone)
     except SetupError as problem:
-        if os.environ.get(REQUIRED):
-            pytest.fail(str(problem))
-        pytest.skip(str(problem))
+        skip_or_fail(problem)

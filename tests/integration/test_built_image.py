@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 
 from include.local.machine import ROOT
 from tests.helpers import built_image
-from tests.helpers.stores import REQUIRED
+from tests.helpers.stores import skip_or_fail
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -20,7 +19,7 @@ MB = 1_000_000
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
     if lacking := built_image.missing():
-        pytest.fail(lacking) if os.environ.get(REQUIRED) else pytest.skip(lacking)
+        skip_or_fail(lacking)
     with built_image.BuiltImage(tmp_path_factory.mktemp("image")) as built:
         yield built
 
