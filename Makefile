@@ -37,9 +37,9 @@ setup setup-tests:
 	fi; \
 	"$$python" -m include.local.setup $(if $(filter setup-tests,$@),--tests)
 
-# Three at a time on two cores, for a test waits an eighth of its time, each with a broker and a Spark of its own; the tests of one file stay together, the long ones come first.
-test: setup-tests ## unit, integration and end-to-end tests
-	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+# Three at a time on two cores, for a test waits an eighth of its time. Each has a broker and a Spark of its own. The tests of one file stay together, the long ones come first.
+test: setup-tests ## unit, integration and end-to-end tests, three at a time (9 GB of memory), or AT_ONCE=1
+	@$(VENV_PYTHON) -m pytest -n $(or $(AT_ONCE),3) --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-long: setup-tests ## the tests that take long (three quarters of an hour): before a release, and when what they guard is changed
 	@$(VENV_PYTHON) -m pytest -m long

@@ -205,8 +205,7 @@ def _address(server: str) -> str:
 def server_problem(error: Exception) -> NoSparkServer | None:
     """The problem if the error of a query says that the server went away while the job used it."""
     server = os.environ.get(REMOTE_VARIABLE)
-    gone = _GONE.search(str(error)) if server and isinstance(error, PySparkException) else None
-    if not server or not gone:
+    if not server or not isinstance(error, PySparkException) or not (gone := _GONE.search(str(error))):
         return None
     why = f" ({gone['why']})" if gone["why"] else ""
     return NoSparkServer(

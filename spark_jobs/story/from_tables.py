@@ -17,17 +17,24 @@ from spark_jobs.rules.rules import LEFT, RIGHT, SOURCE_PAIR_ID, source_names
 from spark_jobs.story.history import NOT_PAIRED, Batch, Compound, Fate, Message, PairHistory, UnknownKey
 from spark_jobs.story.output_topic import locate
 from spark_jobs.story.sentences import tell
-from spark_jobs.tables import ledger_rows as steps
 from spark_jobs.tables.data_files import newest_batch
 from spark_jobs.tables.ledger import Ledger
-from spark_jobs.tables.ledger_rows import LedgerRow
+from spark_jobs.tables.ledger_rows import (
+    PAIRED,
+    PLANNED,
+    REMOVED_COMPOUNDS,
+    REMOVED_RAW,
+    REMOVED_REJECTED,
+    LedgerRow,
+    find_rewinds,
+)
 from spark_jobs.tables.records import ERASURE, LIVE, REPLAY, REWIND, Window
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, REJECTED, raw_table
 from spark_jobs.tables.tables import Condition, Tables
 
 Row = dict[str, Any]
 _PLACE = ["topic", "partition", "offset", "batch_id"]
-_REMOVABLE = {steps.REMOVED_RAW: "messages", steps.REMOVED_REJECTED: "rejected events", steps.REMOVED_COMPOUNDS: "compounds"}
+_REMOVABLE = {REMOVED_RAW: "messages", REMOVED_REJECTED: "rejected events", REMOVED_COMPOUNDS: "compounds"}
 
 
 def explain(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> Iterator[str]:
@@ -59,7 +66,7 @@ def load(warehouse: Tables, key: tuple[str, ...], around: int | None = None) -> 
     compounds = [_compound(row, corrections.get(row["batch_id"])) for row in rows.compounds(around_them)]
     removed = [f"{what} up to batch {removals[step].batch_id}" for step, what in _REMOVABLE.items() if step in removals]
     gone = f"removed for their age, so not in this story: {', '.join(removed)}" if removed else None
-    until = removals[steps.REMOVED_RAW].removed.removed_until if steps.REMOVED_RAW in removals else None
+    until = removals[REMOVED_RAW].removed.removed_until if REMOVED_RAW in removals else None
     if not (own or unreadable or compounds):
         searched = f"{count(len(paired), 'batch')} of pipeline {pipeline.name}"
         searched += f" in the interval {near}" if near else ""
@@ -100,13 +107,13 @@ def _read_ledger(warehouse: Tables) -> tuple[list[Batch], dict[int, LedgerRow], 
     # Checks that topics and key are those of the tables.
     ledger.rows(newest, newest)
     columns = ["batch_id", "kind", "wall_time", "clock", "config_hash"]
-    corrections = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("kind").isin([REPLAY, REWIND, ERASURE]))
-    rewinds = steps.find_rewinds(corrections)
-    live = warehouse.select_rows(LEDGER, columns, lambda row: (row("step") == steps.PAIRED) & (row("kind") == LIVE))
+    corrections = ledger.where(lambda row: (row("step") == PLANNED) & row("kind").isin([REPLAY, REWIND, ERASURE]))
+    rewinds = find_rewinds(corrections)
+    live = warehouse.select_rows(LEDGER, columns, lambda row: (row("step") == PAIRED) & (row("kind") == LIVE))
     live = [row for row in live if not any(rewind.voids(row["batch_id"]) for rewind in rewinds)]
     live.sort(key=lambda row: int(row["batch_id"]))
     one_of_each = list({row["config_hash"]: row["batch_id"] for row in live}.values())
-    planned = ledger.where(lambda row: (row("step") == steps.PLANNED) & row("batch_id").isin(one_of_each))
+    planned = ledger.where(lambda row: (row("step") == PLANNED) & row("batch_id").isin(one_of_each))
     settings = {row.config_hash: row.pipeline for row in planned}
     batches = [Batch(row["batch_id"], [], row["clock"], row["wall_time"], settings[row["config_hash"]]) for row in live]
     return batches, {row.batch_id: row for row in corrections}, ledger.removals()

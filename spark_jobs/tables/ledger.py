@@ -21,7 +21,7 @@ from spark_jobs.tables.ledger_rows import (
     find_rewinds,
     in_order,
     row_of_struct,
-    to_struct,
+    row_struct,
 )
 from spark_jobs.tables.records import ERASURE, REWIND, LivePlan
 from spark_jobs.tables.schemas import LEDGER
@@ -132,7 +132,7 @@ class Ledger:
         again before it is used. Later steps follow from the plan and the tables, so a repetition would write the same.
         """
         now = datetime.now(UTC)
-        found = [to_struct(replace(row, finished_at=now)) for row in rows]
+        found = [row_struct(replace(row, finished_at=now)) for row in rows]
         commit_rows(self.warehouse, LEDGER, found, rows[-1].step, max(row.batch_id for row in rows), among)
         _recorded.extend(rows)
 

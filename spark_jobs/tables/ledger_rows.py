@@ -213,7 +213,7 @@ def in_order(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
     return sorted(rows, key=lambda row: (row.batch_id, _IN_ORDER.index(row.step)))
 
 
-def to_struct(row: LedgerRow) -> dict[str, Any]:
+def row_struct(row: LedgerRow) -> dict[str, Any]:
     return {
         **vars(row),
         "kind": row.kind,

@@ -34,7 +34,7 @@ from spark_jobs.kafka.positions import committed_positions, publisher_group
 from spark_jobs.kafka.settings import consumer_settings
 from spark_jobs.maintenance import upkeep
 from spark_jobs.tables.ledger import Ledger
-from spark_jobs.tables.ledger_rows import PLANNED, STEPS, LedgerRow, to_struct
+from spark_jobs.tables.ledger_rows import PLANNED, STEPS, LedgerRow, row_struct
 from spark_jobs.tables.records import PairedCounts
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, METRICS, OPEN, REJECTED, raw_table
 from spark_jobs.tables.warehouse import Warehouse
@@ -133,7 +133,7 @@ class LongHistory:
         if isinstance(counts, PairedCounts):
             counts = replace(counts, open_before=counts.open_after)
         moved = {"batch_id": batch_id, "wall_time": row.wall_time + later_ms, "clock": clock, **moments, "offsets": offsets}
-        return {**to_struct(replace(row, counts=counts)), **moved, "versions": row.versions | versions}
+        return {**row_struct(replace(row, counts=counts)), **moved, "versions": row.versions | versions}
 
     def _moved(self, rows: pa.Table, batch_id: int, later_ms: int) -> pa.Table:
         for name in rows.schema.names:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from include.config.pipeline import Pipeline
-from include.config.store import OPTIONS_VARIABLE, Store, local_folder, warehouse_store
+from include.config.store import OPTIONS_VARIABLE, Store, local_folder, read_bytes, warehouse_store
 from include.local.process import free_port
 from include.local.store import BUCKET, KINDS, LocalS3, LocalStore, missing_for
 from tests.helpers.google_store import LocalGoogle
@@ -67,7 +67,7 @@ def texts_in(place: Store) -> dict[str, str]:
     if (folder := local_folder(place.uri)) is not None and not folder.is_dir():
         return {}
     names = [file["path"] for file in obstore.list(place.client).collect()]
-    return {name: bytes(obstore.get(place.client, name).bytes()).decode() for name in sorted(names)}
+    return {name: read_bytes(place, name).decode() for name in sorted(names)}
 
 
 def data_files(warehouse: str | Path, pipeline: Pipeline) -> dict[str, datetime]:

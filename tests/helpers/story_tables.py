@@ -14,7 +14,7 @@ from spark_jobs.story.history import Batch as ReadBatch
 from spark_jobs.story.play import Rehearsal, land, rows_of, source
 from spark_jobs.tables.commit import BatchRange, commit_once, removal_actions
 from spark_jobs.tables.delta_log import newest_table
-from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, to_struct
+from spark_jobs.tables.ledger_rows import LANDED, PAIRED, PLANNED, row_struct
 from spark_jobs.tables.parquet_files import FilePlace
 from spark_jobs.tables.records import LIVE
 from spark_jobs.tables.schemas import LEDGER, raw_table, schemas
@@ -32,7 +32,7 @@ def write(warehouse, table, rows):
 
 def record(warehouse, *rows):
     """Rows of the ledger, in one commit."""
-    write(warehouse, LEDGER, list(map(to_struct, rows)))
+    write(warehouse, LEDGER, list(map(row_struct, rows)))
 
 
 def remove_up_to(warehouse, table, until):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from include.config.store import warehouse_store
+from include.config.store import read_bytes, warehouse_store
 from spark_jobs import reconcile, replay_interval, report_quality, rewind
 from spark_jobs.corrections import erasure, erasure_end
 from spark_jobs.corrections.erasure import erase, preview
@@ -83,7 +83,7 @@ def texts(warehouse) -> Iterator[tuple[str, str]]:
     """Everything at the warehouse as text, Parquet with all its rows and statistics."""
     store = warehouse_store(warehouse.root).at(warehouse.pipeline.name)
     for name in sorted(file["path"] for file in obstore.list(store.client).collect()):
-        content = bytes(obstore.get(store.client, name).bytes())
+        content = read_bytes(store, name)
         if name.endswith(".parquet"):
             file = pq.ParquetFile(pa.BufferReader(content))
             yield name, f"{file.metadata.to_dict()}{[*map(readable, file.read().to_pylist())]}"

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from include.config.pipeline import Pipeline
-from include.config.store import OPTIONS_VARIABLE, warehouse_store
+from include.config.store import OPTIONS_VARIABLE, read_bytes, warehouse_store
 from include.local.store import LocalS3, LocalStore
 from spark_jobs.tables.integrity import create_missing
 from spark_jobs.tables.schemas import COMPOUNDS, LEDGER, OPEN, raw_table, schemas
@@ -86,7 +86,7 @@ class Log:
         self.versions = sorted(int(name[11:31]) for name in names if name.endswith(".json") and name[11:31].isdigit())
         self.commits = []
         for version in self.versions:
-            text = bytes(obstore.get(place.client, f"_delta_log/{version:020d}.json").bytes()).decode()
+            text = read_bytes(place, f"_delta_log/{version:020d}.json").decode()
             self.commits.append([json.loads(line) for line in text.splitlines()])
 
     def said(self) -> Counter[str]:

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from obstore.exceptions import GenericError
 from pyspark.sql.types import LongType, StructType
 
-from include.config.store import list_names, warehouse_store
+from include.config.store import list_names, read_bytes, warehouse_store
 from include.local.machine import ROOT
 from spark_jobs.tables import delta_log
 from spark_jobs.tables.commit import BatchRange, commit_once, removal_actions
@@ -83,7 +83,7 @@ def test_what_is_committed_is_what_delta_rs_commits(place):
         f"_delta_log/{version:020d}.checkpoint.parquet" for version in (4, 9)
     ]
     # A reader who begins at the checkpoint finds all of it, too.
-    assert json.loads(bytes(obstore.get(place.store.client, "_delta_log/_last_checkpoint").bytes()))["version"] == 9
+    assert json.loads(read_bytes(place.store, "_delta_log/_last_checkpoint"))["version"] == 9
     obstore.delete(place.store.client, [f"_delta_log/{version:020d}.json" for version in range(9)])
     forget()
     add(place, 13)
