@@ -1,7 +1,7 @@
 """Jobs on a Spark Connect server: each runs in a process forked from its task, as `python -m spark_jobs.<job>` would.
 
-Such a job needs no JVM, and its libraries are there already: the process from which tasks are forked has imported them once. The project's own
-code is imported by each job, so that a new version needs no restart.
+Such a job needs no JVM, and its modules are there already: the process from which tasks are forked has imported them once. A new version of the
+project needs no restart: a job imports it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from airflow.configuration import conf
 from airflow.listeners import hookimpl
 from setproctitle import setproctitle
 
+from include.airflow.ready_modules import ReadyModules
 from include.config.project import JOBS, PACKAGE, ROOT
 
-# What takes most of a job's start. The quality report judges with the last one.
+# What jobs import while they run, and what takes long. The quality report judges with the last one.
 LIBRARIES = (
     "confluent_kafka.admin",
     "deltalake.fs",
@@ -44,9 +45,9 @@ LIBRARIES = (
     "pyspark.sql.pandas.types",
     "great_expectations",
 )
-_OURS = (PACKAGE.rstrip("."),) if PACKAGE else ("dags", "include", "plugins", "spark_jobs")
 # Airflow kills a task five seconds after it has asked it to end.
 _ENDS_WITHIN_S = 4.0
+_ready = ReadyModules()
 # In a forked process: streams of its task.
 _left: list[IO[str]] = []
 
@@ -55,11 +56,11 @@ _left: list[IO[str]] = []
 def on_starting(component: Any) -> None:
     """Airflow calls this when one of its programs starts. With the LocalExecutor the scheduler forks the processes of tasks afterwards."""
     if sys.argv[1:2] == ["scheduler"] and "LocalExecutor" in conf.get("core", "executor"):
-        import_libraries()
+        import_for_jobs()
 
 
-def import_libraries() -> None:
-    """Imports what jobs need, so that the processes forked from this one have it. One that is missing is missed by the job itself."""
+def import_for_jobs() -> None:
+    """Imports what jobs need, so that the processes forked from this one have it. What is missing is missed by the job itself."""
     # It would report every run to its makers.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     # It would list a hundred of its functions in the log at each start.
@@ -67,6 +68,7 @@ def import_libraries() -> None:
     for name in LIBRARIES:
         with suppress(ImportError):
             importlib.import_module(name)
+    _ready.fill()
 
 
 class ForkedJob:
@@ -140,8 +142,7 @@ def _leave_the_task(output: int) -> None:
     # Airflow's loggers and its hook for warnings write to the log that is closed now.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
-        del sys.modules[name]
+    _ready.put_in()
     if not PACKAGE and str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
 

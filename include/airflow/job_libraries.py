@@ -1,5 +1,5 @@
 """Importing this imports what jobs need: for Celery's workers, whose setting `imports` names modules to import before they fork."""
 
-from include.airflow.forked_jobs import import_libraries
+from include.airflow.forked_jobs import import_for_jobs
 
-import_libraries()
+import_for_jobs()

@@ -30,10 +30,10 @@ _RECORDS, _BYTES = 600, 450_000
 TASK = """
 import sys
 from pathlib import Path
-from include.airflow.forked_jobs import ForkedJob, import_libraries
+from include.airflow.forked_jobs import ForkedJob, import_for_jobs
 
 group = Path(sys.argv[1])
-import_libraries()
+import_for_jobs()
 (group / "cgroup.procs").write_text("0")
 (group / "memory.limit_in_bytes").write_text("150000000")
 with open(sys.argv[2], "w") as alive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,9 +29,9 @@ def run(job, arguments, alive):
 
 FORKS = """
 import json, sys
-from include.airflow.forked_jobs import ForkedJob, import_libraries
+from include.airflow.forked_jobs import ForkedJob, import_for_jobs
 
-import_libraries()
+import_for_jobs()
 ended = []
 for arguments in (["--help"], ["--pipeline", "nowhere.yaml"]):
     lines = []
@@ -49,6 +50,59 @@ def test_its_output_and_status_are_those_of_the_command(tmp_path):
     assert lines[0].startswith("usage: land_events [-h] --pipeline PIPELINE")
     assert (status, len([line for line in errors if "nowhere.yaml" in line])) == (2, 1)
     assert "Traceback" not in "\n".join(errors)
+
+
+LOOKS = """
+import json, pathlib, runpy, sys
+from include.airflow import forked_jobs
+from include.config.project import ROOT
+
+def ours():
+    return {name for name in sys.modules if name.partition(".")[0] in ("include", "spark_jobs")}
+
+def looks(name, **_):
+    there = ours()
+    import spark_jobs.job.arguments
+    print(json.dumps([sorted(there), vars(spark_jobs.job.arguments).get("NEW")]))
+
+runpy.run_module = looks
+forked_jobs.LIBRARIES = ()
+before = {name: sys.modules[name] for name in ours()}
+forked_jobs.import_for_jobs()
+unchanged = {name: sys.modules[name] for name in ours()} == before
+arguments = ROOT / "spark_jobs" / "job" / "arguments.py"
+looked = []
+for change in ("", "NEW = 1", "if"):
+    with arguments.open("a") as code:
+        code.write(change)
+    if change == "if":
+        forked_jobs.import_for_jobs()
+    lines = []
+    with open("task.lock", "w") as alive:
+        forked_jobs.ForkedJob("some_job", [], alive).wait(lines.append)
+    looked.append(lines[-1])
+print(json.dumps([unchanged, *looked]))
+"""
+
+
+def test_the_projects_modules_are_ready_until_a_file_changes(tmp_path):
+    for folder in ("include", "spark_jobs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    command = [sys.executable, "-c", LOOKS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=without_path())
+    unchanged, ready, changed, broken = json.loads(done.stdout.splitlines()[-1])
+    assert unchanged, "Airflow's process has modules of its own"
+    modules, new = json.loads(ready)
+    assert {"spark_jobs.stages.land", "spark_jobs.quality.pages"} <= {*modules}
+    assert "spark_jobs.land_events" not in modules
+    assert not [name for name in modules if name.startswith("include.airflow")]
+    assert new is None
+    assert json.loads(changed) == [[], 1]
+    assert "SyntaxError" in broken
+
+
+def without_path():
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture
@@ -109,7 +163,7 @@ def test_its_task_can_end_it(job_that, alive, monkeypatch):
 )
 def test_libraries_are_imported_where_tasks_are_forked(monkeypatch, program, executor, imports):
     calls = []
-    monkeypatch.setattr(forked_jobs, "import_libraries", lambda: calls.append(1))
+    monkeypatch.setattr(forked_jobs, "import_for_jobs", lambda: calls.append(1))
     monkeypatch.setattr(sys, "argv", ["airflow", program])
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
     forked_jobs.on_starting(None)
