@@ -89,6 +89,11 @@ def translate_read_errors(work: Callable[[], T], pipeline: Pipeline, topics: Col
         raise
 
 
+def has_offsets(spans: Spans) -> bool:
+    """Whether there can be a record in one of them."""
+    return any(span.first < span.until for span in spans.values())
+
+
 def shares(spans: Spans) -> list[tuple[Share, ...]]:
     """The spans in parts for one task each: long ones are cut, neighbours of one topic with OFFSETS_TOGETHER offsets in all are together."""
     parts: list[tuple[Share, ...]] = []

@@ -157,7 +157,8 @@ def table_facts(
     around: int,
     needless: Mapping[int, int],
 ) -> list[DataFrame]:
-    """Raw rows of the batches first..last, compounds from `sent_from` and rejected events from `rejected_from` on; all inclusive.
+    """Raw rows of the batches first..last, compounds from `sent_from` and rejected events from `rejected_from` on; all inclusive. Nothing of tables
+    that have no rows of these: Spark takes longer to find that out than the names of files do.
 
     `topics`: of all batches; partitions are numbered by them. `around`: compounds further from it (epoch ms) are not counted by their hour.
     `needless`: by batch, the first time (epoch ms) at which an event would not be late without any grace; `GRACE` counts those before it.
@@ -167,17 +168,17 @@ def table_facts(
     columns = ["problem", "partition", "offset", "record_timestamp", "ts", "batch_id", *topic_column(topics)]
     tables, needed = [], _grace_needed(needless)
     for name, side, of_side in zip(SIDES, pipeline.sides, topics, strict=True):
-        raw, place = warehouse.read(raw_table(side), columns, batches=mine), placed(of_side)
+        raw, place = warehouse.reading(raw_table(side), columns, batches=mine), placed(of_side)
         label = F.coalesce("problem", F.lit("accepted"))
         landed = fact(f"raw_{name}", label, bucket=place, mark=record_mark(place), at=F.col("record_timestamp"))
-        tables.append(facts_of_each(raw, [landed, *needed]))
-    rejected = warehouse.read(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=rejected_in)
+        tables += [facts_of_each(raw.in_spark(), [landed, *needed])] if raw.files else []
+    rejected = warehouse.reading(REJECTED, ["topic", "partition", "offset", "reason", "batch_id"], batches=rejected_in)
     is_left = F.col("topic").isin(*topics.left)
-    whose = F.when(is_left, "rejected_left").otherwise("rejected_right")
-    tables.append(facts_of(rejected, whose, F.col("reason"), mark=record_mark(placed_by_side(topics, is_left))))
+    whose, mark = F.when(is_left, "rejected_left").otherwise("rejected_right"), record_mark(placed_by_side(topics, is_left))
+    tables += [facts_of(rejected.in_spark(), whose, F.col("reason"), mark=mark)] if rejected.files else []
     columns = [*_OF_COMPOUNDS, *topic_column(topics, "left_", "right_")]
-    compounds = warehouse.read(COMPOUNDS, columns, batches=sent)
-    return [*tables, _compound_facts(compounds, topics, around)]
+    compounds = warehouse.reading(COMPOUNDS, columns, batches=sent)
+    return [*tables, *([_compound_facts(compounds.in_spark(), topics, around)] if compounds.files else [])]
 
 
 def _grace_needed(needless: Mapping[int, int]) -> list[Column]:

@@ -42,15 +42,17 @@ class Offender(NamedTuple):
 def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender]:
     """Those of the batches first..last, both inclusive: of each batch and label one more than SHOWN, so that this is seen."""
     mine = range(first, last + 1)
-    refused = warehouse.read(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
-    own, sent = F.lit(None).cast("bigint").alias("ts"), F.col("record_timestamp").alias("sent")
-    rejected = refused.select("batch_id", F.col("reason").alias("label"), *_SOURCE, own, sent)
+    refused = warehouse.reading(REJECTED, ["batch_id", "reason", "record_timestamp", *_SOURCE], batches=mine)
     columns = ["batch_id", "kind", "ts", *(f"{side}_{name}" for side in SIDES for name in _SOURCE)]
-    compounds = warehouse.read(
+    compounds = warehouse.reading(
         COMPOUNDS, columns, batches=mine, where=lambda column: (column("kind") != "pair") & (column("op") == "upsert")
     )
+    if not refused.files and not compounds.files:
+        return []
+    own, sent = F.lit(None).cast("bigint").alias("ts"), F.col("record_timestamp").alias("sent")
+    rejected = refused.in_spark().select("batch_id", F.col("reason").alias("label"), *_SOURCE, own, sent)
     sources = [F.coalesce(f"left_{name}", f"right_{name}").alias(name) for name in _SOURCE]
-    alone = compounds.select("batch_id", F.col("kind").alias("label"), *sources, "ts", own.alias("sent"))
+    alone = compounds.in_spark().select("batch_id", F.col("kind").alias("label"), *sources, "ts", own.alias("sent"))
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
     events = [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]

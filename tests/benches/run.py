@@ -42,6 +42,13 @@ from tests.helpers.job_processes import JOBS
 
 OPEN_FOR_MS = 4 * 3_600_000
 SHOWN_FROM_S = 0.05
+# What a job does first in the copy of the project. `trace` imports it once more, as a module.
+TRACE = """
+if __name__ == "__main__":
+    from spark_jobs.spans import trace
+
+    trace()
+"""
 AT_MOST = {"new events": 12.0, "empty": 5.0}
 Seconds = dict[str, float]
 
@@ -74,7 +81,10 @@ def send(pipeline: Pipeline, broker: LocalBroker, events: int, sides: tuple[Side
 def traced(project: Path) -> None:
     """Has the jobs of this copy of the project write down what they wait for."""
     shutil.copy(Path(__file__).with_name("spans.py"), project / "spark_jobs" / "spans.py")
-    (project / "spark_jobs" / "__init__.py").write_text("from spark_jobs.spans import trace\n\ntrace()\n")
+    first = "from __future__ import annotations\n"
+    for job in JOBS:
+        program = project / "spark_jobs" / f"{job}.py"
+        program.write_text(program.read_text().replace(first, first + TRACE, 1))
 
 
 @contextmanager

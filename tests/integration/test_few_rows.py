@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -22,19 +21,6 @@ from tests.helpers.comparing import differences, rows
 from tests.helpers.timeless_traffic import Portions, timeless
 
 pytestmark = pytest.mark.integration
-
-
-def tasks_done(spark) -> int:
-    """How many jobs the session's executors have had so far."""
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-
-
-def wait_until_still(number):
-    """The number once it has not changed for a second."""
-    before = None
-    while before != (before := number()):
-        time.sleep(1)
-    return before
 
 
 @pytest.fixture
@@ -57,11 +43,8 @@ def test_few_rows_need_no_spark_and_are_the_same(two, broker, spark, monkeypatch
             portions.send()
         for job in (land, pair_events.main, publish_compounds.main):
             job(alone)
-        # Spark counts with a delay.
-        tasks = wait_until_still(lambda: tasks_done(spark))
-        report_quality.main(Warehouse(alone.root, alone.pipeline, spark))
-        after = wait_until_still(lambda: tasks_done(spark))
-        assert (after == tasks) is (number == 2), (tasks, after)
+        # The report of an empty batch has no question for Spark either.
+        report_quality.main(Warehouse(alone.root, alone.pipeline, spark if number < 2 else None))
         with monkeypatch.context() as patch:
             patch.setenv(FEW_VARIABLE, "0")
             run_all(spread)
