@@ -27,8 +27,10 @@ class ReadyModules:
         self._files: dict[str, int] = {}
 
     def fill(self) -> None:
-        """Imports every job. Nothing is ready if one of them cannot be imported: the job itself says why."""
-        files = _files()
+        """Imports every job, once: Airflow also tells each task that it starts. Nothing is ready if a job cannot be imported: the job says why."""
+        if self._files:
+            return
+        self._files = _files()
         others = _take_out()
         try:
             with suppress(Exception):
@@ -38,7 +40,6 @@ class ReadyModules:
                     importlib.import_module(job)
                 # A job is run, not imported.
                 self._modules = {name: module for name, module in _take_out().items() if name not in jobs}
-                self._files = files
         finally:
             _take_out()
             sys.modules.update(others)
