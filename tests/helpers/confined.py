@@ -13,7 +13,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from include.local.machine import ROOT
+from tests.helpers.stores import skip_or_fail
 
 USER = 10_001
 NEEDED = ("bwrap", "setpriv")
@@ -21,14 +24,15 @@ NEEDED = ("bwrap", "setpriv")
 _SYSTEM = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/opt")
 
 
-def missing() -> str | None:
-    """What this machine lacks to confine a program, for people; None if nothing."""
-    if lacking := [name for name in NEEDED if not shutil.which(name)]:
-        return f"{' and '.join(lacking)} not found: install them (Debian: apt-get install bubblewrap util-linux)"
+def skip_unless_possible() -> None:
+    """Skips the test where no program can be confined. Fails it if only programs are not installed, and REQUIRED is set."""
     if os.geteuid():
-        return "only root can become another user: run this test as root"
+        pytest.skip("only root can become another user: run this test as root")
+    if lacking := [name for name in NEEDED if not shutil.which(name)]:
+        skip_or_fail(f"{' and '.join(lacking)} not found: install them (Debian: apt-get install bubblewrap util-linux)")
     tried = subprocess.run([*_walls([]), "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return f"no mounts of its own here: {tried.stderr.strip()[:120]}" if tried.returncode else None
+    if tried.returncode:
+        pytest.skip(f"no mounts of its own here: {tried.stderr.strip()[:120]}")
 
 
 def confined(command: list[str], writable: list[Path], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from tests.helpers.all_stages import land, run_all
 from tests.helpers.credential_server import handing_out
 from tests.helpers.job_processes import JOBS, Jobs
 from tests.helpers.store_users import OTHER, OTHERS_SECRET
-from tests.helpers.stores import data_files, running_store
+from tests.helpers.stores import data_files, running_store, skip_or_fail
 from tests.helpers.two_warehouses import both_on
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -100,14 +100,14 @@ def test_rights_that_only_the_driver_has(both, store, cluster, tmp_path):
 
 
 def other_python() -> str:
-    """A Python of another minor version on this machine; skips the test if there is none."""
+    """A Python of another minor version on this machine; skips the test if there is none, or fails it if REQUIRED is set."""
     folders = [*map(Path, os.get_exec_path()), *Path.home().glob(".pyenv/versions/*/bin")]
     for program in (folder / f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 8, -1) for folder in folders):
         if program.name != f"python3.{sys.version_info.minor}" and program.is_file():
             # What pyenv has on the path may be no Python.
             if subprocess.run([program, "-c", ""], capture_output=True, check=False, timeout=20).returncode == 0:
                 return str(program)
-    pytest.skip("this machine has no Python of another minor version")
+    skip_or_fail("this machine has no Python of another minor version: install one")
 
 
 def test_python_of_another_version(both, cluster, tmp_path):

@@ -10,14 +10,10 @@ import pytest
 
 from include.image.create_topics import pipeline_topics
 from include.local.machine import ROOT, SPARK_CONF, project_environment
-from tests.helpers.confined import USER, confined, missing
+from tests.helpers.confined import USER, confined, skip_unless_possible
 from tests.helpers.job_processes import JOBS
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.long,
-    pytest.mark.skipif(bool(missing()), reason=f"nothing was confined: {missing()}"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 # Who it is, and where it can write: one line of JSON.
 PROBE = """
 import json, os, sys
@@ -37,6 +33,7 @@ print(json.dumps([os.getuid(), os.getgid(), int(status["CapEff"], 16), int(statu
 @pytest.fixture
 def places(tmp_path):
     """The folders that a container may write to: of the tables, of Airflow, and for scratch."""
+    skip_unless_possible()
     # The temporary folder is not the machine's /tmp: that one is not to be seen at all.
     found = {name: tmp_path / name for name in ("warehouse", "airflow", "tmp")}
     for folder in found.values():

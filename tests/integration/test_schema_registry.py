@@ -28,6 +28,7 @@ from spark_jobs.formats.frames import split_frames
 from spark_jobs.formats.registry import RegisteredSchema, Registry, RegistryProblem
 from tests.helpers import schema_registry
 from tests.helpers.job_processes import wait_for
+from tests.helpers.stores import skip_or_fail
 from tests.helpers.web_server import Quiet, serving
 
 pytestmark = pytest.mark.integration
@@ -174,8 +175,9 @@ def test_a_registry_that_was_killed(server, ids, impatient):
     assert registry.schema(ids["OUTER"]) == RegisteredSchema("PROTOBUF", OUTER, (("inner.proto", INNER),))
 
 
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (of Linux) is not installed")
 def test_it_ends_with_the_process_that_started_it(tmp_path):
+    if not shutil.which("setpriv"):
+        skip_or_fail("setpriv not found: install it (Debian: apt-get install util-linux)")
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
