@@ -64,10 +64,10 @@ def start_workers(at_most: int = _AT_MOST) -> None:
     if count < 1 or multiprocessing.current_process().daemon:
         return
     context = multiprocessing.get_context("fork")
-    numbers = context.SimpleQueue()
-    for number in range(count):
-        numbers.put(number)
     try:
+        numbers = context.SimpleQueue()
+        for number in range(count):
+            numbers.put(number)
         # They stay open as long as the job.
         scratch_files[:] = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115
         pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(os.getpid(), numbers))

@@ -160,6 +160,14 @@ def test_there_may_be_none(monkeypatch):
         job("import tempfile; tempfile.tempdir = '/dev/null'; stop_workers(); start_workers(); print(has_workers())", **none)
         == "False"
     )
+    # No memory that they share: a container whose /dev/shm is not to be written.
+    unshared = """
+import multiprocessing.synchronize
+def refused(*_): raise PermissionError(13, "Permission denied")
+multiprocessing.synchronize._multiprocessing.SemLock = refused
+stop_workers(); start_workers(); print(has_workers())
+"""
+    assert job(unshared) == "False"
     monkeypatch.setenv(WORKERS_VARIABLE, "many")
     with pytest.raises(NeedsOperator, match=f"not a number of workers: {WORKERS_VARIABLE}=many"):
         start_workers()
