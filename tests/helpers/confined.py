@@ -59,14 +59,15 @@ def _walls(writable: list[Path], *more: str) -> list[str]:
     base = Path(sys.base_prefix).resolve()
     seen = [*filter(os.path.exists, _SYSTEM), str(base), str(ROOT), os.path.dirname(os.path.realpath(sys.executable))]
     shown = [option for place in dict.fromkeys(seen) for option in _shown(place)]
-    # /dev is made anew; writing to its devices is no writing to a disk.
+    # /dev is made anew, with shared memory as containers have it; writing there is no writing to a disk.
+    devices = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
     folders = [option for folder in writable for option in ("--bind", str(folder), str(folder))]
     # Everybody may pass through them.
     above = sorted(
         {str(parent) for place in (base, ROOT, *writable) for parent in Path(place).parents if parent != Path("/")}
     )
     passable = [option for place in above if not place.startswith(_SYSTEM) for option in ("--perms", "0755", "--dir", place)]
-    mounts = [*passable, *shown, "--dev", "/dev", "--ro-bind", "/proc", "/proc", *folders, *more, "--remount-ro", "/"]
+    mounts = [*passable, *shown, *devices, "--ro-bind", "/proc", "/proc", *folders, *more, "--remount-ro", "/"]
     privileges = ["--no-new-privs", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", *privileges]
     return ["bwrap", *mounts, "--chdir", str(ROOT), *become]
