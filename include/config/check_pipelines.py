@@ -54,10 +54,15 @@ def _doubts_of_side(pipeline: Pipeline, name: str, topic: str, first: Pipeline) 
         )
         return
     waits = first.gap_ms + first.grace_ms
-    if pipeline.clock == "lag_aware" and pipeline.gap_ms + pipeline.grace_ms <= waits:
+    if pipeline.clock == "lag_aware" and pipeline.grace_ms <= waits:
         yield (
-            f"grace: gap and grace are {setting(pipeline.gap_ms + pipeline.grace_ms)} together; compounds of {first.name} come later than "
-            f"{setting(waits)} after their sessions, so nearly all would be late"
+            f"grace: compounds of {first.name} come later than {setting(waits)} after their sessions; with a grace of "
+            f"{setting(pipeline.grace_ms)} many would be late, or alone because their other side is published by then"
+        )
+    if pipeline.clock == "lag_aware" and first.clock == "stream_time":
+        yield (
+            f"clock: in silence {first.name} publishes nothing (stream_time), and here silence closes sessions (lag_aware): the other side of "
+            "its last compounds would be published alone; set clock: stream_time"
         )
     kept, correctable = pipeline.maintenance.raw_retention_ms, first.maintenance.raw_retention_ms
     if kept is not None and (correctable is None or correctable > kept):

@@ -210,3 +210,31 @@ def test_killed_between_its_steps_the_chain_goes_on(three, broker, monkeypatch):
     last = [word for word in words(state(broker, second.pipeline.output_topic)) if "tick" not in word]
     assert last == ["a0:ann m20:ann s10:ann", "a310:cat m300:cat s305:cat"]
     assert reconcile.main(second).offenders == []
+
+
+@pytest.mark.long
+def test_after_a_night_in_which_the_first_one_stood_still_silence_has_made_orphans_and_stream_time_has_waited(three, broker):
+    first, waiting, hurried, traffic = three
+    hurried = replace(hurried, pipeline=replace(hurried.pipeline, clock="lag_aware"))
+
+    def ann(of):
+        return [word for word in words(state(broker, of.pipeline.output_topic)) if "ann" in word]
+
+    # Without a compound before it nothing would hold the clock.
+    traffic.send("a-2000:cat m-2000:cat s-2000:cat a0:tick m0:tick s0:tick")
+    run(first)
+    run(waiting)
+    traffic.send("a100:ann m100:ann s100:ann a9000:tick m9000:tick s9000:tick")
+    run(hurried)
+    assert run(waiting)["open_after"] == 5
+    assert ann(hurried) == ["- - s100:ann"]
+
+    run(first)
+    assert run(hurried)["late"] == 2
+    assert ann(hurried) == ["- - s100:ann"]
+    heal(hurried)
+    traffic.send("a18000:tick m18000:tick s18000:tick")
+    run(first)
+    found = run(waiting)
+    assert found["late"] == 0
+    assert ann(hurried) == ann(waiting) == ["a100:ann m100:ann s100:ann"]

@@ -71,7 +71,11 @@ def test_the_documented_chain_is_accepted_without_a_doubt(chain, capsys):
     [
         (", compounds: true", "", "left.compounds: callLegs has the compounds of call_legs; without compounds: true"),
         # Exactly as long is too short: the compounds come after that.
-        ("grace: 15m", "grace: 2m", "grace: gap and grace are 4m together; compounds of call_legs come later than 4m"),
+        (
+            "grace: 15m",
+            "grace: 4m",
+            "grace: compounds of call_legs come later than 4m after their sessions; with a grace of 4m many",
+        ),
         (
             "late: replay",
             "maintenance: {time_travel: 7d, raw_retention: 30d}",
@@ -87,10 +91,20 @@ def test_a_chain_that_would_go_wrong_is_a_warning(chain, capsys, old, new, warni
     assert last.startswith(f"warning: {second}: {warning}")
 
 
+def test_silence_that_closes_only_the_second_one_is_a_warning(chain, capsys):
+    first, second = chain
+    first.write_text(first.read_text() + "clock: stream_time\n")
+    assert main(chain) == 0
+    assert f"warning: {second}: clock: in silence call_legs publishes nothing (stream_time)" in capsys.readouterr().out
+    second.write_text(second.read_text() + "clock: stream_time\n")
+    assert main(chain) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("grace: 15m", "grace: 120001ms"),
+        ("grace: 15m", "grace: 240001ms"),
         ("grace: 15m", "grace: 1m\nclock: stream_time"),
         ("topic: callLegs", "connection: other, topic: callLegs"),
     ],
