@@ -149,8 +149,8 @@ bench-recovery: setup-tests ## time to recover after a kill in each stage (5 min
 bench-replay: setup-tests ## a replay of two minutes in the middle of 20 and of 60 minutes of 1,000 calls a second (10 minutes)
 	@$(VENV_PYTHON) -m tests.benches.replay
 
-bench-backfill: setup-tests ## backfills of quiet hours through Airflow: HOURS=24 without events, and as many in which nothing changes (10 minutes)
-	@$(VENV_PYTHON) -m tests.benches.backfill $(if $(HOURS),--hours $(HOURS))
+bench-backfill: setup-tests ## backfills of quiet hours through Airflow: HOURS=24 without events, and as many in which nothing changes (10 minutes); ARGS=--empty: only the first
+	@$(VENV_PYTHON) -m tests.benches.backfill $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 bench-history: setup-tests ## a small batch after 1, 1,000 and 5,000 batches of history (30 minutes)
 	@$(VENV_PYTHON) -m tests.benches.history

@@ -13,6 +13,8 @@ from urllib.parse import quote, urlencode
 
 COMPONENTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 FINAL_RUN_STATES = ("success", "failed")
+# Airflow lists at most so many.
+RUNS_AT_ONCE = 100
 # Repetitions of a request that Airflow could not answer at that moment.
 READ_AGAIN = 3
 
@@ -104,9 +106,12 @@ class AirflowClient:
         body = {"logical_date": None, "conf": params or {}}
         return str(self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"])
 
-    def runs(self, dag_id: str, states: tuple[str, ...] = (), limit: int = 100) -> list[dict[str, Any]]:
-        """The newest runs first, in one of `states` if given."""
-        query = urlencode([("order_by", "-run_after"), ("limit", limit), *(("state", state) for state in states)])
+    def runs(
+        self, dag_id: str, states: tuple[str, ...] = (), limit: int = RUNS_AT_ONCE, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """The newest runs first, without the first `offset`, in one of `states` if given."""
+        page = [("order_by", "-run_after"), ("limit", limit), ("offset", offset)]
+        query = urlencode([*page, *(("state", state) for state in states)])
         answer: list[dict[str, Any]] = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns?{query}")["dag_runs"]
         return answer
 
