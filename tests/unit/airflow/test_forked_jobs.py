@@ -13,6 +13,7 @@ import pytest
 
 from include.airflow import forked_jobs
 from include.airflow.forked_jobs import ForkedJob
+from include.airflow.ready_modules import ReadyModules
 from include.config.project import ROOT
 
 
@@ -128,7 +129,9 @@ def test_a_job_that_a_signal_ends_has_a_negative_status(job_that, alive):
     assert run(job_that("import os; os.kill(os.getpid(), 9)"), [], alive) == (-9, [])
 
 
-def test_it_imports_the_projects_code_anew_and_has_no_file_of_the_task(job_that, alive):
+def test_it_imports_the_projects_code_anew_and_has_no_file_of_the_task(job_that, alive, monkeypatch):
+    # Another test of this process may have imported all jobs.
+    monkeypatch.setattr(forked_jobs, "_ready", ReadyModules())
     code = f"""
 import os, sys
 print([name for name in sys.modules if name.split(".")[0] in ("include", "spark_jobs")], {str(ROOT)!r} in sys.path)
