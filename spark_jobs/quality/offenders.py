@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
@@ -56,12 +56,21 @@ def find_offenders(warehouse: Warehouse, first: int, last: int) -> list[Offender
     order = Window.partitionBy("batch_id", "label").orderBy(*_SOURCE)
     found = rejected.unionAll(alone).withColumn("place", F.row_number().over(order)).where(F.col("place") <= SHOWN + 1)
     events = [Offender(**row.asDict()) for row in found.drop("place").orderBy("batch_id", "label", *_SOURCE).collect()]
+    return with_times(warehouse, events)
+
+
+def with_times(warehouse: Warehouse, events: Sequence[Offender]) -> list[Offender]:
+    """The events; one that was rejected although it has a time gets that of its raw row. What a page says of an event must not depend on which
+    others are looked up beside it.
+    """
     times = _times(warehouse, [each for each in events if each.label in _WITH_TIME])
-    return [each._replace(ts=times.get((each.batch_id, each.source), each.ts)) for each in events]
+    return [
+        each._replace(ts=times.get((each.batch_id, each.source))) if each.label in _WITH_TIME else each for each in events
+    ]
 
 
 def _times(warehouse: Warehouse, events: list[Offender]) -> dict[tuple[int, str], int]:
-    """Batch and source -> time of these rejected events, as far as the batch that rejected them has landed them, too: whichever batches are
+    """Batch and source -> time of these rejected events and of others, as far as the batch that rejected them has landed them, too: whichever batches are
     reported together.
     """
     found: dict[tuple[int, str], int] = {}
