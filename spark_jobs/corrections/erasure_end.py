@@ -17,7 +17,7 @@ from spark_jobs.corrections.erasure_list import ErasureList, delete_list, erasur
 from spark_jobs.faults.fault_points import between_fault_points
 from spark_jobs.kafka.messages import header
 from spark_jobs.kafka.offsets import Partition
-from spark_jobs.kafka.records import Span, read_records
+from spark_jobs.kafka.records import Span, read_records, with_offsets
 from spark_jobs.tables.commit import commit_rewritten
 from spark_jobs.tables.erased_rows import RowId, erasing, without_names
 from spark_jobs.tables.integrity import table_versions
@@ -187,7 +187,7 @@ def _certificate(
 
 def _tombstones(warehouse: Warehouse, sent: Mapping[Partition, Span], chosen: ErasureList) -> list[dict[str, Any]]:
     """Where the retractions are on the output topics, as far as they are still there, in what was `sent`."""
-    spans = {place: span for place, span in sent.items() if span.first < span.until}
+    spans = with_offsets(sent)
     mine = {(pair_id, str(revision + 1)) for pair_id, revision in chosen.retract}
     if not mine or not spans:
         return []

@@ -18,7 +18,7 @@ from spark_jobs.kafka.messages import header
 from spark_jobs.kafka.offsets import Partition, TopicsNow, ask_broker, ends_written, wait_for_markers
 from spark_jobs.kafka.output_topic import cleanup_of
 from spark_jobs.kafka.positions import Position, PublishRun
-from spark_jobs.kafka.records import Span, read_records, translate_read_errors
+from spark_jobs.kafka.records import Span, read_records, translate_read_errors, with_offsets
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.tables.ledger_rows import PUBLISHED_REJECTED, LedgerRow
 from spark_jobs.tables.schemas import COMPOUNDS
@@ -57,8 +57,9 @@ def recover_positions(
     settings = kafka_settings(warehouse.pipeline.output_connection)
     wait_for_markers(settings, whole.topic)
     topics, written = ask_broker(settings, [whole.topic]), ends_written(settings, whole.topic)
-    spans = {(whole.topic, number): Span(unfinished.ends.get(number, 0), written[number]) for number in missing}
-    spans = {place: span for place, span in spans.items() if span.first < span.until}
+    spans = with_offsets(
+        {(whole.topic, number): Span(unfinished.ends.get(number, 0), written[number]) for number in missing}
+    )
     if not spans:
         return {}
     for (_, number), span in spans.items():

@@ -89,9 +89,9 @@ def translate_read_errors(work: Callable[[], T], pipeline: Pipeline, topics: Col
         raise
 
 
-def has_offsets(spans: Spans) -> bool:
-    """Whether there can be a record in one of them."""
-    return any(span.first < span.until for span in spans.values())
+def with_offsets(spans: Spans) -> dict[Partition, Span]:
+    """The spans in which there can be a record."""
+    return {place: span for place, span in spans.items() if span.first < span.until}
 
 
 def shares(spans: Spans) -> list[tuple[Share, ...]]:

@@ -18,7 +18,7 @@ from spark_jobs.kafka.messages import header
 from spark_jobs.kafka.offsets import TopicsNow, ask_broker
 from spark_jobs.kafka.open_transactions import check_readable
 from spark_jobs.kafka.output_topic import cleanup_of
-from spark_jobs.kafka.records import Span, Spans, read_records
+from spark_jobs.kafka.records import Span, Spans, read_records, with_offsets
 from spark_jobs.kafka.routing import Route
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.checks import Finding, count_where
@@ -143,7 +143,7 @@ def _begun_at(rows: list[LedgerRow], first: LedgerRow) -> Mapping[int, int]:
 
 def is_cut(spans: Spans, topics: TopicsNow) -> bool:
     """Whether the broker no longer has the beginning of one of the spans."""
-    return any(topics.earliest[place] > span.first for place, span in spans.items() if span.first < span.until)
+    return any(topics.earliest[place] > span.first for place, span in with_offsets(spans).items())
 
 
 def message_facts(warehouse: Warehouse, scope: DeliveryScope) -> DataFrame:

@@ -12,7 +12,7 @@ from spark_jobs.kafka.clusters import ask_topics
 from spark_jobs.kafka.offsets import TopicsNow, wait_for_markers
 from spark_jobs.kafka.open_transactions import Unreadable, unreadable_problem
 from spark_jobs.kafka.output_topic import topics_gone
-from spark_jobs.kafka.records import has_offsets
+from spark_jobs.kafka.records import with_offsets
 from spark_jobs.kafka.settings import kafka_settings
 from spark_jobs.quality.batch import Batch, stored_batches
 from spark_jobs.quality.checks import continuity, side_laws, totals
@@ -194,8 +194,8 @@ def _facts(warehouse: Warehouse, given: ReportInput, gaps: Ranges) -> Facts:
             tables += erased_facts(warehouse, given.inputs, batch.batch_id, batch.planned.versions[OPEN])
     scope = orphan_scope(batches, given.earlier)
     topics = [record_facts(warehouse, gaps)] if gaps else []
-    topics += [message_facts(warehouse, delivery)] if delivery and has_offsets(delivery.spans) else []
-    topics += [dead_letter_facts(warehouse, given.inputs, letters)] if letters and has_offsets(letters.spans) else []
+    topics += [message_facts(warehouse, delivery)] if delivery and with_offsets(delivery.spans) else []
+    topics += [dead_letter_facts(warehouse, given.inputs, letters)] if letters and with_offsets(letters.spans) else []
     return count_facts(counted or [], tables, orphan_facts(warehouse, scope) if scope else [], topics)
 
 

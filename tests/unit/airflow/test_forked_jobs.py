@@ -54,7 +54,7 @@ def test_its_output_and_status_are_those_of_the_command(tmp_path):
 
 
 LOOKS = """
-import json, pathlib, runpy, sys
+import json, runpy, sys
 from include.airflow import forked_jobs
 from include.config.project import ROOT
 
